@@ -2,7 +2,7 @@
 
     ./farm build hello-sm120 && .venv/bin/python bench/overhead.py [RECIPE] [--runs N] [--json]
 
-Overhead: the wall time of ``builder build RECIPE --rebuild`` over that of a bare
+Overhead: the wall time of ``builder build RECIPE --rebuild`` over the wall time of a bare
 ``docker buildx build --no-cache`` of the same rendered context; both take turns, and the medians
 are compared.  Unchanged: ``builder build RECIPE`` when nothing has changed.  Sizes: of the base's
 image and of the images of all recipes that are built.
@@ -22,13 +22,14 @@ from typing import Any
 
 from builder import settings
 from builder.cli.progress import BuildProgress
+from builder.contents import reading
 from builder.errors import FetchError
 from builder.families import load_catalog
 from builder.images import context
-from builder.images.session import BuildOptions, BuildSession
 from builder.images.stages import Below, lay_out
+from builder.pipeline.session import BuildOptions, BuildSession
 from builder.records import record
-from builder.smoke import reading
+from builder.tools.docker import client
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
 
@@ -50,12 +51,12 @@ def build(root: Path, recipe: str, *options: str) -> tuple[float, Any]:
 
 def bare(session: BuildSession, recipe: str, work: Path) -> float:
     """Build the rendered context of a recipe with buildx alone; seconds."""
-    image = session.resolve(recipe)
-    images = image.base.references
+    plan = session.resolve(recipe)
+    images = plan.base.references
     bases = context.bases_at(images, work, seen=True)
     runs_scripts = images["devel"]
-    laid_out = lay_out(image, session.options, bases, Below(), runs_scripts, work, lambda _: None)
-    command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
+    laid_out = lay_out(plan, session.active(), bases, Below(), runs_scripts, work)
+    command = [client.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
     subprocess.run([*command, *laid_out.arguments("image")], check=True, capture_output=True)
@@ -106,17 +107,17 @@ def sizes(root: Path) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for name in session.catalog.engines:
         try:
-            image = session.resolve(name)
+            plan = session.resolve(name)
         except FetchError:  # a base without a pin, whose registry does not answer
             continue
-        kept = record.read(session.settings.state_dir, name, image.key)
+        kept = record.read(session.settings.state_dir, name, plan.key)
         if kept is None:
             continue
         found[name] = (kept.verdict.download_size, kept.verdict.unpacked_size)
-        base = f"{image.base.plan.name} (runtime)"
+        base = f"{plan.base.name} (runtime)"
         if base not in found:
             with tempfile.TemporaryDirectory() as folder:
-                blobs = blobs_of(image.base.references["runtime"], Path(folder))
+                blobs = blobs_of(plan.base.references["runtime"], Path(folder))
                 contents = reading.read(blobs, Path(folder))
             found[base] = (contents.download_size, contents.unpacked_size)
     return found

@@ -4,7 +4,7 @@
 
 hello-sm120 is built with another build number each night, smoke-tested and pushed to Debian's
 docker-registry.  A second Docker engine, which this script starts, pulls both nights.  The bytes
-uploaded are those that the registry's files grow by, the bytes pulled those of its access log.
+uploaded are the growth of the registry's files, the bytes pulled the sum of its access log.
 Needs root, dockerd and docker-registry.
 """
 
@@ -88,12 +88,12 @@ def nights(work: Path, compression: str) -> list[dict[str, Any]]:
             folder = work / str(night)
             name = catalog(folder, night, compression)
             record = builder("build", name, f"--catalog={folder}", **environment)
-            before, told = size_of(work / "registry"), served.stat().st_size
+            before, logged = size_of(work / "registry"), served.stat().st_size
             pushed = builder("push", name, f"--catalog={folder}", **environment)
             started = time.monotonic()
             machine.docker("pull", "--quiet", f"{address}/bench/{ENGINE}:nightly")
             seconds = time.monotonic() - started
-            sent = map(int, SENT.findall(served.read_text("utf-8")[told:]))
+            sent = map(int, SENT.findall(served.read_text("utf-8")[logged:]))
             found.append(
                 {
                     "uploaded": size_of(work / "registry") - before,

@@ -52,7 +52,7 @@ class BuilderError(Exception):
     """A failure that is explained to the user without a traceback.
 
     ``what`` failed, ``why`` (may be several lines), and ``hint``, the next step.  User and password
-    of URLs are hidden, because the output of other tools may contain those of a mirror.  Control
+    of URLs are hidden, because the output of other tools may contain a mirror's.  Control
     characters are removed and invisible ones escaped.
     """
 
@@ -166,6 +166,14 @@ class RegistryError(BuilderError):
 
 class TagMovedError(RegistryError):
     """A tag no longer points to the image that was to be replaced: it was moved meanwhile."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", tag: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.tag = tag
+
+
+class UnvouchedError(RegistryError):
+    """Nothing vouches for an image of a registry: it counts once this machine builds the same."""
 
 
 class NightError(BuilderError):

@@ -1,4 +1,4 @@
-"""Where the farm's own files are: recipes/, dockerfiles/, patches/ and engines/.
+"""Where the farm's own files are: recipes/, dockerfiles/, shapes/, patches/ and the like.
 
 A checkout has them at its top.  A wheel carries them in ``builder/_data`` (``force-include`` in
 pyproject.toml).

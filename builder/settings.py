@@ -107,8 +107,8 @@ class Settings(BaseSettings):
         NoDecode,
         BeforeValidator(_listed),
     ] = ()
-    """Hosts that may issue tokens for registries, and so get their logins, besides those in the
-    registry's own domain; separated by commas or spaces."""
+    """Hosts that may issue tokens for registries, and so get their logins, besides the registry's
+    own; separated by commas or spaces."""
 
     @classmethod
     def settings_customise_sources(

@@ -13,6 +13,7 @@ pytest_plugins = [
     "support.environment",
     "support.commands",
     "support.images",
+    "support.ccaches",
     "support.small_root",
     "support.cuda_tools",
     "support.registries",
@@ -31,6 +32,7 @@ pytest_plugins = [
     "support.patch_wards",
     "support.simulators",
     "support.shaped_card",
+    "support.llama_tree",
 ]
 
 

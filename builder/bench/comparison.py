@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from builder.bench.results import Benchmark, Point
+from builder.bench.series import quantile
 
-CONFIDENCE = 0.95
 # Differences in these settings make two benchmarks incomparable.
 DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})
 
@@ -37,9 +37,7 @@ class Row:
     ratio: float
     """second / first."""
     interval: tuple[float, float] | None
-    """Of the ratio, with 95 % confidence; None if one of them has fewer than two runs."""
-    p_value: float | None
-    """Of Welch's t test that the means are equal."""
+    """The ratio's, with 95 % confidence; None if one of them has fewer than two runs."""
     verdict: Literal["faster", "slower", "no difference shown"]
     acceptance: tuple[float | None, float | None]
     """Mean share of drafted tokens that were accepted."""
@@ -82,7 +80,6 @@ def _row(first: Point, second: Point) -> Row:
         *means,
         ratio,
         interval,
-        _welch(one, other),
         direction if shown else "no difference shown",
         (_acceptance(first), _acceptance(second)),
     )
@@ -98,15 +95,13 @@ def _acceptance(point: Point) -> float | None:
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
-    """Confidence interval of mean(second) / mean(first).
+    """The interval of mean(second) / mean(first) with 95 % confidence.
 
     By the delta method on the logarithm of the ratio (Casella and Berger, Statistical Inference,
     5.5.4), with the degrees of freedom of Welch and Satterthwaite.  None for fewer than two runs.
     """
     if len(first) < 2 or len(second) < 2:
         return None
-    from scipy.stats import t
-
     parts = [_relative_variance(values) for values in (first, second)]
     ratio = statistics.fmean(second) / statistics.fmean(first)
     total = sum(parts)
@@ -114,23 +109,13 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
         return ratio, ratio
     sizes = (len(first), len(second))
     freedom = total**2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
+    reach = quantile(freedom) * math.sqrt(total)
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
 def _relative_variance(values: Sequence[float]) -> float:
     """Variance of the mean, over its square."""
     return statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
-
-
-def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
-    if len(first) < 2 or len(second) < 2:
-        return None
-    if statistics.variance(first) == statistics.variance(second) == 0:
-        return 1.0 if statistics.fmean(first) == statistics.fmean(second) else 0.0
-    from scipy.stats import ttest_ind
-
-    return float(ttest_ind(first, second, equal_var=False).pvalue)
 
 
 def _differences(first: Benchmark, second: Benchmark) -> Iterator[Difference]:

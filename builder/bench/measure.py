@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder.bench.results import Generation, Point
+from builder.servers.answers import Timings, Usage
 from builder.servers.api_flavor import ApiFlavor
-from builder.servers.client import Client, Stream, UnansweredError, piece_of
+from builder.servers.client import Client, Stream, UnansweredError
 from builder.tools.log import Log
 
 # Published benchmarks of local models use this task; the wording is ours.
@@ -36,7 +36,7 @@ class Settings:
     top_k: int = 20
     min_p: float = 0.0
     seed: int = 1
-    """Of the first run; each later run adds 1."""
+    """The first run's; each later run adds 1."""
     warm_ups: int = 2
     runs: int = 10
     fill: int = 0
@@ -118,30 +118,26 @@ def timed(stream: Stream, seed: int, drafts: tuple[int, int] | None = None) -> G
     llama.cpp's servers send ``timings`` with the last piece (tools/server/server-task.cpp,
     ``result_timings``).  Raises ``UnansweredError`` for an answer without tokens.
     """
-    timings = _last(stream, "timings")
-    usage = _last(stream, "usage")
-    pieces = [event.at for event in stream.events if piece_of(event.data)]
-    tokens = int(timings.get("predicted_n") or usage.get("completion_tokens") or len(pieces))
+    answers = [event.data for event in stream.events]
+    timings = next((each.timings for each in reversed(answers) if each.timings), Timings())
+    usage = next((each.usage for each in reversed(answers) if each.usage), Usage())
+    pieces = [event.at for event in stream.events if event.data.text]
+    tokens = timings.predicted_n or usage.completion_tokens or len(pieces)
     if tokens == 0:
         raise UnansweredError("the answer has no tokens")
-    speed, prompt_speed = timings.get("predicted_per_second"), timings.get("prompt_per_second")
-    drafted, accepted = drafts or (timings.get("draft_n"), timings.get("draft_n_accepted"))
+    speed = timings.predicted_per_second
+    drafted, accepted = drafts or (timings.draft_n, timings.draft_n_accepted)
     return Generation(
         tokens=tokens,
-        tokens_per_second=float(speed) if speed else _client_speed(tokens, pieces, stream.seconds),
-        prompt_tokens=int(usage.get("prompt_tokens") or timings.get("prompt_n") or 0),
+        tokens_per_second=speed if speed else _client_speed(tokens, pieces, stream.seconds),
+        prompt_tokens=usage.prompt_tokens or timings.prompt_n or 0,
         seconds=round(stream.seconds, 3),
         seed=seed,
-        prompt_tokens_per_second=float(prompt_speed) if prompt_speed else None,
-        drafted=None if drafted is None else int(drafted),
-        accepted=None if accepted is None else int(accepted),
+        prompt_tokens_per_second=timings.prompt_per_second or None,
+        drafted=drafted,
+        accepted=accepted,
         timed_by="server" if speed else "client",
     )
-
-
-def _last(stream: Stream, name: str) -> Mapping[str, Any]:
-    found = [event.data[name] for event in stream.events if isinstance(event.data.get(name), dict)]
-    return found[-1] if found else {}
 
 
 def _client_speed(tokens: int, pieces: list[float], seconds: float) -> float:
@@ -159,7 +155,10 @@ def _counters(client: Client) -> tuple[int, int] | None:
     drafted, accepted = DRAFTED.findall(page), ACCEPTED.findall(page)
     if not drafted or not accepted:
         return None
-    return int(sum(map(float, drafted))), int(sum(map(float, accepted)))
+    try:
+        return int(sum(map(float, drafted))), int(sum(map(float, accepted)))
+    except (ValueError, OverflowError):  # no numbers, or infinite ones
+        return None
 
 
 def _difference(after: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:

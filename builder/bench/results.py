@@ -18,7 +18,7 @@ class Generation:
     tokens: int
     """Generated tokens."""
     tokens_per_second: float
-    """Of the generation, without the prompt."""
+    """Speed of the generation, without the prompt."""
     prompt_tokens: int
     seconds: float
     """Wall time of the whole request, measured by the client."""

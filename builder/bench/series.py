@@ -52,7 +52,7 @@ class Series:
     trend: float
     """Slope of the fitted line: percent of the mean per run."""
     p_value: float | None
-    """Of that trend, by Kendall's rank correlation; None for fewer than four runs."""
+    """The trend's, by Kendall's rank correlation; None for fewer than four runs."""
     shape: Shape
     why: str
 
@@ -121,7 +121,6 @@ def _check(values: Sequence[float]) -> None:
 
 
 def _line(values: Sequence[float]) -> tuple[float, float]:
-    """Slope and intercept of the least-squares line."""
     if len(values) < 2:
         return 0.0, values[0]
     fitted = statistics.linear_regression(range(len(values)), values)
@@ -202,7 +201,6 @@ def _of_few(values: Sequence[float]) -> tuple[Shape, str]:
 
 
 def _compared(split: int, count: int, early: float, late: float) -> str:
-    """Two parts of a series, compared in words."""
     share = f"{late / early:.0%} of" if early else "after"
     return (
         f"{_runs(split + 1, count)} have {late:.4g}, {share} the {early:.4g} of {_runs(1, split)}"
@@ -263,3 +261,25 @@ def _of_levels(values: Sequence[float], levels: Sequence[bool]) -> tuple[Shape, 
 def _even(values: Sequence[float]) -> bool:
     mean = statistics.fmean(values)
     return mean > 0 and statistics.stdev(values) <= WIDE * mean
+
+
+QUANTILES = (
+    *(12.7063, 4.3027, 3.1825, 2.7765, 2.5706, 2.4470, 2.3647, 2.3061, 2.2622, 2.2282),
+    *(2.2010, 2.1789, 2.1604, 2.1448, 2.1315, 2.1200, 2.1099, 2.1010, 2.0931, 2.0860),
+    *(2.0797, 2.0739, 2.0687, 2.0639, 2.0596, 2.0556, 2.0519, 2.0485, 2.0453, 2.0423),
+)
+"""Student's t for 95 % and 1, 2, ... degrees of freedom, rounded up; the last one for more."""
+
+
+def quantile(freedom: float) -> float:
+    """Student's t for 95 % and at least these degrees of freedom, which may be a fraction."""
+    return QUANTILES[min(max(int(freedom), 1), len(QUANTILES)) - 1]
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the mean with 95 % confidence, by Student's t; None for fewer than two."""
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    reach = quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - reach, mean + reach

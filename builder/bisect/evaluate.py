@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder import pipeline
 from builder.bisect.state import SHORT, BuildFails, Evaluation, Trace
 from builder.errors import BuilderError, BuildError, GoneError, PatchError, SmokeError, UntriedError
 from builder.images.build import BreakdownError
-from builder.images.session import BuildSession
-from builder.plan.rendered import EngineImage
+from builder.pipeline import build as pipeline
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
 from builder.recipes.catalog import Entry
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.tools.docker import engine as docker
@@ -60,7 +60,7 @@ class Candidate:
 
     builds: BuildSession
     frozen: FrozenRecipe
-    image: EngineImage
+    plan: Plan
 
     @property
     def commit(self) -> str:
@@ -76,10 +76,14 @@ def candidate(
     Raises ``PatchError`` if another patch does not fit, ``GoneError`` if a part of the commit's
     tree is gone, ``FetchError`` if it cannot be fetched now.
     """
-    number = int(sources.repositories.scratch.text("rev-list", "--count", commit))
-    target = Target(commit, commit, "commit")
+    scratch = sources.repositories.scratch
+    target = NamedCommit(commit, commit, "commit")
     version = f"{PREFIX}-{commit[:SHORT]}"
-    frozen = snapshot.at_commit(builds.catalog, entry, target, number, version)
+
+    def count() -> int:
+        return int(scratch.text("rev-list", "--count", commit))
+
+    frozen = snapshot.at_commit(builds.catalog, entry, target, count, version)
     frozen, unfit = snapshot.fitted(frozen, sources)
     if unfit:
         raise PatchError(_line(unfit[0]))
@@ -94,9 +98,9 @@ def _line(found: Finding) -> str:
 
 def trace(subject: Candidate) -> Trace:
     """The image names that a build will create or move, and those that exist before it."""
-    image = subject.image
-    version = f"{image.repository}:{image.plan.recipe.version}{image.tag_suffix}"
-    patterns = (version, f"{image.repository}:*-{image.short_key}")
+    plan = subject.plan
+    version = f"{plan.repository}:{plan.recipe.version}{plan.tag_suffix}"
+    patterns = (version, f"{plan.repository}:*-{plan.short_key}")
     return Trace(subject.commit, patterns, tuple(_names(patterns)))
 
 
@@ -132,9 +136,8 @@ def evaluate(subject: Candidate, method: Method) -> Evaluation:
 
 
 def _smoke_tested(subject: Candidate, method: Method) -> Evaluation:
-    """The result of the build and the smoke test."""
     try:
-        pipeline.build(subject.image, subject.builds.options, subject.builds.reporter)
+        pipeline.build(subject.plan, subject.builds)
     except SmokeError as error:
         return Evaluation("bad", _first(error))
     except BreakdownError as error:
@@ -167,8 +170,8 @@ def _reason(error: BuilderError) -> str:
 
 def _image(subject: Candidate) -> str:
     """The reference of the image, whatever its verdict; empty if there is none."""
-    image = subject.image
-    kept = record.read(subject.builds.settings.state_dir, image.plan.name, image.key)
+    plan = subject.plan
+    kept = record.read(subject.builds.settings.state_dir, plan.name, plan.key)
     if kept is None:
         return ""
     found = docker.image(kept.references[0])
@@ -176,7 +179,6 @@ def _image(subject: Candidate) -> str:
 
 
 def _log_of(subject: Candidate) -> str:
-    """The newest log of the build; empty if there is none."""
     folder = subject.builds.settings.state_dir / "logs"
     return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
 
@@ -211,8 +213,7 @@ def _user_tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
     raise UntriedError(
         f"{_ended(status)} on {subject.commit[:SHORT]}: no verdict",
         "\n".join([*lines[-SHOWN:], *SHELL_ERRORS.get(status, ())]),
-        "the progress is kept: the same command continues; --restart --test COMMAND starts again "
-        "with another test",
+        "the progress is kept: the same command continues; --reset discards it",
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder import families
 from builder.bisect import state as bisect_state
 from builder.bisect.state import BuildFails, End, Question, QuestionError, State
 from builder.errors import FetchError, RecipeError
-from builder.images.session import BuildSession
+from builder.pipeline.session import BuildSession
 from builder.plan.resolver import one_of
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import GitSource, Recipe, checked_ref
@@ -61,27 +61,18 @@ def state_of(
     entry: Entry[Recipe],
     url: str,
     request: Request,
-    *,
-    restart: bool,
 ) -> State:
     """The state that a request begins with; nothing is written.
 
-    Without ``restart`` an unfinished bisect continues.  With it the progress is discarded, and
-    options that are not given keep their previous values, unless both ends are given.
-    Raises ``QuestionError`` if a different bisect is unfinished, the recipe has changed since, or
-    the directory of the test is gone; ``RecipeError`` where the recipe has several images and none
-    is named; ``FetchError`` for an end that does not exist.
+    An unfinished bisect continues.  Raises ``QuestionError`` if a different bisect is unfinished,
+    the recipe has changed since, or the directory of the test is gone; ``RecipeError`` where the
+    recipe has several images and none is named; ``FetchError`` for an end that does not exist.
     """
-    complete = request.good is not None and request.bad is not None
-    known = (
-        None if restart and complete else bisect_state.read(builds.settings.state_dir, entry.name)
-    )
+    known = bisect_state.read(builds.settings.state_dir, entry.name)
     one_of(entry.recipe, builds.options.platform)
     inputs = bisect_state.inputs_of(builds.catalog, entry, builds.options.platform)
     if known is None:
         state = State(_question(sources, entry, url, request, inputs))
-    elif restart:
-        state = State(_restarted(sources, url, request, known.question, inputs))
     else:
         state = _continued(builds, sources, url, request, known, inputs)
     _require_folder(builds, state.question)
@@ -101,25 +92,6 @@ def _question(
     return Question(entry.name, good, bad, *way, inputs)
 
 
-def _restarted(
-    sources: SourceSession, url: str, request: Request, old: Question, inputs: str
-) -> Question:
-    """The previous question, with the options that are given now."""
-    test, folder = old.test, old.folder
-    if request.test is not None:
-        test, folder = request.test, str(Path.cwd())
-    return replace(
-        old,
-        good=_end(sources, url, request.good) if request.good is not None else old.good,
-        bad=_end(sources, url, request.bad) if request.bad is not None else old.bad,
-        test=test,
-        folder=folder,
-        build_fails=request.build_fails if request.build_fails != "skip" else old.build_fails,
-        first_parent=request.first_parent or old.first_parent,
-        inputs=inputs,
-    )
-
-
 def _require_folder(builds: BuildSession, question: Question) -> None:
     """Raise ``QuestionError`` if the test's directory is gone; relative paths in it start there."""
     if question.test is None:
@@ -128,7 +100,7 @@ def _require_folder(builds: BuildSession, question: Question) -> None:
         raise QuestionError(
             f"the directory that the test of {question.recipe} runs in is gone",
             question.folder,
-            "restore it, or start again with --restart --test COMMAND",
+            "restore it, or discard the progress with --reset",
         )
     if Path(question.folder) != Path.cwd():
         builds.log(f"the test runs in {question.folder}, where the bisect started")
@@ -142,14 +114,13 @@ def _continued(
     known: State,
     inputs: str,
 ) -> State:
-    """The known state; raises ``QuestionError`` if it belongs to another question or recipe."""
     old = known.question
     _require_same(sources, url, request, old)
     if old.inputs != inputs:
         raise QuestionError(
             f"{old.recipe}, its base or a patch has changed since its bisect started",
             "its commits were evaluated with the earlier recipe",
-            "undo the change, or start again with --restart",
+            "undo the change, or discard the progress with --reset",
         )
     builds.log(f"continuing between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
     return known
@@ -169,7 +140,7 @@ def _require_same(sources: SourceSession, url: str, request: Request, old: Quest
     raise QuestionError(
         f"another bisect of {old.recipe} is unfinished",
         ", ".join([f"it is between {old.good} and {old.bad}", test, *more]),
-        f"continue it with `builder bisect {old.recipe}`, or start again with --restart",
+        f"continue it with `builder bisect {old.recipe}`, or discard it with --reset",
     )
 
 

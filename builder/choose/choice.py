@@ -28,7 +28,7 @@ class Measured:
     tokens_per_second: float
     """The mean of the runs."""
     interval: tuple[float, float] | None
-    """Of the mean, with 95 % confidence; None for one run."""
+    """The mean's, with 95 % confidence; None for one run."""
     runs: int
     context: int
     """Tokens."""
@@ -58,7 +58,7 @@ class Fitting:
     """The card of that figure: a file of ``cards/``."""
     measured_cards: int
     measured: Measured | None
-    """Of a receipt on such cards, which comes before the published figure."""
+    """The figure of a receipt on such cards, which comes before the published figure."""
     memory: MemoryNeed | None
     """None: not known; the machine has as much as the one that it was published for."""
     driver: str
@@ -151,7 +151,7 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         if not fault:
             fitting = _fitting(entry, context, result, need, driver)
             return replace(fitting, measured=question.receipts(entry, cards, context))
-        lacks = fault  # the last is that of the smallest context, or of the widest asked for
+        lacks = fault  # the last fault: of the smallest context, or the widest asked for
     return Excluded(entry.name, (lacks,))
 
 
@@ -213,12 +213,11 @@ def _old_driver(needed: str, machine: Machine) -> list[str]:
 def _no_room(
     need: MemoryNeed | None, preset: Preset, cards: Sequence[HostCard], question: Question
 ) -> str:
-    """Why the cards do not have enough memory; empty where they do."""
     there = sum(card.memory for card in cards)
     if need is None:
         before = question.memory_of.get(preset.card, 0) * preset.cards
         if not before:
-            return f"its memory is not known, nor that of the {preset.card}"
+            return f"its memory is not known, nor the memory of the {preset.card}"
         if there >= before:
             return ""
         ran = sizes.shown(before)

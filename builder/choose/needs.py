@@ -47,10 +47,10 @@ def of_context(
     stated = result.memory if result is not None else None
     if trial is not None and not (smaller and stated is not None and stated.whole is not None):
         return trial
-    return told(preset, context, result)
+    return published_memory(preset, context, result)
 
 
-def told(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
+def published_memory(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
     """The memory that the source states for a context, or for a larger one; else None."""
     stated = result.memory if result is not None else None
     if stated is not None and stated.whole is not None:

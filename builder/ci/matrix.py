@@ -22,11 +22,11 @@ from typing import Any
 
 from builder import families
 from builder.errors import RecipeError, WorldError
-from builder.images.ccache import mounts_ccache
 from builder.nightly import channels
-from builder.pipeline import WORK_SPACE
+from builder.pipeline.build import WORK_SPACE
+from builder.pipeline.ccache import mounts_ccache
 from builder.plan.base_image import RootPolicy
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
@@ -43,7 +43,7 @@ FREE = 14e9 / 2**30
 https://docs.github.com/en/actions/reference/runners/github-hosted-runners)."""
 CLEARED = FREE + 17.0
 """GiB after the toolchains that no recipe needs are removed.  In May 2026 they were measured at
-27 GiB, those of Android alone at 8 to 14; the margin allows for smaller ones."""
+27 GiB, Android's alone at 8 to 14; the margin allows for smaller ones."""
 JOB_DISK = 2.0
 """GiB that the job itself needs: the virtual environment, and the compiler cache as a file."""
 IGNORED = {"notes", "track", "build"}
@@ -96,7 +96,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
 
 def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
     recipe = entry.recipe
-    images = Resolver(catalog, "amd64", RootPolicy(ask=False)).images(entry.name)
+    plans = Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(entry.name)
     disk = disk_of(catalog, recipe)
     return Job(
         recipe=recipe.name,
@@ -107,9 +107,9 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         clear=disk > FREE,
         emulate=any(target != "amd64" for target in recipe.targets),
         runner=HOSTED if disk <= CLEARED else "",
-        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(images[0]) else "",
-        image=_joined([image.key for image in images]),
-        direct=_joined([_direct_key(recipe, image) for image in images]),
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(plans[0]) else "",
+        image=_joined([plan.key for plan in plans]),
+        direct=_joined([_direct_key(recipe, plan) for plan in plans]),
     )
 
 
@@ -124,22 +124,21 @@ def disk_of(catalog: Catalog, recipe: Recipe) -> float:
 
 
 def _joined(keys: Sequence[str]) -> str:
-    """One key over those of a recipe's images."""
     return keys[0] if len(keys) == 1 else hashlib.sha256(" ".join(keys).encode()).hexdigest()
 
 
-def _direct_key(recipe: Recipe, image: EngineImage) -> str:
+def _direct_key(recipe: Recipe, plan: Plan) -> str:
     """A key over the recipe as it is written, because new defaults are changes of builder."""
     parts = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
-        "source": image.plan.source_identity,
-        "patches": [hashlib.sha256(patch.content).hexdigest() for patch in image.plan.patches],
+        "source": plan.source_identity,
+        "patches": [hashlib.sha256(patch.content).hexdigest() for patch in plan.patches],
         "packages": [
             [file.name, file.version, file.sha256]
-            for files in image.plan.packages.values()
+            for files in plan.packages.values()
             for file in files
         ],
-        "debian": image.plan.debian.inputs(),
+        "debian": plan.debian.inputs(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -205,12 +204,10 @@ class _NoMatrixError(Exception):
 
 def _jobs_of(tree: Path) -> dict[str, dict[str, Any]]:
     """The jobs of an unpacked revision; raises ``_NoMatrixError``."""
-    in_src = (tree / "src" / "builder").is_dir()  # before builder/ stood at the top level
-    folder, command = (tree / "src", ["matrix"]) if in_src else (tree, ["ci", "matrix"])
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "builder", *command, "--json", "--large-runner=any"],
+            [sys.executable, "-m", "builder", "ci", "matrix", "--json", "--large-runner=any"],
             capture_output=True,
             text=True,
             check=False,

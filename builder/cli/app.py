@@ -14,13 +14,13 @@ from typer.core import TyperGroup
 
 from builder import __version__
 from builder.cli import (
-    bake,
     bench,
     bisect,
     build,
     choose,
     ci,
     compare,
+    compilers,
     doctor,
     export,
     fit,
@@ -29,6 +29,7 @@ from builder.cli import (
     nightly,
     patch,
     pin,
+    ptx,
     push,
     receipts,
     recipe,
@@ -78,10 +79,11 @@ OTHERS: dict[str, Command] = {
     "site": site.site,
     "sbom": sbom.sbom,
     "kernels": kernels.kernels,
+    "ptx": ptx.ptx,
+    "compilers": compilers.compilers,
     "reproduce": reproduce.reproduce,
     "compare": compare.compare,
     "receipts": receipts.group,
-    "bake": bake.bake,
     "ci": ci.group,
 }
 ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export.export)

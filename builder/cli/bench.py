@@ -1,4 +1,4 @@
-"""``builder bench``: run (the default), compare, draw."""
+"""``builder bench``: run (the default), compare."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import CatalogOption, EngineCommand, JsonOption, build_session
-from builder.cli.terminal import log, print_json
+from builder.cli.options import (
+    CatalogOption,
+    EngineCommand,
+    JsonOption,
+    build_session,
+    contexts,
+    file_option,
+)
+from builder.cli.tables import pairs, table
+from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
-    from builder.bench.results import Benchmark
-    from builder.bench.run import Target
+    from builder.bench.benchmark import ServedImage
+    from builder.bench.comparison import Comparison
+    from builder.bench.results import Benchmark, Generation
     from builder.receipts.schema import Predicted
 
 RUN = "run"
@@ -37,16 +46,6 @@ group = typer.Typer(
     "FILE`.",
 )
 
-PlotOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        dir_okay=False,
-        help="Draw a chart to this .png or .svg file. May be repeated.",
-    ),
-]
-
 
 @group.command(RUN, cls=EngineCommand)
 def run_benchmark(
@@ -63,25 +62,16 @@ def run_benchmark(
         typer.Argument(metavar="FLAG", help="Additional flags for the image's server, after --."),
     ] = None,
     model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="GGUF file that the image serves."
-        ),
+        Path | None, file_option("--model", "GGUF file that the image serves.")
     ] = None,
     draft: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Draft model for speculative decoding.",
-        ),
+        Path | None, file_option("--draft", "Draft model for speculative decoding.")
     ] = None,
     context: Annotated[
         str,
         typer.Option(
             metavar="TOKENS[,...]",
-            help="Context size, or a list of sizes to measure: 32K,64K,128K,256K.",
+            help="Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
         ),
     ] = "32K",
     fill: Annotated[
@@ -95,12 +85,9 @@ def run_benchmark(
     ] = 0.0,
     prompt: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="File with the prompt. Default: a prompt for a Space Invaders game in one HTML "
-            "file.",
+        file_option(
+            "--prompt",
+            "File with the prompt. Default: a prompt for a Space Invaders game in one HTML file.",
         ),
     ] = None,
     tokens: Annotated[
@@ -141,15 +128,6 @@ def run_benchmark(
             metavar="MODEL", help="Model to request, if the server at a URL offers several."
         ),
     ] = "",
-    output_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-file",
-            metavar="FILE",
-            dir_okay=False,
-            help="Also write the results and all settings to this JSON file, for `bench compare`.",
-        ),
-    ] = None,
     receipt: Annotated[
         Path | None,
         typer.Option(
@@ -162,20 +140,15 @@ def run_benchmark(
     ] = None,
     fit: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
             "--fit",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Output of `fit --json` for the same run: the receipt has its memory beside that "
-            "of the log.",
+            "Output of `fit --json` for the same run: the receipt has its memory beside the log's.",
         ),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option("--by", metavar="NAME", help="Your name in the receipt. Default: none."),
     ] = None,
-    plot: PlotOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -188,12 +161,13 @@ def run_benchmark(
     import os
     import shlex
 
-    from builder.bench import run as benchmarks
+    from builder.bench import benchmark
     from builder.bench.measure import Settings
     from builder.receipts import make
-    from builder.tools.files import write_json
+    from builder.tools.files import require_writable, write_json
 
-    _require_outputs(output_file, receipt, plot)
+    if receipt is not None:
+        require_writable(receipt.parent, "name another file: --receipt FILE")
     if receipt is None and (fit is not None or by is not None):
         raise typer.BadParameter("--fit and --by are for a receipt: add --receipt FILE")
     predicted: dict[int, Predicted] = {}
@@ -202,17 +176,18 @@ def run_benchmark(
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags, receipt)
         key = os.environ.get("OPENAI_API_KEY", "")
-        found = benchmarks.of_url(target, name, key, settings, log)
+        found = benchmark.of_url(target, name, key, settings, log)
     else:
-        contexts = _contexts(context)
+        sizes = contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             chosen = _for_receipt(chosen, by)
             predicted = make.predictions(fit, chosen)
-        found = benchmarks.of_image(chosen, contexts, settings, fill, log)
-    if output_file is not None:
-        write_json(output_file, found.as_json())
-    _show(target, found, plot, as_json=as_json)
+        found = benchmark.of_image(chosen, sizes, settings, fill, log)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print_benchmark(found)
     if receipt is not None:
         made = make.of_benchmark(found, predicted, by)
         write_json(receipt, made.as_json())
@@ -220,41 +195,6 @@ def run_benchmark(
         if made.device == "GPU":
             after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
         log(f"wrote {receipt}; {after}")
-
-
-def _require_outputs(
-    output_file: Path | None, receipt: Path | None, plot: list[Path] | None
-) -> None:
-    """Raise ``WorldError`` before the first run where a result could not be written."""
-    from builder.bench import extra
-    from builder.tools.files import require_writable
-
-    for option, file in (("--output-file", output_file), ("--receipt", receipt)):
-        if file is not None:
-            require_writable(file.parent, f"name another file: {option} FILE")
-    if plot:
-        extra.require("matplotlib", "bench --plot")
-
-
-def _show(target: str, found: Benchmark, plot: list[Path] | None, *, as_json: bool) -> None:
-    """Draw and print a benchmark."""
-    from builder.cli.bench_tables import print_benchmark
-
-    if plot:
-        _draw([(target, found)], plot)
-    if as_json:
-        print_json(found.as_json())
-    else:
-        print_benchmark(found)
-
-
-def _contexts(text: str) -> tuple[int, ...]:
-    from builder.bench.run import contexts_of
-
-    try:
-        return contexts_of(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--context") from error
 
 
 def _without_image(
@@ -271,7 +211,7 @@ def _without_image(
         )
 
 
-def _for_receipt(target: Target, by: str | None) -> Target:
+def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
     """The target with a log that states where the model was loaded.
 
     Raises ``ReceiptError`` before the first run where the receipt would be refused.
@@ -286,9 +226,9 @@ def _for_receipt(target: Target, by: str | None) -> Target:
 
 def _image(
     catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
-) -> Target:
-    from builder.bench.run import Target
-    from builder.images import lookup
+) -> ServedImage:
+    from builder.bench.benchmark import ServedImage
+    from builder.pipeline import lookup
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
@@ -300,7 +240,7 @@ def _image(
             "the recipe does not define how its server is started",
             "add [serve] and image.port to the recipe",
         )
-    return Target(reference, image, recipe.serve, recipe.image.port, model, draft, flags)
+    return ServedImage(reference, image, recipe.serve, recipe.image.port, model, draft, flags)
 
 
 def _text(file: Path) -> str:
@@ -317,31 +257,22 @@ def _load(file: Path) -> Benchmark:
         return parse(_text(file))
     except ValueError as error:
         raise WorldError(
-            f"{file} is not a saved benchmark", str(error), "give a file that `builder bench` wrote"
+            f"{file} is not a saved benchmark",
+            str(error),
+            "give the output of `builder bench --json`",
         ) from error
-
-
-def _draw(found: list[tuple[str, Benchmark]], files: list[Path]) -> None:
-    from builder.bench import plot
-
-    try:
-        plot.draw(found, files)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--plot") from error
 
 
 SavedFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE.json", exists=True, dir_okay=False, help="A file that --output-file wrote."
+        metavar="FILE.json", exists=True, dir_okay=False, help="The output of `bench --json`."
     ),
 ]
 
 
 @group.command()
-def compare(
-    first: SavedFile, second: SavedFile, plot: PlotOption = None, as_json: JsonOption = False
-) -> None:
+def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) -> None:
     """Compare two benchmarks on the same hardware: how much faster is the second one?
 
     For each context size that both have, the command prints the means, their ratio with its 95 %
@@ -351,24 +282,16 @@ def compare(
     """
     from dataclasses import asdict
 
-    from builder.bench import extra
     from builder.bench.comparison import compare as compared
 
-    extra.require("scipy", "bench compare")
-    if plot:
-        extra.require("matplotlib", "bench --plot")
     before, after = _load(first), _load(second)
     try:
         found = compared(before, after)
     except ValueError as error:
         raise WorldError("the benchmarks cannot be compared", str(error)) from error
-    if plot:
-        _draw([(first.stem, before), (second.stem, after)], plot)
     if as_json:
         print_json(asdict(found))
     else:
-        from builder.cli.bench_tables import print_comparison
-
         print_comparison(found)
     if not found.same:
         raise WorldError(
@@ -378,20 +301,60 @@ def compare(
         )
 
 
-@group.command()
-def draw(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE.json", exists=True, dir_okay=False, help="Files that --output-file wrote."
-        ),
-    ],
-    plot: PlotOption = None,
-) -> None:
-    """Draw saved benchmarks in one chart: tokens per second of each run, and acceptance."""
-    from builder.bench import extra
+def print_benchmark(found: Benchmark) -> None:
+    """Print each run of a benchmark, and their statistics."""
+    from builder.bench import series
 
-    if not plot:
-        raise typer.BadParameter("give a file to draw to: --plot FILE.png", param_hint="--plot")
-    extra.require("matplotlib", "bench draw")
-    _draw([(file.stem, _load(file)) for file in files], plot)
+    header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
+    for point in found.points:
+        title = "" if point.context is None else f"context of {point.context} tokens"
+        line(f"\n{title}".rstrip())
+        rows = [_row(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
+        table(header, [_row("warm-up", run) for run in point.warm_ups] + rows)
+        speeds = series.evaluate([run.tokens_per_second for run in point.runs])
+        timed_by = sorted({run.timed_by for run in point.runs})
+        statistics = [
+            ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
+            ("range", f"{speeds.lowest:.2f} to {speeds.highest:.2f} t/s"),
+            ("deviation", f"{speeds.deviation:.2f} t/s; trend {speeds.trend:+.2f} % per run"),
+            ("verdict", f"{speeds.shape}: {speeds.why}"),
+        ]
+        shares = [run.acceptance for run in point.runs if run.acceptance is not None]
+        if shares:
+            acceptance = series.evaluate_acceptance(shares)
+            statistics.append(("acceptance", f"{acceptance.shape}: {acceptance.why}"))
+        pairs(statistics)
+
+
+def _row(name: str, run: Generation) -> tuple[str, ...]:
+    share = run.acceptance
+    return (
+        name,
+        f"{run.tokens_per_second:.2f}",
+        str(run.tokens),
+        "" if run.drafted is None else str(run.drafted),
+        "" if run.accepted is None else str(run.accepted),
+        "" if share is None else f"{share:.1%}",
+        "" if run.prompt_tokens_per_second is None else f"{run.prompt_tokens_per_second:.1f}",
+    )
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print two benchmarks side by side, and what else differs."""
+    rows = []
+    for row in found.rows:
+        low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
+        rows.append(
+            (
+                "" if row.context is None else str(row.context),
+                f"{row.first:.2f}",
+                f"{row.second:.2f}",
+                f"{row.ratio:.3f}",
+                low_high,
+                row.verdict,
+            )
+        )
+    table(("context", "first t/s", "second t/s", "ratio", "95 %", ""), rows)
+    for each in found.differences:
+        weight = "DIFFERS" if each.decisive else "differs"
+        line(f"{weight}: {each.what}: {each.first} | {each.second}")

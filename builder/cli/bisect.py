@@ -23,7 +23,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
-    from builder.bisect.run import Outcome
+    from builder.bisect.search import Outcome
 
 
 class BuildFails(StrEnum):
@@ -81,18 +81,7 @@ def bisect(
             help="Do not test this commit (at least seven digits). May be repeated.",
         ),
     ] = None,
-    keep_images: Annotated[
-        bool, typer.Option("--keep-images", help="Keep the image of every commit in Docker.")
-    ] = False,
     jobs: JobsOption = None,
-    restart: Annotated[
-        bool,
-        typer.Option(
-            "--restart",
-            help="Discard progress and start again. Options not given keep their previous values, "
-            "unless both --good and --bad are given.",
-        ),
-    ] = False,
     reset: Annotated[
         bool, typer.Option("--reset", help="Discard progress and do nothing else.")
     ] = False,
@@ -104,7 +93,7 @@ def bisect(
     """Find the upstream commit that broke an engine, by building and testing commits.
 
     git chooses the commits. Each one replaces the recipe's pin and is built with the compiler
-    cache. A commit is bad if the image fails its smoke test or if --test says so. It is skipped if
+    cache. A commit is bad if the image fails its smoke test or --test. It is skipped if
     it does not compile, or if a patch of the recipe does not apply; a patch that upstream already
     contains is left out. Both ends are tested first, because a wrong end leads to a wrong answer
     that looks right. If the good end is not an ancestor of the bad one, their merge base is tested
@@ -117,25 +106,25 @@ def bisect(
     The exit code is 0 if the first bad commit is found; 8 if only skipped commits are left, or if a
     build or the test stopped early; and 2 if an end is not as good or bad as given.
     """
-    from builder.bisect import run as bisect_run
+    from builder.bisect import search
     from builder.bisect.request import Request
-    from builder.smoke.gpu import GpuTest
+    from builder.smoke.subject import GpuTest
 
     progress = reporter()
     build = build_options(gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform)
     builds = build_session(catalog, build, progress)
     if reset:
-        bisect_run.reset(builds, recipe, keep=keep_images)
+        search.reset(builds, recipe)
         return
     if status:
-        _print_outcome(bisect_run.status(builds, recipe), as_json)
+        _print_outcome(search.status(builds, recipe), as_json)
         return
     request = Request(good, bad, test, build_fails.value, first_parent)
-    options = bisect_run.Options(trust_ends, tuple(skip or ()), keep_images, restart)
+    options = search.Options(trust_ends, tuple(skip or ()))
     with progress:
-        outcome = bisect_run.bisect(builds, recipe, request, options)
+        outcome = search.bisect(builds, recipe, request, options)
     _print_outcome(outcome, as_json)
-    bisect_run.finish(builds, outcome)
+    search.finish(builds, outcome)
 
 
 def _print_outcome(outcome: Outcome, as_json: bool) -> None:

@@ -17,9 +17,9 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
-    SummaryOption,
     build_options,
     build_session,
+    output_option,
     reporter,
 )
 from builder.cli.tables import filled, pairs
@@ -29,8 +29,8 @@ from builder.tools import sizes
 from builder.tools.log import duration
 
 if TYPE_CHECKING:
-    from builder.pipeline import Outcome
-    from builder.plan.rendered import EngineImage
+    from builder.pipeline.build import Outcome
+    from builder.plan.plan import Plan
     from builder.smoke.verdict import Verdict
 
 
@@ -50,16 +50,11 @@ def build(
     offline: OfflineOption = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Also write the files of an artifact (a library, not an engine) to this "
-            "directory.",
+        output_option(
+            "Also write the files of an artifact (a library, not an engine) to this directory."
         ),
     ] = None,
     junit: JunitOption = None,
-    summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build the image of a recipe, smoke-test it, and tag it.
@@ -70,9 +65,9 @@ def build(
     A recipe with several platforms has an image for each: all are built and checked, also if one
     of them fails.
     """
-    from builder import pipeline
     from builder.images import export
-    from builder.smoke.gpu import GpuTest
+    from builder.pipeline import build as pipeline
+    from builder.smoke.subject import GpuTest
 
     options = build_options(
         gpu_test=GpuTest(),
@@ -82,38 +77,37 @@ def build(
         builder=builder,
         platform=platform,
     )
-    with reporter(junit, summary) as progress:
+    with reporter(junit) as progress:
         session = build_session(catalog, options, progress)
         wanted = session.catalog.engine(recipe).recipe
         artifact = export.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.
-        images = session.images(recipe) if artifact is None else (session.resolve(recipe),)
-        results = pipeline.build_all(images, options, progress)
+        plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
+        results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.Outcome)]
     files: list[Path] = []
     if artifact is not None and output is not None and good:
-        files = export.deliver(artifact, images[0].references[0], output)
+        files = export.deliver(artifact, plans[0].references[0], output)
     if as_json:
-        _print_json(images, results, files)
+        _print_json(plans, results, files)
     else:
         for outcome in good:
             _print_outcome(outcome)
         for file in files:
             line(f"written     {file}")
-    pipeline.require_all(images, results)
+    pipeline.require_all(plans, results)
 
 
 def _print_json(
-    images: Sequence[EngineImage], results: Sequence[Outcome | BuilderError], files: Sequence[Path]
+    plans: Sequence[Plan], results: Sequence[Outcome | BuilderError], files: Sequence[Path]
 ) -> None:
-    """Print the record of the only image, unless it failed; of several images, one of each."""
     described: list[dict[str, Any]] = [
-        {"platform": image.platform, "error": str(result)}
+        {"platform": plan.platform, "error": str(result)}
         if isinstance(result, BuilderError)
         else {"built": result.built, "checked": result.checked, **result.record.as_json()}
-        for image, result in zip(images, results, strict=True)
+        for plan, result in zip(plans, results, strict=True)
     ]
-    if len(images) > 1:
+    if len(plans) > 1:
         print_json({"images": described})
     elif "error" not in described[0]:
         print_json({**described[0], "delivered": [str(file) for file in files]})
@@ -143,8 +137,7 @@ def _print_outcome(outcome: Outcome) -> None:
 
 
 def _checks(verdict: Verdict) -> str:
-    counts: dict[str, int] = {}
-    for check in verdict.checks:
-        counts[check.kind] = counts.get(check.kind, 0) + 1
+    counts = verdict.passed_by_kind
     kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
-    return f"{len(verdict.checks)} passed: {', '.join(kinds)}"
+    passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
+    return f"{passed}; {len(verdict.skipped)} skipped" if verdict.skipped else passed

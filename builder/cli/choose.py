@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, catalog_at
+from builder.cli.options import CatalogOption, JsonOption, catalog_at, one_context
 from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
     from builder.records.record import Record
 
-CONTEXT = re.compile(r"\s*([1-9]\d{0,7})\s*([kK]?)\s*")
 HEADER = ("preset", "tokens/s", "measured on", "context", "memory", "driver", "image")
 
 
@@ -30,12 +28,6 @@ def _checked_driver(value: str | None) -> str | None:
 
     if value is not None and not DRIVER.fullmatch(value):
         raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
-    return value
-
-
-def _checked_context(value: str | None) -> str | None:
-    if value is not None and not CONTEXT.fullmatch(value):
-        raise typer.BadParameter(f"{value!r} is not a number of tokens such as 65536 or 64K")
     return value
 
 
@@ -55,7 +47,7 @@ def choose(
             "--driver",
             metavar="VERSION",
             callback=_checked_driver,
-            help="Version of NVIDIA's driver: 580.65.06. Default: that of this machine; with "
+            help="Version of NVIDIA's driver: 580.65.06. Default: this machine's; with "
             "--card, drivers are not compared.",
         ),
     ] = None,
@@ -72,8 +64,7 @@ def choose(
         typer.Option(
             "--context",
             metavar="TOKENS",
-            callback=_checked_context,
-            help="The least context: 65536, or 64K for 64000 and more.",
+            help="Smallest context: 65536 or 64K; K is 1024.",
         ),
     ] = None,
     catalog: CatalogOption = None,
@@ -81,11 +72,11 @@ def choose(
 ) -> None:
     """List the presets that run on a card, the fastest first, and why the others do not.
 
-    A preset runs where its image has code for the card, the driver is new enough, and the memory
-    suffices: by the recorded trial of its image on a simulated card, else as its source states it,
-    else as much as the machine had that it was published for.
-    Speeds are those of receipts, if there are any of the preset on such cards; else the published
-    ones, of the card that is named beside them. They are no prediction for another card.
+    A preset runs if its image has code for the card, the driver is new enough, and the memory
+    suffices. The memory comes from the recorded trial of its image on a simulated card, else from
+    its source, else from the cards of the published run.
+    Speeds come from receipts of the preset on such cards, otherwise from the publication; the card
+    stands beside them. They are no prediction for another card.
 
     The exit code is 15 if no preset runs.
     """
@@ -97,6 +88,7 @@ def choose(
     from builder.receipts.check import checked
     from builder.receipts.of_preset import lookup
 
+    least = one_context(context) if context is not None else 0
     recipes = catalog_at(catalog)
     presets = preset_files.load(recipes)
     entries = _wanted(presets, model)
@@ -113,7 +105,7 @@ def choose(
         here,
         recipes,
         machine.memories(recipes.root),
-        _tokens(context),
+        least,
         lambda entry: needs.by_trial(entry, records.get(entry.preset.recipe)),
         lookup(receipts.entries, recipes),
     )
@@ -144,14 +136,7 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
     return found
 
 
-def _tokens(context: str | None) -> int:
-    """A checked size of the context in tokens; K is 1000: sources round 65536 and 64000 alike."""
-    match = CONTEXT.fullmatch(context or "")
-    return int(match[1]) * (1000 if match[2] else 1) if match else 0
-
-
 def _records(entries: list[PresetEntry]) -> dict[str, Record]:
-    """The records of the newest verified image of each recipe that has one."""
     from builder import settings
     from builder.records import record
 
@@ -162,7 +147,6 @@ def _records(entries: list[PresetEntry]) -> dict[str, Record]:
 
 
 def _image(recipes: Catalog, name: str) -> str:
-    """The name of a recipe's image, with the user's namespace."""
     from builder import settings
 
     image = recipes.engine(name).recipe.image

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +23,6 @@ from builder.cli.options import (
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
-
-if TYPE_CHECKING:
-    from builder.images.ccache import Carried
 
 group = typer.Typer(
     no_args_is_help=True, help="For workflows: the matrix of jobs, and the compiler cache."
@@ -73,7 +72,7 @@ def matrix(
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
 
     With --json, the output is a matrix for GitHub's fromJSON. Nothing is downloaded, and no engine
-    is needed. Changes are found by the build keys of both revisions, each computed by its own code:
+    is needed. Changes are found by build keys, which each revision computes with its own code:
     a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
     is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
     """
@@ -138,19 +137,9 @@ def save(
     All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
     the command does nothing.
     """
-    from builder.images import ccache as compiler_cache
-    from builder.tools.files import workspace
+    from builder.pipeline import ccache as compiler_cache
 
-    session = build_session(catalog, build_options(builder=builder))
-    image = compiler_cache.compile_image(session.images(recipe)[0], session)
-    if image is None:
-        _print_no_cache(recipe, as_json)
-        return
-    with workspace(session.settings.cache_dir) as work:
-        path, buildx = file.absolute(), session.settings.buildx
-        _print_carried(
-            "saved to", compiler_cache.save(image, path, work, limit, builder=buildx), as_json
-        )
+    _carry(recipe, file, catalog, builder, partial(compiler_cache.save, limit=limit), as_json)
 
 
 @ccache.command()
@@ -173,30 +162,33 @@ def load(
     ci ccache save` did not write, is refused. The author of the file controls what your builds
     contain: load only files from people whom you trust.
     """
-    from builder.images import ccache as compiler_cache
+    from builder.pipeline import ccache as compiler_cache
+
+    _carry(recipe, file, catalog, builder, compiler_cache.load, as_json)
+
+
+def _carry(
+    recipe: str,
+    file: Path,
+    catalog: Path | None,
+    builder: str | None,
+    carry: Callable[..., int],
+    as_json: bool,
+) -> None:
+    """Save or load the cache of the recipe's engine, if it compiles anything."""
+    from builder.pipeline.ccache import compile_image
     from builder.tools.files import workspace
 
     session = build_session(catalog, build_options(builder=builder))
-    image = compiler_cache.compile_image(session.images(recipe)[0], session)
-    if image is None:
-        _print_no_cache(recipe, as_json)
-        return
-    with workspace(session.settings.cache_dir) as work:
-        path, buildx = file.absolute(), session.settings.buildx
-        _print_carried(
-            "loaded from", compiler_cache.load(image, path, work, builder=buildx), as_json
-        )
-
-
-def _print_no_cache(recipe: str, as_json: bool) -> None:
+    image = compile_image(session.plans(recipe)[0], session)
+    size = None
+    if image is not None:
+        path = file.absolute()
+        with workspace(session.settings.cache_dir) as work:
+            size = carry(image, path, work, builder=session.settings.buildx)
     if as_json:
-        print_json(None)
-    else:
+        print_json(None if size is None else {"file": str(file.absolute()), "size": size})
+    elif size is None:
         line(f"{recipe} compiles nothing, so it has no compiler cache")
-
-
-def _print_carried(verb: str, carried: Carried, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(carried) | {"file": str(carried.file)})
     else:
-        line(f"compiler cache {verb} {carried.file}  ({sizes.shown(carried.size)})")
+        line(f"compiler cache {file.absolute()}  ({sizes.shown(size)})")

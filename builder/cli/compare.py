@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.tables import counted, first_rows
+from builder.cli.terminal import line, print_json
 from builder.platforms import Platform
+
+if TYPE_CHECKING:
+    from builder.numbers.trial import Result
+    from builder.pipeline.session import BuildSession
 
 KINDS = "RECIPE|IMAGE|PATH"
 
@@ -27,7 +34,7 @@ def compare(
         typer.Option(
             "--platform",
             metavar="OS/ARCHITECTURE",
-            help="Of images for several platforms, compare those for this one: linux/amd64 or "
+            help="Compare the images for this platform: linux/amd64 or "
             "linux/arm64. Default: linux/amd64.",
             show_default=False,
         ),
@@ -39,12 +46,11 @@ def compare(
             help="Also count modification times of files and dates of images as differences.",
         ),
     ] = False,
-    everything: Annotated[
+    numbers: Annotated[
         bool,
         typer.Option(
-            "--all",
-            help="Also list on a terminal every difference. Output to a pipe or a file, and "
-            "--json, always have all.",
+            "--numbers",
+            help="Compare instead what the kernels of two recipes' images compute.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -53,19 +59,52 @@ def compare(
 
     Files are compared by content, mode, owner, links and extended attributes; ELF files by linked
     libraries, dynamic symbols and sections; CUDA device code by PTX and SASS of every kernel, byte
-    for byte. Of images, layers and configuration are compared, too. No program of an image is run.
+    for byte. Layers and configuration of images are compared, too. No program of an image is run.
+    A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
+
+    With --numbers, A and B are recipes. The cases of the check `numbers` are computed for both
+    images on a simulated card, and those with another outcome are listed.
 
     An image that Docker does not have is pulled from its registry and removed afterwards. A path
     that is also the name of a recipe is written with `./`.
 
-    The exit code is 17 where something differs.
+    The exit code is 17 if something differs.
     """
     from builder.cli.compare_tables import print_comparison
     from builder.compare.summary import summary
     from builder.errors import DifferenceError
-    from builder.images.compare import compare_named
+    from builder.pipeline.compare import compare_named
 
+    if numbers:
+        if platform is not None or times:
+            raise typer.BadParameter("--numbers takes neither --platform nor --times")
+        _compare_numbers(build_session(catalog), before, after, as_json=as_json)
+        return
     found = compare_named(build_session(catalog), before, after, platform)
-    print_comparison(found, times=times, as_json=as_json, everything=everything)
+    print_comparison(found, times=times, as_json=as_json)
     if not found.same(times=times):
         raise DifferenceError(f"{before} and {after} differ", summary(found, times=times)[0])
+
+
+def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json: bool) -> None:
+    from builder.errors import DifferenceError
+    from builder.pipeline.compare_numbers import compare_numbers
+
+    found = compare_numbers(session, before, after)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        line(f"{counted(found.same, 'case')} with the same outcome, {len(found.parted)} without")
+        rows = [(each.name, _said(each.before), _said(each.after)) for each in found.parted]
+        if rows:
+            first_rows(("case", "A", "B"), rows)
+    if found.parted:
+        raise DifferenceError(
+            f"{before} and {after} compute different numbers", f"{len(found.parted)} cases differ"
+        )
+
+
+def _said(result: Result | None) -> str:
+    if result is None:
+        return "no such case"
+    return f"{result.outcome}: {result.why}" if result.why else result.outcome

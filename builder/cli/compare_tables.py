@@ -22,14 +22,14 @@ if TYPE_CHECKING:
         LayerSide,
         ValueDifference,
     )
-    from builder.compare.tree import Node
+    from builder.tools.layers.entries import Node
 
 DIGITS = 12  # of a digest
 NAMED = 3  # paths that a row names
 Row = tuple[str, ...]
 
 
-def print_comparison(found: Comparison, *, times: bool, as_json: bool, everything: bool) -> None:
+def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
     """Print the verdict, then what differs; a terminal gets the first rows of each table."""
     from builder.compare.summary import summary
 
@@ -52,11 +52,10 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool, everythin
     for title, header, rows in tables:
         if rows:
             line(f"\n{title}")
-            first_rows(header, rows, "more row", "every one", everything=everything)
+            first_rows(header, rows)
 
 
 def _named(each: FileDifference, name: str) -> FileDifference:
-    """The same, with a name in the place of the path of a single file."""
     return replace(each, path=name) if each.path == "/" else each
 
 
@@ -145,25 +144,23 @@ def _codes(files: Sequence[FileDifference]) -> Iterator[Row]:
             yield each.path, total.code, entries, f"{total.equal:,}", *counts
 
 
-KERNELS = ("", "file", "code", "differs in", "size", "registers", "name")
+KERNELS = ("", "file", "code", "differs in", "size", "registers", "spills", "name")
 
 
 def _functions(files: Sequence[FileDifference]) -> Iterator[Row]:
     for each in files:
         for of in each.code.functions if each.code else ():
             name = posixpath.basename(each.path)
-            figures = (_figure(of, "size"), _figure(of, "registers"))
+            figures = [_figure(of, figure) for figure in ("size", "registers", "spills")]
             yield of.state, name, of.code, _parts(of), *figures, of.name
 
 
 def _parts(of: FunctionDifference) -> str:
     """What differs; the other sections of a function follow from its SASS."""
-    parts = "SASS" if "SASS" in of.parts else ", ".join(of.parts)
-    return f"{parts}: {of.cause}" if of.cause else parts
+    return "SASS" if "SASS" in of.parts else ", ".join(of.parts)
 
 
 def _figure(of: FunctionDifference, name: str) -> str:
-    """A figure of a function in both files; empty where it has none."""
     values = [getattr(side, name) if side else None for side in (of.before, of.after)]
     texts = ["" if value is None else f"{value:,}" for value in values]
     return texts[1] if texts[0] == texts[1] else " -> ".join(filter(None, texts))
@@ -187,7 +184,6 @@ def _layer(of: LayerDifference) -> Row:
 
 
 def _state(of: LayerDifference) -> str:
-    """What differs of two layers, and the first paths."""
     if not of.paths:
         return of.state
     more = f" and {len(of.paths) - NAMED:,} more" if len(of.paths) > NAMED else ""

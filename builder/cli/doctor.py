@@ -19,7 +19,7 @@ def doctor(as_json: JsonOption = False) -> None:
     """
     from builder import settings
     from builder.host import doctor
-    from builder.images import way
+    from builder.pipeline import way
 
     found = settings.load()
     findings = [*doctor.examine(found), *way.findings(found)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, catalog_at
+from builder.cli.options import CatalogOption, catalog_at, output_option
 from builder.cli.run_options import (
     ContextOption,
     DraftOption,
@@ -21,17 +21,13 @@ from builder.cli.run_options import (
     wanted,
 )
 from builder.cli.terminal import log
+from builder.exports.formats import DEFAULT, FORMATS
 
-
-class Format(StrEnum):
-    """The formats of ``exports.formats``, which are not loaded for the help of a command."""
-
-    DOCKER_RUN = "docker-run"
-    COMPOSE = "compose"
-    QUADLET = "quadlet"
-    KUBERNETES = "kubernetes"
-    HELM = "helm"
-    LLAMA_SWAP = "llama-swap"
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = StrEnum("Format", {name: name for name in FORMATS})
+SCRIPT = Format(DEFAULT)
 
 
 def export(
@@ -45,34 +41,34 @@ def export(
     port: PortOption = None,
     form: Annotated[
         Format,
-        typer.Option(
-            "--format",
-            help="A shell script, a file for Docker Compose, Podman, Kubernetes or llama-swap, or "
-            "a chart of Helm.",
-        ),
-    ] = Format.DOCKER_RUN,
+        typer.Option("--format", help="What the files are for; docker-run is a shell script."),
+    ] = SCRIPT,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Write the files to this directory. Default: a single file is printed.",
-        ),
+        output_option("Write the files to this directory. Default: a single file is printed."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that are there and differ.")
+    ] = False,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete",
+            help="Write files that cannot start yet: their first lines say what they lack.",
+        ),
     ] = False,
     catalog: CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
 
-    They have the image by digest, the health check, the GPU, the models directory
+    The files have the image by digest, the health check, the GPU, the models directory
     (BUILDER_MODELS_DIR, else ./models) and the reason for each option as a comment. Nothing is
-    started or downloaded; the Hub is asked for file names that the preset does not give.
+    started or downloaded; the Hub is asked for missing file names.
+
+    The exit code is 4 if the image exists nowhere, or a model's file name is not known.
     """
     from builder import settings
-    from builder.exports.formats import FORMATS
+    from builder.errors import WorldError
     from builder.launch.described import described
 
     service = described(
@@ -81,6 +77,9 @@ def export(
         settings.load(),
         log,
     )
+    if service.incomplete and not allow_incomplete:
+        what, why = f"files for {target} would not start", "\n".join(service.incomplete)
+        raise WorldError(what, why, "or write them all the same: --allow-incomplete")
     chosen = FORMATS[form]
     files = chosen.files(service)
     if output is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, build_options, build_session
+from builder.cli.options import CatalogOption, JsonOption, build_options, build_session, contexts
 from builder.cli.tables import filled, pairs, table
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import line, print_json
 from builder.tools import sizes
 from builder.tools.log import duration
 
@@ -62,7 +61,7 @@ def fit(
         str,
         typer.Option(
             metavar="TOKENS[,...]",
-            help="Sizes of the context to try; K is 1024; 262K means 262144 (256K).",
+            help="Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
         ),
     ] = "32K,64K,128K,262K",
     search: Annotated[
@@ -76,15 +75,6 @@ def fit(
         float,
         typer.Option(metavar="SECONDS", min=1, help="Time limit until a server is ready."),
     ] = 600,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            dir_okay=False,
-            help="Draw the memory over the context to this .png or .svg file.",
-        ),
-    ] = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -92,37 +82,28 @@ def fit(
 
     The recipe's image starts its real server on a simulated card, with the real header of the
     model and a hole for its weights. A long request follows, so that memory that is allocated at
-    run time counts. For each context the peak is printed by kind, and what was refused.
+    run time counts. For each context, the table has the peak by kind and the refused allocation.
 
     The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
     """
-    from builder.bench import extra
     from builder.errors import FitError
-    from builder.fit import plot as plots
-    from builder.fit import run as fits
     from builder.fit.advice import advice
-    from builder.fit.contexts import ContextError
     from builder.fit.options import OptionError
+    from builder.fit.search import fit as try_on_cards
+    from builder.fit.trial import FitRequest
     from builder.simulator import cards
 
-    if plot is not None:
-        _require_chart(plot)
-        extra.require("matplotlib", "fit --plot")
-    # The simulated cards are those of a PC.
+    sizes_to_try = contexts(context)
+    # The simulated cards are for a PC.
     session = build_session(catalog, build_options(platform="linux/amd64"))
     found_cards = [cards.load(session.catalog.root, name) for name in card]
-    wanted = fits.Wanted(
-        model, draft, mmproj, found_cards, context, tuple(options or ()), search, seconds
+    wanted = FitRequest(
+        model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()), search, seconds
     )
     try:
-        found = fits.fit(session, target, wanted)
-    except ContextError as error:
-        raise typer.BadParameter(str(error), param_hint="--context") from error
+        found = try_on_cards(session, target, wanted)
     except OptionError as error:
         raise typer.BadParameter(str(error), param_hint="OPTION") from error
-    if plot is not None:
-        plots.draw(found, plot)
-        log(f"the chart: {plot}")
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
@@ -135,19 +116,7 @@ def fit(
         )
 
 
-def _require_chart(file: Path) -> None:
-    from builder.fit.plot import require_suffix
-
-    try:
-        require_suffix(file)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--plot") from error
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"there is no directory {file.parent}", param_hint="--plot")
-
-
 def _print(found: Fit) -> None:
-    """The trials as a table, and what they were made with."""
     kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
     places = ("card",) if len(found.cards) > 1 else ()
     header = ("context", "", *places, "peak", *kinds, "CUDA context", "why not")
@@ -210,7 +179,6 @@ def _cards(found: Fit) -> str:
 
 
 def _rows(trial: Trial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """A row for each card; with one card, it is not named."""
     from builder.simulator.figures import mib
 
     state = "fits" if trial.fits else "does not fit"

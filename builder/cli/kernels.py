@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,32 +15,22 @@ from builder.cli.options import (
     build_options,
     build_session,
 )
+from builder.cli.tables import first_rows, table
+from builder.cli.terminal import line, out, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.ledger import Ledger
     from builder.kernels.selection import Capability
+    from builder.tools.cubin import Kernel
 
-NAMED = 10  # kernels that an error names
-
-
-class FailOn(StrEnum):
-    """What must not be in the second image."""
-
-    SPILLS = "spills"
+DIGITS = 12  # of a digest
+FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
 
 
 def kernels(
     image: Annotated[
         str, typer.Argument(metavar="RECIPE|IMAGE", help="Name of a recipe, or any image.")
     ],
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            help="Image to compare the first one with.",
-            show_default=False,
-        ),
-    ] = None,
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     card: Annotated[
@@ -61,73 +50,26 @@ def kernels(
             "repeated.",
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            dir_okay=False,
-            help="Output of `builder smoke --json`, or a report of a simulated card: list only the "
-            "kernels that were launched there, with the number of launches.",
-        ),
-    ] = None,
-    fail_on: Annotated[
-        FailOn | None,
-        typer.Option(
-            "--fail-on",
-            metavar="spills",
-            help="Exit with 7 if a kernel of the second image spills more than in the first one.",
-        ),
-    ] = None,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Also list on a terminal every kernel. Output to a pipe or a file, and --json, "
-            "always have all.",
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List every kernel of an image with its resources, or compare two images.
+    """List every kernel of an image with its resources.
 
-    The figures are in the machine code itself; no GPU is needed and nothing is run. *registers*
-    and *local* memory are those of a thread; *spills* are the bytes of the instructions that move
-    registers to local memory and back; *shared* is the static shared memory of a block; *size* is
-    the machine code in bytes. Kernels that spill most come first.
+    The figures come from the machine code; no GPU is needed and nothing is run. *registers*
+    and *local* memory are counted for each thread; *spills* are the bytes of the instructions that
+    move registers to local memory and back; *shared* is the static shared memory of a block; *size*
+    is the machine code in bytes. Kernels that spill most come first. `builder compare` compares the
+    kernels of two images.
 
-    With two images, the kernels that were added, are gone, or changed are listed.
+    A terminal gets the first kernels and, last, a summary of each library; a pipe gets every
+    kernel.
 
-    A terminal gets the first kernels and, last, a summary of each library; `--all` lists every
-    kernel there.
-
-    The exit code is 8 if the card runs no kernel of an image.
+    The exit code is 8 if the card runs no kernel of the image.
     """
-    from builder.cli.kernel_tables import arrow, print_comparison, print_ledger
-    from builder.errors import SmokeError
-    from builder.images.kernels import ledger_of
-    from builder.kernels.launches import launches
+    from builder.pipeline.kernels import ledger_of
 
     chosen = _capability(card)
-    if other is None and fail_on is not None:
-        raise typer.BadParameter("--fail-on compares two images: give the second one")
-    if other is not None and report is not None:
-        raise typer.BadParameter("--report is for one image")
-    launched = launches(report) if report else None
     session = build_session(catalog, build_options(platform=platform))
-    first = _runnable(_only(ledger_of(session, image, chosen), library))
-    if other is None:
-        print_ledger(first, launched, as_json=as_json, everything=everything)
-        return
-    second = _runnable(_only(ledger_of(session, other, chosen), library))
-    worse = print_comparison(first, second, as_json=as_json, everything=everything)
-    if fail_on is FailOn.SPILLS and worse:
-        raise SmokeError(
-            f"{len(worse)} kernels of {other} spill more than in {image}",
-            "\n".join(
-                f"{each.library}: {each.name}: {arrow(each, 'spills')}" for each in worse[:NAMED]
-            ),
-        )
+    print_ledger(_runnable(_only(ledger_of(session, image, chosen), library)), as_json=as_json)
 
 
 def _capability(text: str) -> Capability:
@@ -140,17 +82,14 @@ def _capability(text: str) -> Capability:
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
-    from dataclasses import replace
-
     from builder.errors import UntriedError
-    from builder.kernels.compare import library_name
 
     if not names:
         return ledger
     found = tuple(
         each
         for each in ledger.libraries
-        if any(each.path.endswith(name) or library_name(each.path) == name for name in names)
+        if any(each.path.endswith(name) or each.name == name for name in names)
     )
     if not found:
         raise UntriedError(
@@ -173,3 +112,58 @@ def _runnable(ledger: Ledger) -> Ledger:
         f"its code is for {', '.join(code)}" if code else "",
         "name the compute capability of another card with --capability",
     )
+
+
+def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
+    """Print the libraries and kernels of an image; a terminal gets the libraries last."""
+    from builder.tools.demangle import demangled, short
+
+    rows = [(library, kernel) for library in ledger.libraries for kernel in library.kernels]
+    rows.sort(key=lambda row: (-(row[1].spills or 0), -row[1].local, -row[1].registers))
+    if as_json:
+        found = [
+            {"library": library.path, "mangled": kernel.name}
+            | asdict(kernel)
+            | {"name": demangled(kernel.name), "spills": kernel.spills}
+            for library, kernel in rows
+        ]
+        libraries = [{"path": each.path, "code": each.codes} for each in ledger.libraries]
+        names = {"image": ledger.image, "digest": ledger.digest, "capability": str(ledger.card)}
+        print_json({**names, "libraries": libraries, "kernels": found})
+        return
+    lines = [
+        (library.name, short(demangled(each.name)), *_figures(each), each.digest[:DIGITS])
+        for library, each in rows
+    ]
+    header = ("library", "kernel", *FIGURES, "digest")
+    if out().is_terminal:
+        first_rows(header, lines, "more kernel")
+        line("")
+        _print_libraries(ledger)
+    else:
+        _print_libraries(ledger)
+        line("")
+        table(header, lines)
+
+
+def _print_libraries(ledger: Ledger) -> None:
+    from builder.kernels.ledger import totals
+
+    rows = []
+    for library in ledger.libraries:
+        sums = totals(library.kernels)
+        codes = ", ".join(f"{count} {code}" for code, count in sorted(library.codes.items()))
+        figures = (sums.kernels, sums.spilling, sums.spills, sums.size)
+        rows.append((library.path, codes, *(f"{figure:,}" for figure in figures)))
+    header = ("library", "code", "kernels", "spilling", "spills", "size")
+    table(header, rows, single_lines=True)
+
+
+def _figures(kernel: Kernel) -> list[str]:
+    """The figures of a kernel for people; a kernel of PTX has none yet."""
+    unlimited = {name: getattr(kernel, name) or "" for name in ("threads", "cluster")}
+    if not kernel.digest:
+        return [str(unlimited["threads"]) if name == "threads" else "" for name in FIGURES]
+    spills = "unknown" if kernel.spills is None else kernel.spills
+    values = {name: getattr(kernel, name) for name in FIGURES} | unlimited | {"spills": spills}
+    return [f"{value:,}" if isinstance(value, int) else value for value in values.values()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     Recipes,
-    SummaryOption,
     build_options,
     build_session,
     catalog_at,
@@ -38,31 +36,31 @@ def nightly(
     recipes: Recipes = None,
     catalog: CatalogOption = None,
     builder: BuilderOption = None,
-    summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring every channel to its upstream: build, smoke-test, push, then move the channel's tag.
 
     The upstream that [track] names is looked up once and written to a recipe of its own, which is
-    attached to the image and kept in the state directory. Patches, or commits of a patch, that
-    upstream already contains are left out. If another patch does not apply, nothing is built. An
-    image that the registry already has, by build key, is not built again.
+    attached to the image and kept in the state directory. Patches that upstream already contains
+    are left out. If another patch does not apply, nothing is built. An
+    image that the registry already has, by build key, is not built again if the channel points to
+    it, this machine built it, or a trusted key signed its verdict.
 
     If an engine fails, its channel is not moved, the other channels are, and the exit code is 13. A
     channel that was rolled back stays until upstream has something newer, and one whose update
     exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
-    from builder.nightly.run import require_good, run_channels
-    from builder.smoke.gpu import GpuTest
+    from builder.nightly.night import require_good, run_channels
+    from builder.smoke.subject import GpuTest
 
     options = build_options(gpu_test=GpuTest(), builder=builder)
     runs = []
-    with reporter(None, summary) as progress:
+    with reporter() as progress:
         for run in run_channels(build_session(catalog, options, progress), recipes or []):
             runs.append(run)
             progress.log(f"{run.recipe}: {run.outcome}: {run.reason or run.upstream}")
-    _print([run.model_dump() for run in runs], overview_of_runs(runs), summary, as_json)
+    _print([run.model_dump() for run in runs], overview_of_runs(runs), as_json)
     require_good(runs)
 
 
@@ -72,15 +70,14 @@ def status(
     channels: Annotated[
         bool, typer.Option("--channels", help="Only recipes that have a channel.")
     ] = False,
-    summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the registry serves for each recipe and channel, and how far upstream is ahead.
 
     Each line has the digest and its creation date, the current upstream, the commits and days (d)
     that the image is behind, the result of the last nightly run, and the download of the last
-    update: the layers that the image before lacks. If a statement is attached to the image that it
-    was reproduced, its day is shown, and the trusted key that signed it. --json adds the last good
+    update: the layers that the image before lacks. If somebody has reproduced the image, the line
+    has the day and the trusted key that signed the statement. --json adds the last good
     and the last failed run, and the commit of the image. Only the registry and upstream are asked,
     so every machine gives the same answer. The exit code is 14 if a channel is behind for longer
     than its limit, has no image, or could not be checked, and 12 if no namespace is set.
@@ -94,16 +91,14 @@ def status(
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
         listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
-    _print([each.as_json() for each in listed], overview_of_statuses(listed), summary, as_json)
+    _print([each.as_json() for each in listed], overview_of_statuses(listed), as_json)
     require_fresh(listed)
 
 
-def _print(
-    data: list[dict[str, Any]], overview: Overview, summary: Path | None, as_json: bool
-) -> None:
+def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> None:
     from builder.records import markdown
 
-    markdown.append(markdown.of_table(overview), summary_files(summary))
+    markdown.append(markdown.of_table(overview), summary_files())
     if as_json:
         print_json(data)
         return

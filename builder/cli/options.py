@@ -14,12 +14,13 @@ from builder.cli.terminal import log
 from builder.errors import WorldError
 from builder.farm import farm_root
 from builder.platforms import Platform
+from builder.tools.sizes import contexts_of
 
 if TYPE_CHECKING:
     from builder.cli.progress import BuildProgress
-    from builder.images.session import BuildOptions, BuildSession
+    from builder.pipeline.session import BuildOptions, BuildSession
     from builder.recipes.catalog import Catalog
-    from builder.smoke.gpu import GpuTest
+    from builder.smoke.subject import GpuTest
     from builder.smoke.verdict import Verdict
     from builder.tools.registry.client import Repository
 
@@ -35,7 +36,7 @@ class EngineCommand(TyperCommand):
         except Exception as error:
             if hasattr(error, "possibilities"):  # Click's NoSuchOption
                 name = getattr(error, "option_name", "")
-                # Of -ngl Click names -n alone.
+                # Click names -n alone for -ngl.
                 word = next((each for each in given if each.startswith(name)), name)
                 known = f"; options of the engine go after --: ... -- {word}"
                 error.message = f"No such option: {word}{known}"  # type: ignore[attr-defined]
@@ -119,16 +120,6 @@ JunitOption = Annotated[
         "--junit", metavar="FILE", dir_okay=False, help="Write the verdict to this JUnit XML file."
     ),
 ]
-SummaryOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--summary",
-        metavar="FILE",
-        dir_okay=False,
-        help="Append a summary in Markdown to this file. In a GitHub workflow, it is always "
-        "appended to the summary of the job.",
-    ),
-]
 
 
 def reason_option(text: str, what: str = "the tag is moved") -> Any:
@@ -182,28 +173,39 @@ def reference_option(flag: str, text: str) -> Any:
     return typer.Option(flag, metavar="TAG|DIGEST", callback=_checked_reference, help=text)
 
 
-def reporter(junit: Path | None = None, summary: Path | None = None) -> BuildProgress:
-    """The reporter of builds; it writes each verdict, good or bad, to these files."""
+def output_option(text: str) -> Any:
+    """The option --output DIR."""
+    return typer.Option("--output", metavar="DIR", file_okay=False, help=text)
+
+
+def file_option(flag: str, text: str, panel: str | None = None) -> Any:
+    """An option that names a file that exists."""
+    return typer.Option(
+        flag, metavar="FILE", exists=True, dir_okay=False, help=text, rich_help_panel=panel
+    )
+
+
+def reporter(junit: Path | None = None) -> BuildProgress:
+    """The reporter of builds; it writes each verdict to this file and the summary of a job."""
     from builder.cli.progress import BuildProgress
     from builder.records import junit as junit_xml
     from builder.records import markdown
 
-    files = summary_files(summary)
     verdicts: dict[str, Verdict] = {}
 
     def write(name: str, verdict: Verdict) -> None:
         verdicts[name] = verdict
         if junit is not None:
             junit_xml.write(junit, verdicts)
-        markdown.append(markdown.of_verdict(name, verdict), files)
+        markdown.append(markdown.of_verdict(name, verdict), summary_files())
 
     return BuildProgress(write)
 
 
-def summary_files(summary: Path | None) -> list[Path]:
-    """The files to which Markdown is appended: that of --summary, and that of a GitHub job."""
-    named = [summary, os.environ.get("GITHUB_STEP_SUMMARY")]
-    return [Path(file) for file in named if file]
+def summary_files() -> list[Path]:
+    """The file to which Markdown is appended in a GitHub workflow: the summary of the job."""
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    return [Path(name)] if name else []
 
 
 def catalog_at(folder: Path | None) -> Catalog:
@@ -237,7 +239,7 @@ def build_options(
 ) -> BuildOptions:
     """The options of a build with the user's settings; raises ``WorldError`` for invalid ones."""
     from builder import settings
-    from builder.images.session import BuildOptions
+    from builder.pipeline.session import BuildOptions
 
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
@@ -249,9 +251,25 @@ def build_session(
     folder: Path | None, options: BuildOptions | None = None, progress: BuildProgress | None = None
 ) -> BuildSession:
     """The catalog with the options and the reporter of builds."""
-    from builder.images.session import BuildSession
+    from builder.pipeline.session import BuildSession
 
     return BuildSession(catalog_at(folder), options or build_options(), progress or reporter())
+
+
+def contexts(text: str) -> tuple[int, ...]:
+    """The sizes of ``--context`` in tokens; raises ``typer.BadParameter``."""
+    try:
+        return contexts_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--context") from error
+
+
+def one_context(text: str) -> int:
+    """The only size of ``--context`` in tokens; raises ``typer.BadParameter``."""
+    found = contexts(text)
+    if len(found) > 1:
+        raise typer.BadParameter("give one size", param_hint="--context")
+    return found[0]
 
 
 def build_architecture() -> str | None:

@@ -61,21 +61,19 @@ def check(
     The current upstream is the one that [track] names, else the head of the default branch; for a
     source on PyPI, it is the newest release. The states of a patch are:
 
-    - **applies**, **offset**: every hunk applies, possibly at other line numbers.
+    - **applies**: every hunk applies, possibly at other line numbers, which are shown.
 
-    - **upstream**: the history contains its commits, or the same change in another commit (a
-    squash merge, a cherry-pick), or the lines are already as the patch leaves them. Each commit of
-    a range is listed.
+    - **upstream**: the history contains its commits, or the same change in other commits (a squash
+    merge, a cherry-pick), or the lines are already as the patch leaves them. Each commit of a range
+    is listed.
 
-    - **superseded**: upstream had the lines that the patch changes, and removed them.
+    - **doubtful**: it applies, but its lines occur in several places, or the lines that it adds are
+    already near by. A build refuses it.
 
-    - **not applicable**: the lines are missing, and the history does not show that they ever
-    existed. The missing lines are listed.
+    - **conflicts**: each hunk that does not apply is shown with the lines that differ, and with the
+    upstream commits that changed them.
 
     - **absent**: the files are missing.
-
-    - **partly**, **conflicts**: each hunk that does not apply is shown with the lines that differ,
-    and with the upstream commits that changed them since the pin.
 
     The exit code is 11 if a patch does not apply to its own pin, or applies although the recipe
     expects its code to be absent.

@@ -17,7 +17,7 @@ from builder.cli.options import (
     SomeRecipe,
     catalog_at,
 )
-from builder.cli.pin_lock import lock, print_outdated
+from builder.cli.pin_lock import lock
 from builder.cli.sources import (
     chosen,
     collected,
@@ -33,7 +33,7 @@ from builder.errors import FetchError, PatchError, RecipeError
 if TYPE_CHECKING:
     from builder.platforms import Architecture
     from builder.recipes.catalog import Catalog
-    from builder.recipes.edit import Target
+    from builder.recipes.edit import NamedCommit
     from builder.upstream.pins import PinStatus
     from builder.upstream.track import Lag
 
@@ -95,7 +95,7 @@ def update(
 
 
 def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
-    """Name the presets whose recipe was renamed: their figures are those of the old pin."""
+    """Name the presets whose recipe was renamed: their figures belong to the old pin."""
     from builder.presets import catalog as preset_files
 
     presets = preset_files.load(recipes).of_recipe(name) if new_name != name else []
@@ -108,32 +108,18 @@ def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
 def outdated(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
-    debian: Annotated[
-        bool,
-        typer.Option(
-            "--debian",
-            help="List instead the locked Debian packages of which Debian has a newer version.",
-        ),
-    ] = False,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List pins that are behind upstream: by how many commits or releases, and since when.
 
     For sources on PyPI, newer releases are counted, without pre-releases and yanked releases; with
-    --offline, these recipes are left out. With --debian, RECIPE may also be a base.
+    --offline, these recipes are left out. `builder pin lock NAME --dry-run` shows the locked
+    packages of Debian and PyPI that have newer versions.
     """
     from builder.upstream import track
 
-    if debian and offline:
-        raise typer.BadParameter(
-            "--debian reads the package lists of Debian's archive", param_hint="--offline"
-        )
     found = catalog_at(catalog)
-    if debian:
-        bases = [found.base(recipe)] if recipe is not None and recipe in found.bases else None
-        print_outdated(found, bases or chosen(found, recipe), as_json=as_json)
-        return
     rows: list[tuple[str, Lag]] = []
     failures: list[str] = []
     recipes = chosen(found, recipe)
@@ -171,7 +157,7 @@ def _print_lags(rows: Sequence[tuple[str, Lag]]) -> None:
         log(f"{len(rows) - len(behind)} of {counted(len(rows), 'recipe')} up to date")
 
 
-def _named(target: Target) -> str:
+def _named(target: NamedCommit) -> str:
     return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from builder.cli.options import CatalogOption, DryRunOption, JsonOption, catalog_at
-from builder.cli.tables import counted, table
+from builder.cli.tables import counted
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError
 from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
-    from builder.upstream.lock_debian import AnyEntry, DebianSession
+    from builder.upstream.lock_debian import AnyEntry, DebianSession, NewDebianLock
+    from builder.upstream.resolve_lock import NewLock
+
+    Made = NewLock | NewDebianLock
 
 
 HINT = (
@@ -33,18 +35,6 @@ class Kind(StrEnum):
 
     python = "python"
     debian = "debian"
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A lock that was resolved; it is written by ``write``."""
-
-    file: str
-    size: int
-    files: list[dict[str, Any]]
-    changes: Sequence[str]
-    new: bool
-    """There was none before."""
 
 
 def _python_version(value: str | None) -> str | None:
@@ -70,7 +60,7 @@ def lock(
         typer.Option(
             metavar="3.N",
             callback=_python_version,
-            help="Version of CPython. Default: that of the Debian release of the base.",
+            help="Version of CPython. Default: the one in the base's Debian release.",
         ),
     ] = None,
     dry_run: DryRunOption = False,
@@ -87,11 +77,16 @@ def lock(
     does not answer.
     """
     from builder import settings
+    from builder.upstream.resolve_lock import lockable, make
 
     loaded = settings.load()
     loaded.require_directories()
     found = catalog_at(catalog)
-    made: list[_Made] = []
+
+    def python_lock(name: str) -> NewLock:
+        return make(lockable(found, name), python, loaded.cache_dir, log)
+
+    described: list[dict[str, Any]] = []
     with debian_session(found) as session:
         for name in sorted(names, key=lambda name: _depth(found, name)):
             entry = found.base(name) if name in found.bases else found.engine(name)
@@ -102,18 +97,27 @@ def lock(
                     f"{entry.name} has {what.get(only, 'no Debian packages')} to lock",
                     hint=HINT,
                 )
-            if Kind.python in kinds:
-                made.append(_lock_python(found, entry.name, python, dry_run=dry_run))
-            if Kind.debian in kinds:
-                made.append(_lock_debian(session, entry, dry_run=dry_run))
-            if not as_json:
-                _print(made[-len(kinds) :])
+            for kind in kinds:
+                made: Made = session.make(entry) if kind is Kind.debian else python_lock(entry.name)
+                new = not made.file.exists()
+                if not dry_run:
+                    made.write()
+                described.append(
+                    {
+                        "file": str(made.file),
+                        "size": made.size,
+                        "files": made.described(),
+                        "changes": made.changes,
+                        "new": new,
+                    }
+                )
+                if not as_json:
+                    _print(made, new=new)
     if as_json:
-        print_json([asdict(each) for each in made])
+        print_json(described)
 
 
 def _depth(catalog: Catalog, name: str) -> int:
-    """How many bases are below a base; recipes come last."""
     return len(catalog.chain(name)) if name in catalog.bases else len(catalog.bases) + 1
 
 
@@ -126,34 +130,11 @@ def _kinds(entry: AnyEntry) -> Iterator[Kind]:
         yield Kind.debian
 
 
-def _lock_python(catalog: Catalog, name: str, python: str | None, *, dry_run: bool) -> _Made:
-    from builder import settings
-    from builder.recipes.edit import write
-    from builder.upstream.resolve_lock import lockable, make
-
-    made = make(lockable(catalog, name), python, settings.load().cache_dir, log)
-    new = not made.file.exists()
-    if not dry_run:
-        write(made.file, made.text)
-    files = [asdict(file) for file in made.files]
-    return _Made(str(made.file), made.size, files, made.changes, new)
-
-
-def _lock_debian(session: DebianSession, entry: AnyEntry, *, dry_run: bool) -> _Made:
-    made = session.make(entry)
-    new = not made.file.exists()
-    if not dry_run:
-        made.write()
-    files = [{"name": each.name, **each.model_dump()} for each in made.files]
-    return _Made(str(made.file), made.size, files, made.changes, new)
-
-
-def _print(made: Sequence[_Made]) -> None:
-    for each in made:
-        for change in each.changes or ([] if each.new else ["no changes"]):
-            line(change)
-        of_all = f", {sizes.shown(each.size)} to download" if each.size else ""
-        line(f"{each.file.rpartition('/')[2]}: {counted(len(each.files), 'file')}{of_all}")
+def _print(made: Made, *, new: bool) -> None:
+    for change in made.changes or ([] if new else ["no changes"]):
+        line(change)
+    of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
+    line(f"{made.file.name}: {counted(len(made.files), 'file')}{of_all}")
 
 
 @contextmanager
@@ -166,24 +147,3 @@ def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
     loaded = settings.load()
     with workspace(loaded.cache_dir) as work:
         yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
-
-
-def print_outdated(catalog: Catalog, entries: Sequence[AnyEntry], *, as_json: bool) -> None:
-    """Print the locked Debian packages of recipes and of their bases that Debian has newer."""
-    from builder.upstream.debian_pins import locked
-
-    rows = []
-    with debian_session(catalog) as session:
-        for entry, as_of in locked(catalog, entries):
-            rows.append((entry.name, as_of, session.newer(entry)))
-    if as_json:
-        print_json([{"name": name, "as_of": as_of, "newer": newer} for name, as_of, newer in rows])
-        return
-    behind = [(name, f"as of {as_of:%Y-%m-%d}", newer) for name, as_of, newer in rows if newer]
-    table(
-        ("lock", "", "newer in Debian"),
-        [(name, as_of, change) for name, as_of, newer in behind for change in newer],
-    )
-    if behind:
-        log(f"update them: `builder pin lock {' '.join(name for name, _, _ in behind)}`")
-    log(f"{len(rows) - len(behind)} of {counted(len(rows), 'Debian lock')} up to date")

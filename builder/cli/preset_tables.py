@@ -111,7 +111,6 @@ def _speed(preset: Preset) -> str:
 
 
 def _figures(found: Figures | None) -> str:
-    """``107.54 (101.7-119.38)``: the mean and the range, or what is known of them."""
     if found is None:
         return ""
     if found.mean is None and not found.runs:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
+from threading import Lock
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -25,10 +25,9 @@ from rich.progress import (
 from builder.cli.terminal import err
 from builder.errors import as_started, plain
 from builder.images.log import Step
+from builder.images.steps import step_name
 from builder.smoke.verdict import Verdict
 
-NEW_STEP = re.compile(r"#\d+ (?:\[((?!internal|context)[^\]]+)\] (.*)|(exporting layers)$)")
-RUN_OPTIONS = re.compile(r"(?<=^RUN )(?:--\S+ )+")
 QUIET = 15.0  # seconds between two lines of progress without a terminal
 
 
@@ -66,6 +65,7 @@ class BuildProgress:
             console=self._console,
             transient=True,
         )
+        self._lock = Lock()  # work beside a build reports, too
         self._task: TaskID | None = None
         self._printed_at = 0.0
         self._total: int | None = None
@@ -87,29 +87,30 @@ class BuildProgress:
 
     def log(self, message: str) -> None:
         """Print a message, and remove the bar of the stage before it."""
-        self._remove_task()
-        self._console.print(escape(as_started(plain(message))))
+        with self._lock:
+            self._remove_task()
+            self._console.print(escape(as_started(plain(message))))
 
     def on_verdict(self, name: str, verdict: Verdict) -> None:
         """Write the verdict on an image to the files that the user asked for."""
         self._write_verdict(name, verdict)
 
     def on_progress(self, progress: Step | str) -> None:
-        """Show a compile step, or the stage that a line of buildx's output begins."""
-        if isinstance(progress, Step):
-            self._show_step(progress)
-            return
-        stage = NEW_STEP.match(progress)
-        if stage:
-            self._show_stage(stage[3] or f"[{stage[1]}] {RUN_OPTIONS.sub('', stage[2])}")
+        """Show a compile step, or the step that a line of buildx's output begins."""
+        with self._lock:
+            if isinstance(progress, Step):
+                self._show_step(progress)
+                return
+            name = step_name(progress)
+            if name is not None:
+                self._show_stage(name)
 
     def _show_stage(self, name: str) -> None:
-        short = name if len(name) <= 100 else name[:97] + "..."
         if self._live:
-            self._show(short, None, 0)
-        elif short != self._stage:
-            self._stage = short
-            self._console.print(escape("  " + short))
+            self._show(name, None, 0)
+        elif name != self._stage:
+            self._stage = name
+            self._console.print(escape("  " + name))
 
     def _show_step(self, step: Step) -> None:
         if self._live:

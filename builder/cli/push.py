@@ -23,8 +23,8 @@ from builder.platforms import Platform
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.images.session import BuildSession
-    from builder.publish.push import Published
+    from builder.pipeline.session import BuildSession
+    from builder.publish.push import Pushed
 
 
 def push(
@@ -71,27 +71,28 @@ def push(
 
     Exactly the verified digest is pushed, with its verdict, SBOMs, provenance and recipe, and with
     a signature if BUILDER_COSIGN_KEY is set. The immutable tag is pushed first and compared with
-    what the registry then has. The other tags follow without a second upload.
+    the registry's image. The other tags follow without a second upload.
 
-    If the registry already has an image with the same build key, that image is kept. It must have
-    been verified on this machine, or its verdict must be signed by BUILDER_COSIGN_KEY or one of
-    BUILDER_TRUSTED_KEYS; otherwise it is pulled and smoke-tested first.
+    If the registry already has an image with the same build key, that image is kept. This machine
+    must have built the same digest, or the image's verdict must be signed by BUILDER_COSIGN_KEY or
+    one of BUILDER_TRUSTED_KEYS; otherwise nothing is pushed (see --replace). An image that this
+    machine did not build is not pushed either.
 
     For a recipe with several platforms the image of each is pushed under its immutable tag, then an
     index of them, which gets the other tags. If a platform has no verified image, neither here nor
     in the registry, nothing is pushed: push it from the machine that has it with --platform.
 
     A version tag that points to another image is an error (see --replace). Moving tags are moved,
-    except channels, which only `builder nightly` moves. Before that, the download of an update is
-    shown: the layers that the image lacks to which the tag points now. If it exceeds the recipe's
+    except channels, which only `builder nightly` moves. First, push shows the download of the
+    update: the layers that the tag's current image lacks. If it exceeds the recipe's
     [budget] update, nothing is uploaded (see --over-budget).
 
-    The login is that of Docker, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
+    The login is Docker's own, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
     interrupted continues when it is started again. The exit code is 4 if there is no verified
-    image; 5 if the registry does not answer; 7 if the registry's image fails its smoke test; 9 if
-    another run on this machine moves or deletes tags; and 12 if no namespace is set, the
-    registry refuses the push, a tag is taken, or an update exceeds its budget. The error lists the
-    tags that were already pushed.
+    image; 5 if the registry does not answer; 9 if another run on this machine moves or deletes
+    tags; and 12 if no namespace is set, the registry refuses the push, a tag is taken, nothing
+    vouches for the registry's image, or an update exceeds its budget. The error lists the tags that
+    were already pushed.
     """
     from builder.nightly.channels import tag_of
     from builder.tools.files import workspace
@@ -127,18 +128,18 @@ def _pushed(
     recipe: str,
     reasons: tuple[str | None, str | None],
     work: Path,
-) -> Published:
+) -> Pushed:
     """Push the images of a recipe; ``reasons`` are those to replace tags, and for the budget."""
-    from builder.images.lookup import verified
-    from builder.images.release import Release, release
-    from builder.images.release_index import index_release, release_index
+    from builder.pipeline.lookup import verified
+    from builder.publish.release import Release, release
+    from builder.publish.release_index import index_release, release_index
     from builder.publish.tags import Tags, tags_of
 
     entry = session.catalog.engine(recipe)
     texts = entry.texts()
     several = len(entry.recipe.platform) > 1
     if several and session.options.platform is None:
-        wanted = index_release(session.images(recipe), texts, *reasons)
+        wanted = index_release(session.plans(recipe), texts, *reasons)
         return release_index(session, wanted, work)
     image, record = verified(session, recipe)
     tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
@@ -146,7 +147,6 @@ def _pushed(
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
-    """Check whether an image of the recipe could be pushed, before it is built."""
     from builder.publish.verdicts import require_signing
     from builder.tools.files import workspace
 

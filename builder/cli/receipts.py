@@ -46,7 +46,7 @@ class ListByDefault(TyperGroup):
 group = typer.Typer(
     cls=ListByDefault,
     help="List the receipts: benchmarks of published images on cards. `builder receipts add FILE` "
-    "takes another one.",
+    "adds one.",
 )
 
 
@@ -122,7 +122,6 @@ def add(
 
 
 def _rows(entry: ReceiptEntry) -> list[tuple[float, tuple[str, ...]]]:
-    """One row for each context, with its speed."""
     receipt = entry.receipt
     when, by = minute(receipt.created.isoformat()), receipt.by or ""
     found: list[tuple[float, tuple[str, ...]]] = []

@@ -1,4 +1,4 @@
-"""``builder recipe``: check, explain, export, schema."""
+"""``builder recipe``: new, check, explain, export, schema."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from builder.cli.options import (
     RecipeName,
     Reference,
     catalog_at,
+    output_option,
     repository_of,
 )
+from builder.cli.recipe_new import new
 from builder.cli.tables import counted, filled, pairs, paragraph
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
@@ -27,8 +29,12 @@ if TYPE_CHECKING:
     from builder.plan.lint import Checked
 
 group = typer.Typer(
-    no_args_is_help=True, help="Check and explain recipes, and export those of published images."
+    no_args_is_help=True,
+    help="Write, check and explain recipes, and export the recipes of published images.",
 )
+
+
+group.command()(new)
 
 
 @group.command()
@@ -136,7 +142,6 @@ def explain(
 
 
 def _print_explanation(found: dict[str, Any]) -> None:
-    """Print what an image is built from, in the order of the build."""
     line(f"{found['name']}: {found['summary']} ({found['license']})\n{found['url']}")
     if len(found["platforms"]) > 1:
         paragraph(
@@ -161,7 +166,7 @@ def _print_explanation(found: dict[str, Any]) -> None:
             pairs([(f"    {each['name']}", each["value"]) for each in of_origin])
     image = found["image"]
     lines = [f"tags     {', '.join(image['tags'])}"]
-    lines += [f"command  {image['runs'] or 'that of the base image'}"]
+    lines += [f"command  {image['runs'] or 'as in the base image'}"]
     lines += [f"port     {image['port']}"] if image["port"] else []
     lines += [f"health   /{image['health'] or ''}"] if image["port"] else []
     lines += [f"env      {name}={value}" for name, value in image["env"].items()]
@@ -210,20 +215,14 @@ def export(
     reference: Reference,
     catalog: CatalogOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Directory for the recipe. Default: recipes/ of the catalog.",
-        ),
+        Path | None, output_option("Directory for the recipe. Default: recipes/ of the catalog.")
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
 
-    Its lock files are written with it. For an image of a channel, the recipe has the pins of that
-    nightly run; its first lines name the commit of the catalog whose bases and patches were used.
+    Its lock files are written with it. For an image of a channel, the recipe has the nightly run's
+    pins; its first lines name the commit of the catalog whose bases and patches were used.
     An existing file with different contents is not overwritten; the exit code is then 4.
     """
     from builder.publish import attachments
@@ -254,13 +253,6 @@ def schema(
     preset: Annotated[
         bool, typer.Option("--preset", help="Print the schema of presets instead.")
     ] = False,
-    markdown: Annotated[
-        bool,
-        typer.Option(
-            "--markdown",
-            help="Print the page of all keys (docs/) instead: of recipes and bases, or of presets.",
-        ),
-    ] = False,
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 
@@ -268,14 +260,9 @@ def schema(
 
     `#:schema schemas/recipe.schema.json`
     """
-    from builder.presets import reference as presets
     from builder.presets.schema import Preset
     from builder.recipes.schema import BaseRecipe, Recipe, json_schema
-    from builder.recipes.schema import reference as recipes
 
     if base and preset:
         raise typer.BadParameter("--base and --preset exclude each other")
-    if markdown:
-        typer.echo(presets.reference() if preset else recipes.reference(), nl=False)
-    else:
-        print_json(json_schema(Preset if preset else BaseRecipe if base else Recipe))
+    print_json(json_schema(Preset if preset else BaseRecipe if base else Recipe))

@@ -22,7 +22,7 @@ from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.reproduce.results import Reproduction, Result
+    from builder.reproduce.reproduction import Reproduced, Reproduction
 
 
 def reproduce(
@@ -52,17 +52,17 @@ def reproduce(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an image again without caches, and compare its digest with that of the original.
+    """Build an image again without caches, and compare the digests.
 
-    The compiler cache is not used either. With another `--builder`, another machine shows that
-    nothing of the first one is in the image. Where digests differ, the files are listed; of ELF
-    files the sections, of device code the kernels. The new images are removed afterwards.
+    The compiler cache is not used either. With `--builder`, another machine builds it: then nothing
+    of the first machine is in the image. If digests differ, the files are listed, with ELF sections
+    and kernels. The new images are removed afterwards.
 
-    The exit code is 17 where a digest differs, also where only the compression of a layer does.
+    The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
     from builder.errors import DifferenceError
     from builder.reproduce.attest import attestation
-    from builder.reproduce.run import reproduce as build_again
+    from builder.reproduce.reproduction import reproduce as build_again
 
     options = build_options(offline=offline, jobs=jobs, builder=builder, platform=platform)
     with reporter() as progress, ExitStack() as stack:
@@ -84,7 +84,7 @@ def reproduce(
         )
 
 
-def _json(result: Result) -> dict[str, Any]:
+def _json(result: Reproduced) -> dict[str, Any]:
     from builder.cli.compare_tables import comparison_json
 
     images = [
@@ -102,7 +102,7 @@ def _json(result: Result) -> dict[str, Any]:
     return {**plain, "taken": result.taken, "images": images}
 
 
-def _print(result: Result) -> None:
+def _print(result: Reproduced) -> None:
     from builder.cli.compare_tables import print_comparison
 
     rows = [(each.name, each.state, each.found) for each in result.reproductions]
@@ -112,7 +112,7 @@ def _print(result: Result) -> None:
     for each in result.reproductions:
         if each.comparison is not None:
             line(f"\n{each.name}: {_explained(each)}")
-            print_comparison(each.comparison, times=True, as_json=False, everything=False)
+            print_comparison(each.comparison, times=True, as_json=False)
 
 
 def _explained(each: Reproduction) -> str:

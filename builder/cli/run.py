@@ -25,7 +25,7 @@ from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.launch.download import Progress
-    from builder.launch.run import Running
+    from builder.launch.server import Running
 
 
 def run(
@@ -49,8 +49,8 @@ def run(
         bool,
         typer.Option(
             "--download",
-            help="Download missing models to the models directory; a download that was cut "
-            "continues.",
+            help="Download missing models to the models directory; an interrupted "
+            "download continues.",
         ),
     ] = False,
     printed: Annotated[
@@ -65,38 +65,36 @@ def run(
     """Run a preset on this machine: a server with its model, options and GPU.
 
     First the GPU, its driver and memory, the engine, the image, the models and the port are
-    checked. Then the container starts; its log is shown until the server is healthy. It runs on in
-    the background, published on 127.0.0.1. Nothing is downloaded without --download.
+    checked. Then the container starts; its log is shown until the server is healthy. It keeps
+    running in the background, published on 127.0.0.1. Nothing is downloaded without --download.
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
     from builder import settings
     from builder.exports import docker_run
-    from builder.launch import described
-    from builder.launch import run as runs
+    from builder.launch import described, server
     from builder.launch.files import located
 
     asked = wanted(target, model, draft, mmproj, context, port, options)
-    job = runs.Launch(catalog_at(catalog), asked, settings.load(), log)
+    job = server.Launch(catalog_at(catalog), asked, settings.load(), log)
     if printed:
         found = described.find_run(job.catalog, asked)
         directory = job.models_dir
         if download:
             _, missing = located(found, directory, asked.given)
             with _progress() as progress:
-                runs.fetched(job, found, missing, progress)
+                server.fetched(job, found, missing, progress)
         service = described.described(job.catalog, asked, job.settings, log)
-        for each in service.missing:
+        for each in (*service.incomplete, *service.missing):
             log(each)
         typer.echo(docker_run.line(replace(service, restart=None)))
         return
     with _progress() as progress:
-        started = runs.launch(job, card, seconds, progress if download else None)
+        started = server.launch(job, card, seconds, progress if download else None)
     _print(started)
 
 
 def _print(started: Running) -> None:
-    """The address, a request, and how to stop it."""
     service, flavor = started.service, started.flavor
     if started.seconds is None:
         log(f"{service.name} runs already")

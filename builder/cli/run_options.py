@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from builder.launch.described import Wanted
+from builder.cli.options import one_context
 
-LONGEST = 262_144  # tokens: what 262K means
+if TYPE_CHECKING:
+    from builder.launch.described import LaunchRequest
 
 Target = Annotated[
     str,
@@ -22,7 +22,7 @@ Options = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="OPTION",
-        help="More options for the engine, after --; they replace the same ones of the preset.",
+        help="More options for the engine, after --. They win over the preset's own.",
     ),
 ]
 ModelOption = Annotated[
@@ -45,7 +45,7 @@ ProjectorOption = Annotated[
 ContextOption = Annotated[
     str | None,
     typer.Option(
-        "--context", metavar="TOKENS", help="Size of the context; K is 1024, 262K is 262144."
+        "--context", metavar="TOKENS", help="Size of the context: 65536 or 64K; K is 1024."
     ),
 ]
 PortOption = Annotated[
@@ -64,17 +64,11 @@ def wanted(
     context: str | None,
     port: int | None,
     options: list[str] | None,
-) -> Wanted:
+) -> LaunchRequest:
     """What the options ask for."""
-    from builder.fit.contexts import ContextError, contexts_of
-    from builder.launch.described import Wanted
+    from builder.launch.described import LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
-    try:
-        sizes = contexts_of(context, LONGEST) if context is not None else (None,)
-    except ContextError as error:
-        raise typer.BadParameter(str(error), param_hint="--context") from error
-    if len(sizes) > 1:
-        raise typer.BadParameter("give one size", param_hint="--context")
+    size = one_context(context) if context is not None else None
     named = {place: file for place, file in given.items() if file is not None}
-    return Wanted(target, named, sizes[0], port, tuple(options or ()))
+    return LaunchRequest(target, named, size, port, tuple(options or ()))

@@ -18,14 +18,12 @@ from builder.cli.options import (
     reference_option,
     repository_of,
 )
-from builder.errors import WorldError
 from builder.platforms import Platform
 
 
 class Format(StrEnum):
     """A document about the contents of an image, or about its build."""
 
-    CYCLONEDX = "cyclonedx"
     SPDX = "spdx"
     PROVENANCE = "provenance"
 
@@ -38,24 +36,15 @@ def sbom(
         Format,
         typer.Option(
             "--format",
-            help="CycloneDX 1.6, SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
+            help="SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
         ),
-    ] = Format.CYCLONEDX,
+    ] = Format.SPDX,
     published: Annotated[
         str | None,
         reference_option(
             "--from",
             "Print the document that is attached to this image in the registry. Default: describe "
             "the verified image in the local engine.",
-        ),
-    ] = None,
-    output_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--output-file",
-            metavar="FILE",
-            dir_okay=False,
-            help="Write the document to this file. Default: print it.",
         ),
     ] = None,
 ) -> None:
@@ -69,23 +58,16 @@ def sbom(
     """
     from builder import sbom as documents_of
 
-    kind = {
-        Format.CYCLONEDX: documents_of.CYCLONEDX,
-        Format.SPDX: documents_of.SPDX,
-        Format.PROVENANCE: documents_of.PROVENANCE,
-    }[form]
+    kind = documents_of.SPDX if form is Format.SPDX else documents_of.PROVENANCE
     if published is None:
         text = _of_local_image(recipe, catalog, platform, kind)
     else:
         text = _of_published_image(recipe, catalog, published, platform, kind)
-    if output_file is None:
-        typer.echo(text, nl=False)
-    else:
-        _write(output_file, text)
+    typer.echo(text, nl=False)
 
 
 def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
-    from builder.images.lookup import verified
+    from builder.pipeline.lookup import verified
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
@@ -102,13 +84,3 @@ def _of_published_image(
 
     files = attached(repository_of(catalog_at(catalog), recipe), reference, kind, platform)
     return files[0].content.decode("utf-8", "replace")
-
-
-def _write(file: Path, text: str) -> None:
-    from builder.tools.files import atomic_write
-
-    try:
-        with atomic_write(file) as waiting:
-            waiting.write_text(text, "utf-8")
-    except OSError as error:
-        raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error

@@ -23,7 +23,7 @@ from builder.errors import FetchError, RecipeError
 from builder.platforms import PLATFORMS
 
 if TYPE_CHECKING:
-    from builder.plan.rendered import BaseImage, EngineImage
+    from builder.plan.plan import BasePlan, Plan
 
 
 def list_recipes(
@@ -97,7 +97,7 @@ def show(
     """Show the resolved plan of a recipe: all inputs, the base image and the build key.
 
     Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
-    architecture and its Debian root image. Of a preset, its models, options and figures are shown.
+    architecture and its Debian root image. For a preset, show its models, options and figures.
     """
     from platform import machine
 
@@ -112,17 +112,17 @@ def show(
         return
     session = build_session(catalog, build_options(platform=platform))
     try:
-        images = session.images(recipe, build_architecture())
+        plans = session.plans(recipe, build_architecture())
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        images = session.images(recipe, machine())
+        plans = session.plans(recipe, machine())
     if dockerfile:
-        one_of(images[0].plan.recipe, platform)
-        typer.echo(images[0].text, nl=False)
+        one_of(plans[0].recipe, platform)
+        typer.echo(plans[0].text, nl=False)
         return
-    described = [_describe(image) for image in images]
+    described = [_describe(plan) for plan in plans]
     if as_json:
-        print_json({"images": described} if len(images) > 1 else described[0])
+        print_json({"images": described} if len(plans) > 1 else described[0])
         return
     for number, each in enumerate(described):
         if number:
@@ -130,22 +130,20 @@ def show(
         _print_plan(each)
 
 
-def _describe(image: EngineImage | BaseImage) -> dict[str, Any]:
-    plan = image.plan
+def _describe(plan: Plan | BasePlan) -> dict[str, Any]:
     return {
         "name": plan.name,
         "summary": plan.recipe.summary,
         "notes": list(getattr(plan.recipe, "notes", [])),
         "file": str(plan.file),
         "family": plan.recipe.family,
-        "key": image.key,
+        "key": plan.key,
         **plan.inputs(),
-        "base": _describe(image.base) if image.base else None,
+        "base": _describe(plan.base) if plan.base else None,
     }
 
 
 def _print_plan(plan: dict[str, Any]) -> None:
-    """Print a plan, and below it those of its bases."""
     apart = {"base", "debian", "labels", "notes", "packages", "patches", "platforms", "scripts"}
     build, target = plan["platforms"]
     lines = [(name, _plain(value)) for name, value in plan.items() if name not in apart]

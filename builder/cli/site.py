@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, catalog_at
+from builder.cli.options import CatalogOption, JsonOption, catalog_at, output_option
 from builder.cli.tables import counted
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
@@ -15,13 +15,7 @@ from builder.tools import sizes
 
 def site(
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            file_okay=False,
-            help="Directory for the pages; an earlier site in it is replaced.",
-        ),
+        Path, output_option("Directory for the pages; an earlier site in it is replaced.")
     ],
     offline: Annotated[
         bool,
@@ -33,7 +27,7 @@ def site(
     """Write static pages: the presets for each card, the images, published speeds, nights.
 
     They come from the recipes, the presets and the records of this machine, and from the registry
-    if BUILDER_NAMESPACE is set. What is not known is left out. The pages need no server and load
+    if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and load
     nothing from elsewhere; without JavaScript they show everything, with it they filter.
     index.json has the same facts for programs.
 
@@ -45,7 +39,7 @@ def site(
     from builder import settings
     from builder.receipts.check import checked
     from builder.site.collect import collect
-    from builder.site.write import write
+    from builder.site.pages import write
 
     recipes = catalog_at(catalog)
     receipts = checked(recipes, datetime.now(UTC))

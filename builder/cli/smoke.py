@@ -12,9 +12,9 @@ from builder.cli.options import (
     JsonOption,
     JunitOption,
     PlatformOption,
-    SummaryOption,
     build_options,
     build_session,
+    file_option,
     reporter,
 )
 from builder.cli.tables import table
@@ -49,7 +49,7 @@ def smoke(
             "--card",
             metavar="CARD",
             help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
-            "that with the least memory of those that run the recipe's code.",
+            "the smallest card that runs the recipe's code.",
         ),
     ] = None,
     gpu: Annotated[
@@ -63,25 +63,14 @@ def smoke(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
             "--model",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Model for the collapse test. Default: the test model, with random weights.",
-            rich_help_panel=GPU,
+            "Model for the collapse test. Default: the test model, with random weights.",
+            GPU,
         ),
     ] = None,
     draft: Annotated[
-        Path | None,
-        typer.Option(
-            "--draft",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Draft model for speculative decoding.",
-            rich_help_panel=GPU,
-        ),
+        Path | None, file_option("--draft", "Draft model for speculative decoding.", GPU)
     ] = None,
     runs: Annotated[
         int,
@@ -105,7 +94,6 @@ def smoke(
         ),
     ] = 2,
     junit: JunitOption = None,
-    summary: SummaryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Smoke-test an image and print every check with its expected and its actual result.
@@ -118,9 +106,9 @@ def smoke(
 
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
-    from builder.images import lookup
-    from builder.images.check import smoke_error
-    from builder.smoke.gpu import GpuTest
+    from builder.pipeline import lookup
+    from builder.pipeline.check import smoke_error
+    from builder.smoke.subject import GpuTest
 
     if card and len(card) > 1:
         raise typer.BadParameter("give one card: the server is started on one", param_hint="--card")
@@ -132,7 +120,7 @@ def smoke(
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
     options = build_options(gpu_test=gpu_test, card=card[0] if card else None, platform=platform)
-    session = build_session(catalog, options, reporter(junit, summary))
+    session = build_session(catalog, options, reporter(junit))
     found = lookup.smoke_test(session, target, recipe)
     if as_json:
         described = [each.as_json() for each in found]
@@ -149,11 +137,9 @@ def smoke(
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    from builder.records.markdown import STATES
-
     rows = [
         (
-            STATES[check.passed],
+            check.state,
             check.kind,
             check.subject,
             check.expected,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from builder.cli.tables import table
 from builder.cli.terminal import err, line, log, out
 from builder.errors import FetchError, PatchError, RecipeError
+from builder.patches.state import State
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry
@@ -57,7 +58,7 @@ def misfits(findings: Sequence[Finding]) -> list[str]:
     """The patches that do not apply to their pin, a line each."""
     from builder.upstream.compatibility import PIN
 
-    bad = [f for f in findings if f.target == PIN and not f.good and f.state != "untried"]
+    bad = [f for f in findings if f.target == PIN and not f.good and f.state != State.UNTRIED]
     return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
 
 
@@ -75,7 +76,7 @@ def print_findings(found: Sequence[Finding], notes: Sequence[str]) -> None:
             line(f"\n{finding.recipe}: {finding.patch} on {_target(finding)}: {finding.state}")
             for detail in finding.details:
                 line("\n".join(f"  {part}" for part in detail.splitlines()))
-            verb = "introduced" if finding.state == "upstream" else "changed"
+            verb = "introduced" if finding.state == State.UPSTREAM else "changed"
             for commit in finding.commits:
                 line(f"  {verb} by {commit}")
     for note in notes:
@@ -88,10 +89,8 @@ def _target(finding: Finding) -> str:
 
 
 def _meaning(finding: Finding) -> str:
-    from builder.upstream.patch_state import STATES
-
     details = finding.details if finding.good else ()
-    return ": ".join([STATES[finding.state], *(["; ".join(details)] if details else [])])
+    return ": ".join([finding.state.meaning, *(["; ".join(details)] if details else [])])
 
 
 def print_change(change: Change, findings: Sequence[Finding]) -> None:

@@ -40,19 +40,15 @@ def table(
 
 
 def first_rows(
-    header: Sequence[str], rows: Sequence[Sequence[str]], left: str, whole: str, *, everything: bool
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: str = "more row"
 ) -> None:
-    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, unless ``everything``.
-
-    A line names those that are ``left``, such as "more kernel", and that --all lists the ``whole``:
-    "every kernel".
-    """
-    if everything or not out().is_terminal:
+    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, and the number of ``left``."""
+    if not out().is_terminal:
         table(header, rows)
         return
     table(header, rows[:FIRST_ROWS], single_lines=True)
     if len(rows) > FIRST_ROWS:
-        line(f"{counted(len(rows) - FIRST_ROWS, left)}: --all lists {whole}")
+        line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
 
 
 def pairs(lines: Sequence[tuple[str, str]]) -> None:

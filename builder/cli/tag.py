@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +29,7 @@ from builder.tools import sizes
 if TYPE_CHECKING:
     from builder.publish.prune_plan import Plan
     from builder.publish.tag_history import Move
+    from builder.publish.verdicts import Trust
     from builder.tools.registry.client import Repository
 
 group = typer.Typer(
@@ -58,35 +59,35 @@ def promote(
     `builder push`; the local engine does not need to have it. With --to, only the image's label
     builder.key is checked, which anybody with push access can set.
 
-    The exit code is 7 if the image fails its smoke test; 9 if another run on this machine moves or
-    deletes tags; and 12 if the registry does not have the image. The tag is then not moved.
+    The exit code is 9 if another run on this machine moves or deletes tags, and 12 if the registry
+    does not have the image, or nothing vouches for it. The tag is then not moved.
     """
     from builder.publish import tags
 
-    repository = _repository_to_move(recipe, catalog, tag)
-    with only_run_with_tags():
+    with only_run_with_tags(), _trust() as trust:
+        repository = _repository_to_move(recipe, catalog, tag, trust)
         _log_what_is_checked(to)
         target = to or _image_of_key(recipe, catalog, repository)
-        done = tags.move(repository, tag, target, reason)
+        done = tags.move(repository, tag, target, reason, trust=trust)
     _print_move(done, as_json)
 
 
 def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> str:
     """The digest of the recipe's verified image in the registry, else its immutable tag.
 
-    For several platforms, that of the index of their images.
+    For several platforms, the tag of the index of their images.
     """
-    from builder.images.release_index import published_index
-    from builder.images.verified import find_published
+    from builder.publish.release_index import published_index
+    from builder.publish.verified import find_published
     from builder.tools.files import workspace
 
     session = build_session(catalog)
-    images = session.images(recipe)
+    plans = session.plans(recipe)
     with workspace(session.settings.cache_dir) as work:
-        if len(images) > 1:
-            return published_index(session, images, repository, work)
-        found = find_published(session, images[0], repository, work)
-    return found.digest if found else images[0].immutable_tag
+        if len(plans) > 1:
+            return published_index(session, plans, repository, work)
+        found = find_published(session, plans[0], repository, work)
+    return found.digest if found else plans[0].immutable_tag
 
 
 @group.command()
@@ -106,18 +107,19 @@ def rollback(
     """Move a tag back to its previous image; repeat it to go back further.
 
     A channel that was rolled back stays there until a nightly run has a new image. Only the image's
-    label builder.key is checked, which anybody with push access can set. The exit code is 9 if
+    label builder.key is checked, which anybody with push access can set. If BUILDER_COSIGN_KEY or
+    BUILDER_TRUSTED_KEYS is set, only notes of moves that are signed count. The exit code is 9 if
     another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
     gone. The tag is then not moved.
     """
     from builder.publish import tags
     from builder.publish.tag_history import require_previous
 
-    repository = _repository_to_move(recipe, catalog, tag)
-    with only_run_with_tags():
+    with only_run_with_tags(), _trust() as trust:
+        repository = _repository_to_move(recipe, catalog, tag, trust)
         _log_what_is_checked(to)
-        target = to or require_previous(repository, tag)
-        done = tags.move(repository, tag, target, reason, "rollback")
+        target = to or require_previous(repository, tag, trust)
+        done = tags.move(repository, tag, target, reason, "rollback", trust=trust)
     _print_move(done, as_json)
 
 
@@ -130,14 +132,16 @@ def history(
 ) -> None:
     """Show all moves of a tag with their reasons, newest first.
 
-    The moves are attached to the images, so the history goes back as far as the registry still has
-    these. Each digest is valid for `--to`. A version tag has no moves until it is replaced. The
-    exit code is 12 if the tag does not exist.
+    The moves are attached to the images: moves to deleted images are not shown. Each digest is
+    valid for `--to`. A version tag has no moves until it is replaced. If BUILDER_COSIGN_KEY or
+    BUILDER_TRUSTED_KEYS is set, only signed moves count. The exit code is 12 if the tag does not
+    exist.
     """
     from builder.publish.tag_history import moves, require_tag
 
     repository = repository_of(catalog_at(catalog), recipe)
-    found = moves(repository, tag)
+    with _trust() as trust:
+        found = moves(repository, tag, trust)
     digest = found[0].digest if found else require_tag(repository, tag)
     if as_json:
         print_json([asdict(move) for move in found])
@@ -159,16 +163,29 @@ def history(
         line(f"before that it was {found[-1].before}")
 
 
-def _repository_to_move(recipe: str, catalog: Path | None, tag: str) -> Repository:
+def _repository_to_move(recipe: str, catalog: Path | None, tag: str, trust: Trust) -> Repository:
     """The repository of a recipe's images; raises ``RegistryError`` if the tag may not move."""
-    from builder.publish import tags
+    from builder.publish.version_tags import require_moving
 
     recipes = catalog_at(catalog)
     name = recipes.engine(recipe).recipe.image.repository
     repository = repository_of(recipes, recipe)
     known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
-    tags.require_moving(known, repository, name, tag)
+    require_moving(known, repository, name, tag, trust)
     return repository
+
+
+@contextmanager
+def _trust() -> Iterator[Trust]:
+    """The keys that sign notes of moves, and whose notes count."""
+    from builder import settings
+    from builder.publish.verdicts import trust_of
+    from builder.tools.files import workspace
+
+    loaded = settings.load()
+    loaded.require_directories()
+    with workspace(loaded.cache_dir) as work:
+        yield trust_of(loaded, work)
 
 
 def only_run_with_tags() -> AbstractContextManager[None]:
@@ -219,7 +236,11 @@ def prune(
     keep: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, max=10_000, help="Number of nightlies to keep, the newest ones."
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Number of nightlies to keep, the newest ones, and number of rollbacks of each "
+            "tag whose images are kept.",
         ),
     ] = 7,
     delete: Annotated[
@@ -234,8 +255,9 @@ def prune(
     """Show which nightlies of a recipe's channel are no longer needed; delete them with --delete.
 
     Nightlies are the tags CHANNEL-VERSION-KEY that nightly runs push; their age is the creation
-    date of the image. Kept are the newest ones, the targets of `builder tag rollback`, and every
-    image that something else refers to: another tag, another channel, an index, a signature.
+    date of the image. These are kept: the newest ones, the images that --keep rollbacks of a tag
+    lead to, one after the other, and every image with another reference: another tag, another
+    channel, an index, a signature.
     Documents that are attached to an image are deleted after it. Before each deletion, the channel
     is looked up again.
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
 from builder.compare.device_code import compare_code
-from builder.compare.elf import compare_elf
 from builder.compare.entries import MALFORMED
-from builder.compare.results import FileDifference
-from builder.tools.elf import is_elf
+from builder.compare.results import (
+    ElfDifference,
+    FileDifference,
+    SectionDifference,
+    ValueDifference,
+)
+from builder.tools.elf import linking, versioned_symbols
+from builder.tools.elf_sections import Elf, Section, is_elf
 
 BLOCK = 1 << 20
 LARGEST_TEXT = 1 << 20  # bytes of a file whose lines are compared
@@ -54,7 +61,6 @@ def _first_byte(before: BinaryIO, after: BinaryIO) -> int:
 
 
 def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:
-    """The first line that differs; None where one is no UTF-8 text."""
     try:
         texts = before.decode(), after.decode()
     except UnicodeDecodeError:
@@ -64,3 +70,66 @@ def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:
     old, new = ([*text.splitlines(), ""] for text in texts)
     one, other = next(((a, b) for a, b in zip(old, new, strict=False) if a != b), ("", ""))
     return one[:LONGEST_LINE], other[:LONGEST_LINE]
+
+
+def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
+    """The difference of two ELF files.  Raises ``MalformedElf`` where one is damaged."""
+    old, new = Elf(before), Elf(after)
+    was, now = versioned_symbols(old), versioned_symbols(new)
+    return ElfDifference(
+        tuple(_values(_linking(old), _linking(new))),
+        tuple(sorted(now - was)),
+        tuple(sorted(was - now)),
+        tuple(_sections(old, new)),
+    )
+
+
+def _linking(elf: Elf) -> dict[str, tuple[str, ...]]:
+    found = linking(elf)
+    single = {
+        "machine": found.machine,
+        "type": found.type,
+        "interpreter": found.interpreter,
+        "soname": found.soname,
+        "build id": elf.build_id(),
+    }
+    return {name: (value,) if value else () for name, value in single.items()} | {
+        "needed": found.needed,
+        "runpath": found.runpath,
+        "rpath": found.rpath,
+    }
+
+
+def _values(
+    before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
+) -> list[ValueDifference]:
+    return [
+        ValueDifference(name, value, after[name])
+        for name, value in before.items()
+        if value != after[name]
+    ]
+
+
+def _sections(before: Elf, after: Elf) -> list[SectionDifference]:
+    """The sections that differ; of several with one name, the first is compared with the first."""
+    old, new = _sections_by_name(before), _sections_by_name(after)
+    found = []
+    for name in {**old, **new}:
+        for one, other in zip_longest(old[name], new[name]):
+            if one is None or other is None or not _equal(before, one, after, other):
+                sizes = (each.size if each else None for each in (one, other))
+                found.append(SectionDifference(name, *sizes))
+    return found
+
+
+def _sections_by_name(sections: Elf) -> dict[str, list[Section]]:
+    found: dict[str, list[Section]] = defaultdict(list)
+    for section in sections.sections[1:]:
+        found[section.name].append(section)
+    return found
+
+
+def _equal(before: Elf, one: Section, after: Elf, other: Section) -> bool:
+    if (one.size, one.type) != (other.size, other.type):
+        return False
+    return all(a == b for a, b in zip(before.blocks(one), after.blocks(other), strict=True))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import IO, Literal
+from typing import IO, TypeVar
 
 from builder.compare import ptx, sass
 from builder.compare.entries import ModuleEntry, entries
@@ -20,10 +20,10 @@ from builder.compare.results import (
     FunctionCode,
     FunctionDifference,
     OtherDifference,
-    Signs,
 )
 from builder.tools.demangle import demangled
 
+T = TypeVar("T")
 PTX, SASS = "PTX", "SASS"
 OUTSIDE = "PTX outside of functions"
 
@@ -32,15 +32,8 @@ OUTSIDE = "PTX outside of functions"
 class _Function:
     """A function with digests of what is compared."""
 
-    name: str
     code: FunctionCode
     parts: Mapping[str, str]
-    named: str = ""
-    """Digest of PTX without the names that nvcc makes up."""
-    unsigned: str = ""
-    """Digest of that without signs of types."""
-    loads: tuple[int, int] = (0, 0)
-    """Signed and unsigned 8-bit loads."""
 
 
 @dataclass(slots=True)
@@ -82,20 +75,10 @@ def _unequal(
 ) -> tuple[list[ModuleEntry], list[ModuleEntry]]:
     """The entries of each side that have no equal one for the same code on the other side."""
 
-    def key(each: ModuleEntry) -> tuple[str, str]:
+    def facts(each: ModuleEntry) -> tuple[str, str]:
         return each.code, digests[id(each)]
 
-    def left_over(these: Sequence[ModuleEntry], those: Sequence[ModuleEntry]) -> list[ModuleEntry]:
-        counts = Counter(map(key, those))
-        found = []
-        for each in these:
-            if counts[key(each)]:
-                counts[key(each)] -= 1
-            else:
-                found.append(each)
-        return found
-
-    return left_over(before, after), left_over(after, before)
+    return left_over(before, after, facts), left_over(after, before, facts)
 
 
 def _totals(
@@ -111,7 +94,6 @@ def _totals(
 def _sides(
     stream: IO[bytes], unequal: Sequence[ModuleEntry], codes: Collection[str]
 ) -> dict[str, _Side]:
-    """The parts of the entries for these codes, by their code."""
     found: dict[str, _Side] = defaultdict(_Side)
     for each in unequal:
         if each.code in codes:
@@ -124,31 +106,22 @@ def _sides(
 def _read_ptx(payload: bytes, of: ModuleEntry, side: _Side) -> None:
     functions, outside = ptx.split(payload.rstrip(b"\0"))
     for each in functions:
-        text, digest = each.text, _digest(each.text)
-        named = ptx.without_made_up_names(text)
-        name = demangled(each.name)
-        side.functions[name].append(
-            _Function(
-                name,
-                FunctionCode(of.module, len(text), digest),
-                {PTX: digest},
-                _digest(named),
-                _digest(ptx.without_signs(named)),
-                ptx.byte_loads(text),
-            )
-        )
+        digest = _digest(each.text)
+        function = _Function(FunctionCode(of.module, len(each.text), digest), {PTX: digest})
+        side.functions[demangled(each.name)].append(function)
     side.others[OUTSIDE].append((_digest(outside), len(outside)))
 
 
 def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:
     functions, others = sass.split(payload, of.entry.code.arch)
     for each in functions:
-        name = demangled(each.name)
         parts = {
             SASS if part == sass.CODE else part: digest for part, digest in each.sections.items()
         }
-        code = FunctionCode(of.module, each.size, parts[SASS], each.registers)
-        side.functions[name].append(_Function(name, code, parts, loads=each.loads))
+        code = FunctionCode(of.module, each.size, parts[SASS])
+        if each.kernel:
+            code = replace(code, registers=each.kernel.registers, spills=each.kernel.spills)
+        side.functions[demangled(each.name)].append(_Function(code, parts))
     for name, digest, size in others:
         side.others[name].append((digest, size))
 
@@ -158,35 +131,21 @@ def _by_code(
 ) -> CodeDifference:
     functions: list[FunctionDifference] = []
     others: list[OtherDifference] = []
-    signs: list[Signs] = []
     for code in sorted(before.keys() | after.keys()):
         old, new = before.get(code, _Side()), after.get(code, _Side())
-        pairs = list(_unequal_functions(old, new))
+        pairs = differing(old.functions, new.functions, _facts)
         functions += (_difference(code, *pair) for pair in pairs)
         others += _unequal_others(code, old, new)
-        signs += _moved_signs(code, pairs)
-    return CodeDifference(totals, tuple(functions), tuple(others), tuple(signs))
+    return CodeDifference(totals, tuple(functions), tuple(others))
 
 
-_Pair = tuple[_Function | None, _Function | None]
+def _facts(function: _Function) -> frozenset[tuple[str, str]]:
+    return frozenset(function.parts.items())
 
 
-def _unequal_functions(before: _Side, after: _Side) -> Iterator[_Pair]:
-    """The functions of a name that differ; a template may be compiled in several modules."""
-    for name in sorted(before.functions.keys() | after.functions.keys()):
-        old, new = before.functions[name], list(after.functions[name])
-        left = []
-        for each in old:
-            same = next((other for other in new if other.parts == each.parts), None)
-            if same is None:
-                left.append(each)
-            else:
-                new.remove(same)
-        yield from zip_longest(left, new)
-
-
-def _difference(code: str, before: _Function | None, after: _Function | None) -> FunctionDifference:
-    name = before.name if before else after.name if after else ""
+def _difference(
+    code: str, name: str, before: _Function | None, after: _Function | None
+) -> FunctionDifference:
     old, new = before.code if before else None, after.code if after else None
     if before is None or after is None:
         return FunctionDifference(code, name, old, new, ())
@@ -195,34 +154,38 @@ def _difference(code: str, before: _Function | None, after: _Function | None) ->
         for part in {**before.parts, **after.parts}
         if before.parts.get(part) != after.parts.get(part)
     )
-    return FunctionDifference(code, name, old, new, parts, _cause(before, after))
-
-
-def _cause(before: _Function, after: _Function) -> Literal["", "signedness", "names"]:
-    if before.named and before.named == after.named:
-        return "names"
-    if (before.unsigned and before.unsigned == after.unsigned) or _moved(before, after):
-        return "signedness"
-    return ""
-
-
-def _moved(before: _Function, after: _Function) -> bool:
-    """Whether as many 8-bit loads are there, and some are signed on one side only."""
-    return before.loads != after.loads and sum(before.loads) == sum(after.loads)
-
-
-def _moved_signs(code: str, pairs: Sequence[_Pair]) -> Iterator[Signs]:
-    """The 8-bit loads of the functions that differ in their signs."""
-    moved = [(*old.loads, *new.loads) for old, new in pairs if old and new and _moved(old, new)]
-    if moved:
-        yield Signs(code, *(sum(counts) for counts in zip(*moved, strict=True)))
+    return FunctionDifference(code, name, old, new, parts)
 
 
 def _unequal_others(code: str, before: _Side, after: _Side) -> Iterator[OtherDifference]:
     for name in {**before.others, **after.others}:
-        old, new = Counter(before.others[name]), Counter(after.others[name])
-        left, right = list((old - new).elements()), list((new - old).elements())
+        old, new = before.others[name], after.others[name]
+        left, right = left_over(old, new, tuple), left_over(new, old, tuple)
         if left or right:
             modules = max(len(left), len(right))
             sizes = [sum(size for _, size in side) for side in (left, right)]
             yield OtherDifference(code, name, modules, *sizes)
+
+
+def left_over(these: Iterable[T], those: Iterable[T], facts: Callable[[T], Hashable]) -> list[T]:
+    """``these`` without an equal one among ``those``, each of which counts for one."""
+    counts = Counter(map(facts, those))
+    found = []
+    for each in these:
+        if counts[facts(each)]:
+            counts[facts(each)] -= 1
+        else:
+            found.append(each)
+    return found
+
+
+def differing(
+    before: Mapping[str, Sequence[T]],
+    after: Mapping[str, Sequence[T]],
+    facts: Callable[[T], Hashable],
+) -> Iterator[tuple[str, T | None, T | None]]:
+    """The pairs of a name that differ in ``facts``, by their names; None: it has no counterpart."""
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, ()), after.get(name, ())
+        pairs = zip_longest(left_over(old, new, facts), left_over(new, old, facts))
+        yield from ((name, *pair) for pair in pairs)

@@ -10,17 +10,50 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal, cast
 
-from builder.tools import ar, fatbin
-from builder.tools.ar import MalformedArchiveError
-from builder.tools.cubin import MalformedCubinError
-from builder.tools.elf import MalformedElf, is_elf
-from builder.tools.elf_sections import NOBITS, ElfSections
+from builder.tools import fatbin
+from builder.tools.elf_sections import CUDA, Elf, MalformedElf, is_elf
 from builder.tools.fatbin import Code, Entry, MalformedFatbinError
 
-SECTIONS = frozenset(name.rstrip(b"\0").decode() for name in fatbin.SECTIONS)
-MALFORMED = (MalformedArchiveError, MalformedElf, MalformedFatbinError, MalformedCubinError)
-_HEADER = struct.Struct("<8xB9xH28xI")  # EI_ABIVERSION, e_machine and e_flags of Elf64_Ehdr
-_CUDA = 190  # EM_CUDA
+AR_MAGIC = b"!<arch>\n"
+_HEADER = struct.Struct("16s32x10s2s")
+_END = b"`\n"
+_BSD = b"#1/"
+
+
+class MalformedArchiveError(ValueError):
+    """An archive is truncated or damaged; the text says where (byte offset) and how."""
+
+
+def members(stream: IO[bytes]) -> Iterator[tuple[int, int]]:
+    """Offset and size of the content of each member, also of the archive's own tables.
+
+    Raises ``MalformedArchiveError``.
+    """
+    end = stream.seek(0, os.SEEK_END)
+    at = len(AR_MAGIC)
+    while at < end:
+        where = f"archive member at byte {at:#x}"
+        stream.seek(at)
+        data = stream.read(_HEADER.size)
+        if len(data) < _HEADER.size:
+            raise MalformedArchiveError(f"{where}: its header is cut off")
+        name, digits, magic = _HEADER.unpack(data)
+        if magic != _END or not digits.strip().isdigit():
+            raise MalformedArchiveError(f"{where}: damaged header")
+        start, size = at + _HEADER.size, int(digits)
+        if start + size > end:
+            raise MalformedArchiveError(f"{where}: {size} bytes run past the end of the file")
+        skipped = _name_size(name)
+        yield start + min(skipped, size), size - min(skipped, size)
+        at = start + size + size % 2
+
+
+def _name_size(name: bytes) -> int:
+    digits = name.removeprefix(_BSD).strip()
+    return int(digits) if name.startswith(_BSD) and digits.isdigit() else 0
+
+
+MALFORMED = (MalformedArchiveError, MalformedElf, MalformedFatbinError)
 _SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
 _PTX = re.compile(
     rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.version\s++\d++\.\d++"
@@ -49,7 +82,7 @@ class ModuleEntry:
 
 def may_have_code(path: str, head: bytes) -> bool:
     """Whether a file with these first bytes may have device code; of PTX the name decides."""
-    return is_elf(head) or head.startswith((ar.MAGIC, fatbin.MAGIC)) or path.endswith(".ptx")
+    return is_elf(head) or head.startswith((AR_MAGIC, fatbin.MAGIC)) or path.endswith(".ptx")
 
 
 def entries(stream: IO[bytes]) -> list[ModuleEntry]:
@@ -60,8 +93,8 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
     """
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
-    is_archive = stream.read(len(ar.MAGIC)) == ar.MAGIC
-    parts = ar.members(stream) if is_archive else [(0, size)]
+    is_archive = stream.read(len(AR_MAGIC)) == AR_MAGIC
+    parts = members(stream) if is_archive else [(0, size)]
     found = (module for part in parts for module in _modules(stream, *part))
     return [
         ModuleEntry(number, entry, _stored(stream, entry))
@@ -71,20 +104,18 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
 
 
 def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[Entry]]:
-    """The entries of each fat binary of a file, or of a member of an archive."""
     stream.seek(start)
     head = stream.read(min(size, _PTX_HEAD))
     whole: tuple[int, int, int] = (start, size, size)
     if is_elf(head):
-        arch = _cubin_arch(head)
-        if arch is not None:
-            yield (Entry(Code("elf", arch), *whole),)
+        elf = Elf(stream, start, size)
+        if elf.machine == CUDA:
+            yield (Entry(Code("elf", _cubin_arch(elf)), *whole),)
             return
-        for section in ElfSections(stream, start, size).all:
-            if section.name in SECTIONS and section.type != NOBITS:
-                first = start + section.offset
-                for region in fatbin.regions(stream, first, first + section.size):
-                    yield region.entries
+        for section in elf.fatbins():
+            first = start + section.offset
+            for region in fatbin.regions(stream, first, first + section.size):
+                yield region.entries
     elif head.startswith(fatbin.MAGIC):
         for region in fatbin.regions(stream, start, start + size):
             yield region.entries
@@ -92,18 +123,13 @@ def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[Entr
         yield (Entry(code, *whole),)
 
 
-def _cubin_arch(head: bytes) -> int | None:
-    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there); None of others.
+def _cubin_arch(elf: Elf) -> int:
+    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there).
 
     Its place in e_flags depends on the version of the ABI: EF_CUDA_SM and EF_CUDA_SM_MASK of LLVM's
     llvm/include/llvm/BinaryFormat/ELF.h.
     """
-    if len(head) < _HEADER.size:
-        return None
-    version, machine, flags = _HEADER.unpack_from(head)
-    if machine != _CUDA:
-        return None
-    return int(flags >> 8 if version >= _SHIFTED_ABI else flags) & 0xFF
+    return (elf.flags >> (8 if elf.abi >= _SHIFTED_ABI else 0)) & 0xFF
 
 
 def _ptx_code(head: bytes) -> Code | None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from builder.compare.contents import compare_contents
 from builder.compare.entries import may_have_code
 from builder.compare.results import Aspect, Comparison, FileDifference
-from builder.compare.tree import Node, Tree
-from builder.kernels.compare import library_name
-from builder.tools.elf import is_elf
+from builder.compare.tree import Tree
+from builder.kernels.ledger import library_name
+from builder.tools.elf_sections import is_elf
+from builder.tools.layers.entries import Node
 
 LARGEST = 64 << 20
 """Bytes: of larger files that cannot have device code, only the digest is compared."""
@@ -86,7 +87,6 @@ def _renamed(found: list[FileDifference]) -> list[FileDifference]:
 
 
 def _libraries(found: list[FileDifference], state: str) -> dict[tuple[str, str], list[str]]:
-    """The ELF files that were added or removed, by directory and name without version."""
     named: dict[tuple[str, str], list[str]] = defaultdict(list)
     for each in found:
         node = each.before or each.after

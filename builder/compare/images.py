@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.compare.files import aspects, compare_trees
-from builder.compare.image_tree import ImageTree, LayerEntry, LayerFiles, read_image
+from builder.compare.image_tree import ImageTree, LayerFiles, read_image
 from builder.compare.results import (
     Comparison,
     LayerDifference,
@@ -18,8 +18,9 @@ from builder.compare.results import (
     LayerState,
     ValueDifference,
 )
-from builder.tools import layers
 from builder.tools.docker.blobs import Blobs
+from builder.tools.layers.entries import Entry, Node
+from builder.tools.layers.image import damage_reported, manifest_of
 
 TIME = "created"  # the last part of the names of times, as in org.opencontainers.image.created
 
@@ -31,11 +32,11 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
     takes copies of the files that differ.  Raises ``UntriedError`` where an image is damaged,
     ``SpaceError`` where its files do not fit.
     """
-    with layers.damage_reported():
-        digests = layers.manifest_of(before[1])[0], layers.manifest_of(after[1])[0]
+    with damage_reported():
+        digests = manifest_of(before[1])[0], manifest_of(after[1])[0]
     if digests[0] == digests[1]:
         return Comparison(before[0], after[0], digests, 0, ())
-    known: dict[str, tuple[LayerEntry, ...]] = {}
+    known: dict[str, tuple[Entry[Node], ...]] = {}
     old, new = read_image(*before, known), read_image(*after, known)
     values = list(_values(old, new))
     return replace(
@@ -55,7 +56,6 @@ def _values(before: ImageTree, after: ImageTree) -> Iterator[ValueDifference]:
 
 
 def _described(image: ImageTree) -> dict[str, Any]:
-    """The configuration and the manifest, without what the layers have."""
     config = {name: value for name, value in image.config.items() if name != "rootfs"}
     parts = ("config", "layers")
     manifest = {name: value for name, value in image.manifest.items() if name not in parts}
@@ -63,7 +63,6 @@ def _described(image: ImageTree) -> dict[str, Any]:
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The values of a JSON document by their names, joined with dots."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else key)
@@ -99,9 +98,8 @@ def _side(layer: LayerFiles) -> LayerSide:
 
 
 def _entries(
-    before: Sequence[LayerEntry], after: Sequence[LayerEntry]
+    before: Sequence[Entry[Node]], after: Sequence[Entry[Node]]
 ) -> tuple[LayerState, tuple[str, ...]]:
-    """What differs of the entries of two layers, and the paths."""
     old = {(each.path, each.hides): each for each in before}
     new = {(each.path, each.hides): each for each in after}
     found = {
@@ -117,6 +115,6 @@ def _entries(
     return ("order" if list(old) != list(new) else "tar"), ()
 
 
-def _differs(before: LayerEntry, after: LayerEntry) -> bool:
+def _differs(before: Entry[Node], after: Entry[Node]) -> bool:
     found = set(aspects(before.node, after.node)) - {"time"}
     return bool(found) or before.shares != after.shares

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from builder.compare.tree import Node
+from builder.tools.layers.entries import Node
 
 State = Literal["added", "removed", "changed"]
 Aspect = Literal[
@@ -43,8 +43,8 @@ class ElfDifference:
     """How two ELF files differ."""
 
     values: tuple[ValueDifference, ...]
-    """Of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``, ``runpath``, ``rpath`` and
-    ``build id`` those that differ."""
+    """Values of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``, ``runpath``,
+    ``rpath`` and ``build id`` those that differ."""
     symbols_added: tuple[str, ...]
     """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before those that others must define."""
     symbols_removed: tuple[str, ...]
@@ -63,7 +63,9 @@ class FunctionCode:
     digest: str
     """sha256 (hex) of them."""
     registers: int | None = None
-    """Of a thread; None for PTX and for device functions."""
+    """For each thread; None for PTX and for device functions."""
+    spills: int | None = None
+    """Bytes of spill stores and loads; None also where the compiler did not mark them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,6 @@ class FunctionDifference:
     parts: tuple[str, ...]
     """What differs of one that both have: ``SASS``, ``PTX``, or sections that belong to it, such as
     ``.nv.info`` and ``.nv.constant0``."""
-    cause: Literal["", "signedness", "names"] = ""
-    """``signedness``: only signs of types differ, or the signs of 8-bit loads, which are as many;
-    ``names``: only names that nvcc makes up."""
 
     @property
     def state(self) -> State:
@@ -88,6 +87,12 @@ class FunctionDifference:
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
+
+    @property
+    def more_spills(self) -> int:
+        """Bytes of spills that it has more; a side that is absent or not known counts 0."""
+        old, new = (side.spills or 0 if side else 0 for side in (self.before, self.after))
+        return new - old
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,34 +121,17 @@ class OtherDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """8-bit loads in the functions that differ in the signs of their loads."""
-
-    code: str
-    signed_before: int
-    unsigned_before: int
-    signed_after: int
-    unsigned_after: int
-
-
-@dataclass(frozen=True, slots=True)
 class CodeDifference:
     """The device code of two files."""
 
     totals: tuple[CodeTotals, ...]
     functions: tuple[FunctionDifference, ...] = ()
     others: tuple[OtherDifference, ...] = ()
-    signs: tuple[Signs, ...] = ()
 
     @property
     def same(self) -> bool:
         """Whether every entry has an equal one in the other file, byte for byte."""
         return all(each.before == each.after == each.equal for each in self.totals)
-
-    @property
-    def signedness(self) -> bool:
-        """Whether a function differs in signedness."""
-        return any(each.cause == "signedness" for each in self.functions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +148,11 @@ class FileDifference:
     first_byte: int | None = None
     """Offset of the first byte that differs; None where the files were not read for it."""
     lines: tuple[str, str] | None = None
-    """Of two texts the first line that differs."""
+    """The first line that differs in two texts."""
     elf: ElfDifference | None = None
-    """Of two ELF files."""
+    """What differs in two ELF files."""
     code: CodeDifference | None = None
-    """Of two files where one has device code."""
+    """Set where one of the files has device code."""
     unread: str = ""
     """Why ELF sections or device code could not be compared."""
 
@@ -212,18 +200,18 @@ class LayerDifference:
 class Comparison:
     """Two trees, or two images, compared.
 
-    Of two images with one digest nothing else is read: everything is equal.
+    Two images with one digest are equal: nothing else is read.
     """
 
     before: str
     """Name."""
     after: str
     digests: tuple[str, str] | None
-    """Of the manifests of two images."""
+    """The manifests' of two images."""
     equal: int
     """Paths that are equal, apart from times."""
     files: tuple[FileDifference, ...]
-    """Those that differ, by path; also those of which only the time differs."""
+    """The files that differ, by path; also files of which only the time differs."""
     config: tuple[ValueDifference, ...] = ()
     """Values of two images' configurations, ``config.Env``; those with times are in ``times``."""
     times: tuple[ValueDifference, ...] = ()
@@ -232,7 +220,7 @@ class Comparison:
     """All layers of two images, also equal ones."""
 
     def differing(self, *, times: bool = False) -> list[FileDifference]:
-        """The files that differ; with ``times`` also those of which only the time does."""
+        """The files that differ; with ``times`` also files of which only the time does."""
         return [each for each in self.files if times or not each.only_time]
 
     def same(self, *, times: bool = False) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from builder.compare.results import Comparison, FunctionDifference, Signs
+from builder.compare.results import Comparison
 from builder.compare.tree import FILE
 from builder.tools import sizes
 
 STATES = ("added", "removed", "changed")
-CHAR = "-Xcudafe --signed_chars"
-"""The option of nvcc that makes plain ``char`` signed in device code, on every machine."""
 
 
 def summary(found: Comparison, *, times: bool = False) -> list[str]:
@@ -27,7 +25,7 @@ def summary(found: Comparison, *, times: bool = False) -> list[str]:
         paths = ", ".join(each.path for each in found.unread)
         lines.append(f"damaged, so that their code could not be compared: {paths}")
     code = _device_code(found)
-    return [*lines, *([code] if code else []), *_causes(found)]
+    return [*lines, *([code] if code else [])]
 
 
 def _files(found: Comparison, *, times: bool) -> str:
@@ -51,7 +49,7 @@ def _counts(states: Iterable[tuple[str, str]]) -> str:
 def _config(found: Comparison) -> str:
     if not found.config:
         return "the same configuration, apart from times"
-    # Of lists and tables such as history.3.comment, only the name is enough.
+    # For lists and tables such as history.3.comment, the name is enough.
     names = (each.name.split(".") for each in found.config)
     groups = dict.fromkeys(".".join(parts[: 2 if parts[0] == "config" else 1]) for parts in names)
     return f"the configuration differs: {', '.join(groups)}"
@@ -90,39 +88,7 @@ def _device_code(found: Comparison) -> str:
     counts = _counts(dict.fromkeys((each.name, each.state) for each in functions))
     equal = sum(each.equal for code in codes for each in code.totals)
     kernels = f"; kernels: {counts}" if counts else ""
-    return f"the device code differs: {equal:,} of {entries:,} entries are equal{kernels}"
-
-
-def _causes(found: Comparison) -> Iterator[str]:
-    functions = [each for _, code in found.codes for each in code.functions]
-    named = [each for each in functions if each.cause == "names"]
-    if named:
-        yield (
-            f"names: {_kernels(named)} only in names that nvcc makes from the path of the source "
-            "file, and for some files from a process id"
-        )
-    signed = [each for each in functions if each.cause == "signedness"]
-    if signed:
-        signs = [each for _, code in found.codes for each in code.signs]
-        what = _signs(found, signs) if signs else ""
-        yield f"signedness: {_kernels(signed)} in the signs of integers{what}"
-
-
-def _kernels(functions: list[FunctionDifference]) -> str:
-    names = len({each.name for each in functions})
-    return "1 kernel differs" if names == 1 else f"{names:,} kernels differ"
-
-
-def _signs(found: Comparison, signs: list[Signs]) -> str:
-    """What the 8-bit loads for one code show: those for the others follow from the same source."""
-    same = [each for each in signs if each.code == signs[0].code]
-    before = sum(each.signed_before for each in same)
-    after = sum(each.signed_after for each in same)
-    if before == after:
-        return ""
-    unsigned = found.after if after < before else found.before
-    return (
-        f": of their 8-bit loads for {same[0].code}, {before:,} are signed in {found.before} and "
-        f"{after:,} in {found.after}; plain char follows the machine that nvcc runs on: for amd64, "
-        f"compile {unsigned} with {CHAR}"
-    )
+    more = sum(each.more_spills > 0 for each in functions)
+    fewer = sum(each.more_spills < 0 for each in functions)
+    spills = f"; spills: up in {more:,}, down in {fewer:,}" if more or fewer else ""
+    return f"the device code differs: {equal:,} of {entries:,} entries are equal{kernels}{spills}"

@@ -5,42 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from builder.errors import WorldError
+from builder.tools.layers.entries import Node
+from builder.tools.layers.tree import first_names
 
-Kind = Literal["file", "link", "directory", "device", "fifo"]
 FILE = "/"
 """The path of a single file, which may have another name in the other tree."""
 HEAD = 64  # bytes of a file that tell its format
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One path of a tree."""
-
-    kind: Kind
-    mode: int = 0
-    """Permission bits with set-user-ID, set-group-ID and sticky bit: 0o4755."""
-    user: int = 0
-    group: int = 0
-    time: float = 0.0
-    """Modification time, seconds since 1970."""
-    size: int = 0
-    digest: str = ""
-    """sha256 (hex) of a file's content."""
-    target: str = ""
-    """Of a link, as written; of a device its kind and numbers: ``c 1:3``."""
-    same_file: str = ""
-    """For a file with several names: the first of them, sorted.  Empty for the others."""
-    attributes: tuple[tuple[str, str], ...] = ()
-    """Extended attributes in the order of their names; values in hex."""
-    head: bytes = b""
-    """The first ``HEAD`` bytes of a file."""
 
 
 class Tree(Protocol):
@@ -90,16 +66,10 @@ def read_files(root: Path) -> FilesTree:
         raise WorldError(f"cannot read {what}", error.strerror or str(error)) from error
 
 
-def with_first_names(nodes: dict[str, Node], shared: Mapping[str, object]) -> dict[str, Node]:
-    """The nodes with ``same_file`` set; ``shared``: equal values for the names of one file."""
-    names: dict[object, list[str]] = defaultdict(list)
-    for path, value in shared.items():
-        names[value].append(path)
-    for group in names.values():
-        if len(group) > 1:
-            first = min(group)
-            nodes.update({path: replace(nodes[path], same_file=first) for path in group})
-    return nodes
+def with_first_names(nodes: dict[str, Node], places: Mapping[str, object]) -> dict[str, Node]:
+    """The nodes with ``same_file`` set; ``places``: as ``first_names``."""
+    named = first_names(places).items()
+    return {**nodes, **{path: replace(nodes[path], same_file=first) for path, first in named}}
 
 
 def _below(root: Path) -> Iterator[tuple[str, Path]]:
@@ -118,7 +88,6 @@ def _raise(error: OSError) -> None:
 
 
 def _shared(root: Path, nodes: Mapping[str, Node]) -> dict[str, object]:
-    """Device and inode of each file with several names."""
     found: dict[str, object] = {}
     for path, node in nodes.items():
         if node.kind == "file" and path != FILE:

@@ -1,13 +1,18 @@
 """A file for Docker Compose.
 
-The keys are those of the Compose Specification (docs.docker.com, "Compose file reference"); a
+The keys follow the Compose Specification (docs.docker.com, "Compose file reference"); a
 dollar sign is doubled, because Compose replaces variables in every value ("Interpolation").
+``start_interval`` needs Compose 2.20.2 (its specification, "healthcheck") and Engine 25 (Engine
+API 1.44, "StartInterval").
 """
 
 from __future__ import annotations
 
+import re
+
 from builder.exports.text import rendered, scalar
-from builder.presets.service import HOST, Service, container_needs
+from builder.presets.model_files import DIRECTORY
+from builder.presets.service import HOST, STOP, Mount, Service, container_needs
 
 NEEDS = {
     "ipc": "ipc: {}",
@@ -23,7 +28,22 @@ def document(service: Service) -> str:
     needs = [
         (NEEDS[key].format(value), why) for key, value, why in container_needs(service.container)
     ]
-    return rendered("compose.yaml.j2", service=service, host=HOST, needs=needs, value=_value)
+    return rendered(
+        "compose.yaml.j2",
+        service=service,
+        host=HOST,
+        stop=STOP,
+        needs=needs,
+        value=_value,
+        source=_source,
+    )
+
+
+def _source(mount: Mount) -> str:
+    """The path on the host; a variable, or a line of ``.env``, replaces the models directory."""
+    if mount.target == DIRECTORY and re.fullmatch(r"[^${}]+", mount.source):
+        return scalar(f"${{MODELS_DIR:-{mount.source}}}")
+    return _value(mount.source)
 
 
 def _value(text: str) -> str:

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator
 from io import StringIO
 
-from builder.exports.comments import reasons
-from builder.presets.service import HOST, Mount, Service
+from builder.exports.text import reasons
+from builder.presets.schema import Container
+from builder.presets.service import HOST, STOP, Mount, Service
 
 
 def words(service: Service) -> list[str]:
@@ -23,10 +24,14 @@ def line(service: Service) -> str:
 
 
 def document(service: Service) -> str:
-    """A shell script: the reasons as comments, and the command."""
+    """A shell script: the reasons as comments, and the command.
+
+    It first removes the container of an earlier start, whose name it takes.
+    """
     comments = "".join(f"# {each}\n" for each in reasons(service))
-    stop = f"# Stop it: docker rm --force {service.name}\n"
-    return f"#!/bin/sh\n{comments}{stop}exec {line(service)}\n"
+    remove = f"docker rm --force {service.name}"
+    stop = f"# Stop it: {remove}\n# A second start replaces the container of the first.\n"
+    return f"#!/bin/sh\n{comments}{stop}{remove} >/dev/null 2>&1\nexec {line(service)}\n"
 
 
 def lines(service: Service) -> list[list[str]]:
@@ -35,14 +40,28 @@ def lines(service: Service) -> list[list[str]]:
 
 
 def _options(service: Service) -> Iterator[list[str]]:
-    container = service.container
     yield ["run", "--detach", "--name", service.name]
+    yield ["--init", f"--stop-timeout={STOP}"]
+    yield ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    if service.read_only:
+        yield ["--read-only", "--tmpfs=/tmp"]
     if service.restart:
         yield [f"--restart={service.restart}"]
     yield from ([each] for each in _gpus(service))
     yield [f"--publish={HOST}:{service.published}:{service.port}"]
     for mount in service.mounts:
         yield [f"--mount={_bind(mount)}"]
+    if service.cache:
+        yield [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
+    yield from _needs(service.container)
+    for variable in service.environment:
+        yield [f"--env={variable.name}={variable.value}"]
+    yield [service.image]
+    for option in service.arguments:
+        yield list(option.words)
+
+
+def _needs(container: Container) -> Iterator[list[str]]:
     if container.ipc:
         yield [f"--ipc={container.ipc}"]
     if container.shm_size:
@@ -51,11 +70,6 @@ def _options(service: Service) -> Iterator[list[str]]:
         yield ["--ulimit=memlock=-1"]
     for name in container.capabilities:
         yield [f"--cap-add={name}"]
-    for variable in service.environment:
-        yield [f"--env={variable.name}={variable.value}"]
-    yield [service.image]
-    for option in service.arguments:
-        yield list(option.words)
 
 
 def _bind(mount: Mount) -> str:

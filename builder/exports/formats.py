@@ -1,54 +1,73 @@
-"""The formats of ``builder export``, and the files of each."""
+"""The formats of ``builder export``: a row each.
+
+A format's module is loaded when it is used: the help of every command names the formats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from builder.exports import compose, docker_run, helm, kubernetes, llama_swap, quadlet
-from builder.presets.service import Service
+if TYPE_CHECKING:
+    from builder.presets.service import Service
 
 Files = Mapping[str, str]
 """Texts by their path below the output directory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A format: how its files are written, and how they are used."""
+    """A format: what writes its files, and how they are used; ``{name}`` is the service's name."""
 
-    files: Callable[[Service], Files]
+    module: str
+    """In this package: ``document(service)`` is the text of ``file``."""
+    file: str | None
+    """The only file; None: ``documents(service)`` of the module has all texts by their path."""
     usage: str
-    """The command that uses the files, with ``{name}`` for the name of the service."""
+    """The command that uses the files."""
 
-
-def _single(name: str, document: Callable[[Service], str]) -> Callable[[Service], Files]:
-    return lambda service: {name.format(name=service.name): document(service)}
+    def files(self, service: Service) -> Files:
+        """The files of a service.  Raises ``RecipeError`` for what the format cannot say."""
+        module = import_module(f"builder.exports.{self.module}")
+        if self.file is None:
+            several: Files = module.documents(service)
+            return several
+        return {self.file.format(name=service.name): module.document(service)}
 
 
 FORMATS: Mapping[str, Format] = {
     "compose": Format(
-        _single("compose.yaml", compose.document),
-        "docker compose up --detach",
+        module="compose",
+        file="compose.yaml",
+        usage="docker compose up --detach",
     ),
     "docker-run": Format(
-        _single("{name}.sh", docker_run.document),
-        "sh {name}.sh",
+        module="docker_run",
+        file="{name}.sh",
+        usage="sh {name}.sh",
     ),
     "helm": Format(
-        helm.documents,
-        "helm install {name} ./{name}",
+        module="helm",
+        file=None,
+        usage="helm install {name} ./{name}",
     ),
     "kubernetes": Format(
-        _single("{name}.yaml", kubernetes.document),
-        "kubectl apply --filename {name}.yaml",
+        module="kubernetes",
+        file="{name}.yaml",
+        usage="kubectl apply --filename {name}.yaml",
     ),
     "llama-swap": Format(
-        _single("config.yaml", llama_swap.document),
-        "llama-swap --config config.yaml",
+        module="llama_swap",
+        file="config.yaml",
+        usage="llama-swap --config config.yaml",
     ),
     "quadlet": Format(
-        _single("{name}.container", quadlet.document),
-        "move {name}.container to ~/.config/containers/systemd, then systemctl --user "
-        "daemon-reload && systemctl --user start {name}",
+        module="quadlet",
+        file="{name}.container",
+        usage="move {name}.container to ~/.config/containers/systemd, then systemctl --user "
+        "daemon-reload && systemctl --user start {name} (without a login: loginctl enable-linger)",
     ),
 }
+DEFAULT = "docker-run"

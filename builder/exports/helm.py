@@ -1,6 +1,6 @@
 """A chart of Helm: the manifests for Kubernetes, with model, context and resources as values.
 
-Files and keys are those of helm.sh, "Charts" and "Chart Template Guide".  The objects are those of
+Files and keys follow helm.sh, "Charts" and "Chart Template Guide".  The objects are made by
 ``kubernetes``: both formats have the same templates.
 """
 
@@ -22,7 +22,12 @@ EXPRESSIONS = {
     "context": "{{ int .Values.context }}",
 }
 """What stands in the arguments for the values of the chart, by the names of ``Service.places``."""
-TEXTS = {"name": "{{ quote .Release.Name }}", "image": "{{ quote .Values.image }}"}
+TEXTS = {
+    "name": "{{ quote .Release.Name }}",
+    "version": "{{ quote .Chart.AppVersion }}",
+    "image": '"{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}'
+    '{{ with .Values.image.digest }}@{{ . }}{{ end }}"',
+}
 PORT = "{{ int .Values.service.port }}"
 
 
@@ -57,7 +62,6 @@ def _templated(option: Option, service: Service) -> Option:
 
 
 def _parts(word: str, service: Service) -> Iterator[str]:
-    """The text between the placeholders, and the expression for each of them."""
     names = "|".join(map(re.escape, service.places))
     texts = re.split(rf"\{{({names})\}}", word) if names else [word]
     for number, text in enumerate(texts):

@@ -1,11 +1,14 @@
 """Manifests for Kubernetes: a Deployment and a Service.
 
-Keys are those of the API reference of apps/v1 and v1.  In arguments and variables ``$(NAME)``
-is replaced and ``$$`` becomes ``$`` (API reference, Container), so every ``$`` is doubled.
+Keys follow the API reference of apps/v1 and v1; labels are "Recommended Labels".  The security
+contexts follow the level "restricted" of the Pod Security Standards; vLLM's own images run as root,
+and ``hostPath`` is of no level.  In arguments and variables ``$(NAME)`` is replaced and ``$$``
+becomes ``$`` (API reference, Container), so every ``$`` is doubled.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from builder.exports.text import rendered, scalar
@@ -16,11 +19,34 @@ UNITS = {"k": "Ki", "m": "Mi", "g": "Gi"}
 """Docker's units of memory are powers of 1024 (docker run(1)); Kubernetes writes them so."""
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A reference in parts; the digest is empty where no registry has it: nodes make their own."""
+
+    repository: str
+    tag: str
+    digest: str
+
+    @property
+    def reference(self) -> str:
+        """The parts as one."""
+        return f"{self.repository}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
+
+
+def image_of(service: Service) -> Image:
+    """The image of a service, which has a tag."""
+    name, _, digest = service.image.partition("@")
+    repository, _, tag = name.rpartition(":")
+    return Image(repository, tag, "" if service.local else digest)
+
+
 def document(service: Service) -> str:
     """``NAME.yaml``."""
+    image = image_of(service)
     texts = {
         "name": scalar(service.name),
-        "image": scalar(service.image),
+        "version": scalar(image.tag),
+        "image": scalar(image.reference),
         "port": str(service.published),
     }
     return rendered("kubernetes.yaml.j2", **facts(service), **texts)
@@ -31,6 +57,7 @@ def facts(service: Service) -> dict[str, Any]:
     size = service.container.shm_size
     return {
         "service": service,
+        "parts": image_of(service),
         "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
         "needs": dict.fromkeys(Container.model_fields, "")
         | {key: why for key, _, why in container_needs(service.container)},

@@ -1,6 +1,6 @@
 """A model of llama-swap, which starts the server on request and stops it for another one.
 
-Keys and macros are those of its ``docs/configuration.md`` and ``config-schema.json``
+Keys and macros follow its ``docs/configuration.md`` and ``config-schema.json``
 (mostlygeek/llama-swap): ``cmd`` is split as a shell does, ``${NAME}`` is a macro everywhere in it.
 """
 
@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from builder.errors import RecipeError
 from builder.exports import docker_run
-from builder.exports.comments import comment, reasons
-from builder.exports.text import scalar
-from builder.presets.service import HOST, Service
+from builder.exports.text import comment, reasons, scalar
+from builder.presets.service import HOST, STOP, Service
 
 LONGEST = 1024  # characters of a description
+LONGEST_NAME = 128  # characters of a name
+IDLE = 1800
+MARGIN = 5
 MACRO = "${"
 SPLIT = "$''{"
 """``${`` that is no macro, between single quotes: they end and begin again in its middle."""
@@ -28,11 +30,19 @@ def document(service: Service) -> str:
     """
     lines = ["models:"]
     lines += [f"  # {each}" for each in reasons(service)]
-    lines += [f"  {scalar(service.name.removeprefix('builder-'))}:", "    cmd: |"]
-    lines += [f"      {each}" for each in _command(service)]
-    lines += [f"    cmdStop: docker stop {service.name}"]
-    lines += [f'    proxy: "http://{HOST}:${{PORT}}"', f"    checkEndpoint: {service.health}"]
+    lines += [f"  {scalar(service.run)}:"]
+    lines += [f"    name: {scalar(comment(service.model)[:LONGEST_NAME])}"] if service.model else []
     lines += [f"    description: {scalar(comment(service.title)[:LONGEST])}"]
+    short = service.run.partition("@")[0]
+    lines += [f"    aliases: [{scalar(short)}]"] if short != service.run else []
+    lines += ["    cmd: |", *(f"      {each}" for each in _command(service))]
+    lines += [f"    cmdStop: docker stop {service.name}"]
+    lines += ["    # Docker kills the server first.", f"    unloadTimeout: {STOP + MARGIN}"]
+    lines += [f'    proxy: "http://{HOST}:${{PORT}}"', f"    checkEndpoint: {service.health}"]
+    if service.api_model:
+        lines += ["    # The server answers to no other name."]
+        lines += [f"    useModelName: {scalar(service.api_model)}"]
+    lines += ["    # Seconds without a request; then the card is free again.", f"    ttl: {IDLE}"]
     lines += ["", "# Seconds until a model must be ready; it is for all models."]
     lines += [f"healthCheckTimeout: {service.loading}"]
     return "\n".join(lines) + "\n"
@@ -48,7 +58,7 @@ def _command(service: Service) -> list[str]:
                 "choose another format: --format compose",
             )
     options = docker_run.lines(replace(service, restart=None))
-    first = ["docker", "run", "--rm", "--init", f"--name={service.name}"]
+    first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={HOST}:{service.published}:{service.port}"
     port = f"--publish={HOST}:${{PORT}}:{service.port}"
     rest = [port if each == [published] else _quoted(each) for each in options[1:]]

@@ -14,14 +14,14 @@ from builder.families import (
     debian_root,
     ggml_python,
     llama_cpp,
+    overlay,
     published,
     python_sdist,
     python_wheels,
-    vllm_overlay,
 )
 from builder.families.family import BaseFamily, EngineFamily
 from builder.recipes import catalog
-from builder.recipes.catalog import Catalog
+from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.schema import BaseRecipe, Recipe
 
 __all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "bases_of", "load_catalog"]
@@ -34,7 +34,7 @@ ENGINES: dict[str, EngineFamily] = {
         llama_cpp.FAMILY,
         ggml_python.FAMILY,
         python_sdist.FAMILY,
-        vllm_overlay.FAMILY,
+        *overlay.FAMILIES,
     )
 }
 
@@ -55,11 +55,13 @@ def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
     return list(dict.fromkeys([*catalog.chain(recipe.base), *catalog.chain(tools)]))
 
 
-def load_catalog(root: Path) -> Catalog:
+def load_catalog(root: Path, new: CatalogFile | None = None) -> Catalog:
     """The recipes and bases of the farm at ``root``, checked by their families.
+
+    ``new`` is a recipe that has not been written.
 
     Raises ``RecipeError`` if it holds no recipes.
     """
     engines = {name: family.check for name, family in ENGINES.items()}
     bases = {name: family.check for name, family in BASES.items()}
-    return catalog.load(root, engines, bases)
+    return catalog.load(root, engines, bases, new)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import RecipeError
-from builder.families.debian import Wanted, compiling, running
+from builder.families.debian import StagePackages, compiling, running
 from builder.families.family import BaseFamily, Finding, Packages
 from builder.families.layout import LAYOUT
 from builder.platforms import GNU_TRIPLETS, Architecture, Platforms, of_target
@@ -64,7 +64,7 @@ def _pinned(
     return tuple(PinnedFile(each.name, each.version, each.sha256[architecture]) for each in wheels)
 
 
-def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
     """The compilers on the build platform, with a cross compiler where that is another."""
     devel = of_target(recipe.devel.packages, platforms.target)
     devel += recipe.devel.crossing(platforms)

@@ -9,8 +9,8 @@ from builder.platforms import Architecture, Platforms
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The Debian packages that a stage asks for, beside those of the stage below."""
+class StagePackages:
+    """The Debian packages that a stage asks for, beside the packages of the stage below."""
 
     stage: str
     below: str
@@ -18,7 +18,7 @@ class Wanted:
     architecture: Architecture
     packages: tuple[str, ...]
     foreign: Architecture | None = None
-    """The other architecture whose packages it may have: that of the target of a cross build."""
+    """The other architecture whose packages it may have: the target of a cross build."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
@@ -26,12 +26,14 @@ class Wanted:
         return self.stage, self.architecture, self.foreign
 
 
-def compiling(stage: str, below: str, packages: Sequence[str], platforms: Platforms) -> Wanted:
+def compiling(
+    stage: str, below: str, packages: Sequence[str], platforms: Platforms
+) -> StagePackages:
     """A stage that compiles: on the build platform, also with libraries of the target."""
     foreign = platforms.target if platforms.cross else None
-    return Wanted(stage, below, platforms.build, tuple(packages), foreign)
+    return StagePackages(stage, below, platforms.build, tuple(packages), foreign)
 
 
-def running(stage: str, below: str, packages: Sequence[str], platforms: Platforms) -> Wanted:
+def running(stage: str, below: str, packages: Sequence[str], platforms: Platforms) -> StagePackages:
     """A stage that becomes an image, or part of one: on the target platform."""
-    return Wanted(stage, below, platforms.target, tuple(packages))
+    return StagePackages(stage, below, platforms.target, tuple(packages))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.families.debian import Wanted, compiling
+from builder.families.debian import StagePackages, compiling
 from builder.families.family import BaseFamily, Finding, required
 from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
@@ -16,13 +16,13 @@ def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
         yield ("root",), message
 
 
-def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
     """The root is below both platforms, but for one with a cross compiler of its own."""
     root = required(recipe.root, recipe)
     cross = root.crossing(platforms)
     if cross:
         return [compiling("root", "", [*root.packages, *cross], platforms)]
-    return [Wanted("root", "", each, tuple(root.packages)) for each in platforms.both]
+    return [StagePackages("root", "", each, tuple(root.packages)) for each in platforms.both]
 
 
 FAMILY = BaseFamily(

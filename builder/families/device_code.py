@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from builder.families import ENGINES
@@ -12,17 +13,25 @@ from builder.tools.fatbin import Code
 
 
 def codes_of(recipe: Recipe) -> list[str]:
-    """The code of a recipe's image, such as ``sm_120a``.
+    """The code of a recipe's images, such as ``sm_120a``.
 
     Where its family does not know it, as for published images, it is the machine code that the
     recipe names, which its checks look for.
     """
+    images = [recipe.on(platform) for platform in recipe.platform]
+    return list(dict.fromkeys(code for image in images for code in _of_image(image)))
+
+
+def _of_image(recipe: Recipe) -> Sequence[str]:
     known = ENGINES[recipe.family].machine_code(recipe)
-    return list(known) or [f"sm_{arch.partition('-')[0]}" for arch in recipe.cuda.arch]
+    return known or [f"sm_{arch.partition('-')[0]}" for arch in recipe.cuda.arch]
 
 
 def runs_on(recipe: Recipe, capability: Capability) -> bool:
-    """Whether a card takes code of a recipe's image, as ``selection.runs`` decides."""
+    """Whether a card takes code of a recipe's image, as ``selection.runs`` decides.
+
+    Any of the images counts: a card of a kind is in machines of one platform.
+    """
     return any(selection.runs(_code(name), capability) for name in codes_of(recipe))
 
 

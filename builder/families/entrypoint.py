@@ -25,7 +25,7 @@ OLDEST_DRIVERS = {12: "570", 13: "580"}
 
 
 def command(engine: Sequence[str]) -> list[str]:
-    """The ENTRYPOINT of an image; without ``engine``, that of the base image follows."""
+    """The ENTRYPOINT of an image; without ``engine``, the base image's follows."""
     return [LAYOUT.entrypoint, *engine, SEPARATOR]
 
 
@@ -45,7 +45,7 @@ def machine_code(recipe: Recipe) -> list[str]:
 def needs(recipe: Recipe, code: Sequence[str], cuda: str | None) -> Iterator[str]:
     """The lines of the file ``needs``; ``cuda`` is the version that the image has: "13.0".
 
-    Without ``code`` every card is taken, without ``cuda`` that of the variable CUDA_VERSION.
+    Without ``code`` every card is taken, without ``cuda`` the variable CUDA_VERSION counts.
     """
     yield f"recipe {recipe.name}"
     yield from (f"code {name}" for name in code)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from builder.errors import RecipeError
 from builder.families import cmake_calls, entrypoint
 from builder.families.cmake_calls import Command, Definitions, Layer
-from builder.families.debian import Wanted, compiling, running
+from builder.families.debian import StagePackages, compiling, running
 from builder.families.package_paths import PackagePaths
+from builder.families.tree import Draft, SourceTree
 from builder.platforms import Platforms, of_target
 from builder.recipes import lockfile
 from builder.recipes.lockfile import Lock, PinnedFile
@@ -19,11 +20,15 @@ from builder.recipes.schema import (
     AddPatch,
     BaseRecipe,
     Cmake,
+    Cuda,
     Image,
     InstalledSource,
     Recipe,
     Serve,
 )
+
+if TYPE_CHECKING:
+    from builder.recipes.edit import Recount
 
 Finding = tuple[tuple[str | int, ...], str]
 """A problem of a recipe: the path of the key, and the message."""
@@ -41,6 +46,10 @@ ENGINE_TABLES = {
     "artifact": "[artifact]",
 }
 """Tables of a recipe that only some families use."""
+PROBE = (
+    'a [[probe]], what the finished image must show: run = ["PROGRAM", "--version"], '
+    'contains = ["VERSION"], or see docs/recipes.md, Probes'
+)
 BASE_TABLES = {
     "root": "[root]",
     "wheel": "[[wheel]]",
@@ -79,6 +88,8 @@ class EngineFamily:
     requires_entrypoint: bool = False
     serve: Serve | None = None
     """How a server is started that the smoke test does not start: presets need it."""
+    cache: str | None = None
+    """Directory in which the engine keeps what it compiled, for its next start."""
     runs: bool = True
     """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
     tools: str | None = None
@@ -89,12 +100,22 @@ class EngineFamily:
     """Rules of the family beyond its tables."""
     complete: Callable[[Recipe], Recipe] = lambda recipe: recipe
     """Adds what holds for every engine of the family: image settings and probes."""
+    has_probes: bool = False
+    """``complete`` adds probes: a recipe needs none."""
+    draft: Callable[[SourceTree, Cuda], Draft | None] | None = None
+    """What a recipe with such CUDA code says about a tree, None for a tree of another kind; it
+    raises ``RecipeError`` for a tree that the family cannot build. None: no tree is recognised."""
     packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}
     debian_build: tuple[str, ...] = ()
     debian_runtime: tuple[str, ...] = ()
     """Debian packages that every engine of the family compiles with, or runs with."""
-    package_paths: Callable[[Recipe], PackagePaths | None] = lambda _: None
+    package_paths: PackagePaths | None = None
     """What part of a repository's diff can be applied to the source; None: all of it."""
+    commit_count: tuple[str, str] | None = None
+    """Table and key of a recipe that count the commits of its source (``git rev-list --count``);
+    upstream names a release by this number: "b9261"."""
+    absent: Callable[[Recipe, Collection[str]], Iterable[Finding]] = lambda *_: ()
+    """What a recipe asks for that a source of these paths does not have."""
     definitions: Callable[[Recipe, Platforms], Definitions] = lambda *_: {}
     """Definitions for every cmake call of the family."""
     recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
@@ -103,6 +124,11 @@ class EngineFamily:
     """Commands that install what cmake call NUMBER built; None: the template calls no cmake."""
     variables: Callable[[Recipe, Platforms], Mapping[str, Any]] = lambda *_: {}
     """Further variables of the template."""
+
+    @property
+    def package_root(self) -> str:
+        """The directory of the repository that has the package's directory; empty: the top."""
+        return self.package_paths.root if self.package_paths is not None else ""
 
     def check(self, recipe: Recipe) -> Iterator[Finding]:
         """What a recipe lacks, or sets without effect."""
@@ -113,10 +139,21 @@ class EngineFamily:
             yield ("image",), f"the family {self.name} needs an entrypoint"
         if entrypoint.SEPARATOR in recipe.image.entrypoint:
             yield ("image", "entrypoint"), f"{entrypoint.SEPARATOR!r} cannot be one of its words"
+        if not (recipe.probe or self.has_probes):
+            yield ("probe",), f"the family {self.name} needs {PROBE}"
         yield from self._unused(recipe)
         yield from self.rules(recipe)
 
-    def debian(self, recipe: Recipe, platforms: Platforms) -> tuple[Wanted, ...]:
+    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount | None:
+        """A recipe's new number of commits, where it has one."""
+        from builder.recipes.edit import Recount  # slow to import
+
+        if self.commit_count is None:
+            return None
+        table, key = self.commit_count
+        return Recount(self.commit_count, getattr(getattr(recipe, table), key), count())
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> tuple[StagePackages, ...]:
         """The Debian packages of its stages ``build`` and ``runtime``."""
         build = (*self.debian_build, *of_target(recipe.debian.build, platforms.target))
         runtime = (*self.debian_runtime, *recipe.debian.runtime)
@@ -189,7 +226,7 @@ class BaseFamily:
     required_tables: Mapping[str, str] = field(default_factory=dict)
     rules: Callable[[BaseRecipe], Iterable[Finding]] = lambda _: ()
     packages: Callable[[BaseRecipe, Path, Platforms], Packages] = lambda *_: {}
-    debian: Callable[[BaseRecipe, Platforms], Sequence[Wanted]] = lambda *_: ()
+    debian: Callable[[BaseRecipe, Platforms], Sequence[StagePackages]] = lambda *_: ()
     """The Debian packages of its stages."""
     variables: Callable[[BaseRecipe, Platforms], Mapping[str, Any]] = lambda *_: {}
 

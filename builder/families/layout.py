@@ -15,6 +15,13 @@ LABEL_ARCHITECTURES = "builder.architectures"
 LABEL_PATCHES = "builder.patches"
 LABEL_BASE = "builder.base"
 
+# The OCI image specification's own names (annotations.md, "Pre-Defined Annotation Keys").
+CREATED = "org.opencontainers.image.created"
+REVISION = "org.opencontainers.image.revision"
+VERSION = "org.opencontainers.image.version"
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -9,11 +9,12 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, required, with_image
 from builder.families.layout import LAYOUT
+from builder.families.llama_cpp_tree import PAGES, draft
 from builder.platforms import Platforms
 from builder.recipes.schema import (
     Cmake,
@@ -28,6 +29,7 @@ from builder.recipes.schema import (
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9
+# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
 PORT = 8080
 
 SERVE = Serve(
@@ -65,6 +67,8 @@ ALWAYS: Definitions = {
 """Definitions of every tree; a recipe cannot override them."""
 
 CPU_OF_AMD64 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_FMA", "GGML_F16C")
+CPU_OF_ARM64 = "armv8.2-a+dotprod+fp16+i8mm"
+"""The cores of a GB10, Cortex-X925 and Cortex-A725, implement Armv9.2-A, which has all of these."""
 
 
 def cpu_definitions(platforms: Platforms) -> Definitions:
@@ -72,9 +76,12 @@ def cpu_definitions(platforms: Platforms) -> Definitions:
 
     On amd64 those that ggml takes by default without GGML_NATIVE.  It takes none of them when it is
     cross-compiled, and none where SOURCE_DATE_EPOCH is set (``ggml/CMakeLists.txt``:
-    GGML_NATIVE_DEFAULT, INS_ENB): the CPU would compute with SSE2.  On arm64 its default, armv8-a.
+    GGML_NATIVE_DEFAULT, INS_ENB): the CPU would compute with SSE2.  On arm64 it takes
+    armv8-a, which lacks int8 dot products, unless GGML_CPU_ARM_ARCH is set.
     """
-    return dict.fromkeys(CPU_OF_AMD64, True) if platforms.target == "amd64" else {}
+    if platforms.target == "amd64":
+        return dict.fromkeys(CPU_OF_AMD64, True)
+    return {"GGML_CPU_ARM_ARCH": CPU_OF_ARM64}
 
 
 def _rules(recipe: Recipe) -> Iterator[Finding]:
@@ -99,6 +106,11 @@ def _call_rules(call: Cmake) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("define", name), FROM_RECIPE.get(name, "is set by the family for every tree")
     if call.define.get("GGML_CPU_ALL_VARIANTS") and not call.define.get("GGML_BACKEND_DL"):
         yield ("define", "GGML_CPU_ALL_VARIANTS"), "needs GGML_BACKEND_DL = true"
+
+
+def _absent(recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+    if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
+        yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
 
 
 FROM_RECIPE = {
@@ -192,6 +204,10 @@ FAMILY = EngineFamily(
     tables=("cmake",),
     rules=_rules,
     complete=_complete,
+    has_probes=True,
+    draft=draft,
+    commit_count=("llama", "build_number"),
+    absent=_absent,
     definitions=_definitions,
     install=_install,
 )

@@ -37,7 +37,7 @@ def _recipe_definitions(recipe: Recipe) -> list[Definitions]:
 
 
 def _machine_code(recipe: Recipe) -> list[str]:
-    """That of ggml's library, where the package has one."""
+    """The code of ggml's library, where the package has one."""
     has_ggml = _has_ggml(recipe)
     return llama_cpp.machine_code(recipe) if has_ggml else entrypoint.machine_code(recipe)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.families.debian import Wanted, running
+from builder.families.debian import StagePackages, running
 from builder.families.family import BaseFamily, Packages, native_lock, required
 from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
@@ -15,7 +15,7 @@ def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Package
     return {"wheels": native_lock(recipe, lock, folder, platforms).runtime}
 
 
-def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[Wanted]:
+def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
     return [running("runtime", "runtime", recipe.runtime.packages, platforms)]
 
 

@@ -1,36 +1,13 @@
-"""Sizes of the context: as a user names them, and the search for the largest that fits."""
+"""The search for the largest context that fits."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from builder.fit.results import Trial
 
 STEP = 1024  # tokens: the granularity of the search
 SMALLEST = 1024
-
-
-class ContextError(ValueError):
-    """A text does not name sizes of a context."""
-
-
-def contexts_of(text: str, longest: int) -> tuple[int, ...]:
-    """``32K,64K`` in tokens, ascending; K is 1024.
-
-    ``longest`` is the model's own: 262K is 262144, not more.  Raises
-    ``ContextError``.
-    """
-    found = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([1-9]\d{0,7})\s*([kK]?)\s*", part)
-        if match is None:
-            raise ContextError(f"{part.strip()!r} is not a number of tokens such as 8192 or 32K")
-        size = int(match[1]) * (1024 if match[2] else 1)
-        if match[2] and size > longest >= int(match[1]) * 1000:
-            size = longest
-        found.add(size)
-    return tuple(sorted(found))
 
 
 def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: int) -> int | None:

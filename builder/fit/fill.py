@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
+from builder.servers.answers import Answer, Tokens
 from builder.servers.client import UnansweredError
 from builder.servers.server import Server
 
@@ -63,10 +63,9 @@ def _body(characters: int) -> Mapping[str, Any]:
 
 def _tokens(server: Server, body: Mapping[str, Any], wanted: int) -> int:
     """Send a prompt; its tokens as the server counts them, else those that were wanted."""
-    answer = server.client.post(server.api_flavor.completions, body, ANSWER)
-    with suppress(KeyError, TypeError, ValueError):
-        return int(answer["usage"]["prompt_tokens"])
-    return wanted
+    answer = server.client.post(server.api_flavor.completions, body, Answer, ANSWER)
+    counted = answer.usage.prompt_tokens if answer.usage else None
+    return wanted if counted is None else counted
 
 
 def _characters_of_a_token(server: Server) -> float:
@@ -77,7 +76,7 @@ def _characters_of_a_token(server: Server) -> float:
     sample = "".join(LINE.format(number=number) for number in range(SAMPLE))
     body = {tokenizer.text: sample}
     try:
-        count = len(server.client.post(tokenizer.tokenize, body, SHORT)["tokens"])
-    except (UnansweredError, KeyError, TypeError):
+        count = len(server.client.post(tokenizer.tokenize, body, Tokens, SHORT).tokens)
+    except UnansweredError:
         return CHARACTERS
     return len(sample) / max(count, 1)

@@ -117,7 +117,7 @@ class Fit(_Part):
     projector: ModelFile | None = None
     cards: tuple[FitCard, ...]
     options: tuple[str, ...] = ()
-    """The engine's arguments after those of the recipe."""
+    """The engine's arguments after the recipe's."""
     trials: tuple[Trial, ...]
     largest: int | None = None
     """The largest context that fits, in tokens; None: none that was tried does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.errors import SmokeError, UntriedError
 from builder.fit.fill import fill
 from builder.fit.results import CardPeak, Refused, Trial
-from builder.recipes.schema import Serve
+from builder.models.hollow import Model
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
@@ -21,10 +21,13 @@ from builder.servers.server import (
     ServeSpec,
     launched,
 )
-from builder.simulator import frames, memory, run
+from builder.simulator import frames, memory
+from builder.simulator.cards import Card
 from builder.simulator.figures import mib
 from builder.simulator.frames import Frame
 from builder.simulator.report import Report
+from builder.simulator.run import Simulation
+from builder.simulator.server import SimulatedServer
 from builder.tools.demangle import function_of
 
 LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host
@@ -40,27 +43,32 @@ ALLOCATORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """An image's server, what it serves, and the simulated cards that it gets."""
+class FitRequest:
+    """What to fit: models as ``models.location`` reads them, cards, and sizes of the context."""
 
-    reference: str
-    serve: Serve
-    port: int
-    model: Path
-    weights: int
-    """Bytes of the model's tensors."""
-    draft: Path | None
-    projector: Path | None
-    extra: Sequence[str]
-    libraries: Path
-    """The simulator's, for this image's CUDA."""
-    configuration: Mapping[str, str]
+    model: str
+    draft: str | None
+    projector: str | None
+    cards: Sequence[Card]
+    contexts: Sequence[int]
+    """In tokens."""
+    options: Sequence[str] = ()
+    search: bool = True
+    seconds: float = 600.0
+    """Time limit until a server is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An image's server, and the models that it serves on the cards of a request."""
+
+    server: SimulatedServer
+    request: FitRequest
+    model: Model
+    draft: Model | None
+    projector: Model | None
     files: Mapping[str, Path]
     """Copies of the image's files with device code, by path."""
-    search_path: str
-    preload: bool
-    seconds: float
-    """Time limit until the server is ready."""
 
 
 def attempt(target: Target, context: int, work: Path) -> Trial:
@@ -70,27 +78,30 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
     ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
     """
     started = time.monotonic()
-    simulation = run.prepare(
-        target.libraries,
-        target.configuration,
-        work,
-        search_path=target.search_path,
-        preload=target.preload,
-    )
+    with target.server.on(target.request.cards, target.model.header, work) as simulation:
+        found = _served(target, context, simulation)
+    require_weights(found, target.server.reference, target.model.weights)
+    return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
+
+
+def _served(target: Target, context: int, simulation: Simulation) -> Trial:
+    """The trial of one context; raises like ``attempt``."""
+    request = target.request
     spec = ServeSpec(
-        target.model,
+        target.model.file,
         context,
-        target.draft,
-        target.extra,
+        target.draft.file if target.draft else None,
+        request.options,
         simulator=simulation.mounts,
         verbose=True,
         limited=False,
-        projector=target.projector,
+        projector=target.projector.file if target.projector else None,
     )
-    with launched(target.reference, target.serve, target.port, spec) as server:
+    image = target.server
+    with launched(image.reference, image.serve, image.port, spec) as server:
         filled, fault, log, slow = 0, "", "", False
         try:
-            server.wait(target.seconds)
+            server.wait(request.seconds)
             log = server.container.log()  # a request follows, which fills it
             if not _left_behind(log):
                 filled = fill(server, context)
@@ -101,17 +112,14 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
         report = simulation.settled()
     if slow and not (report and report.failed):
         raise UntriedError(
-            f"the engine is not ready to serve {context} tokens in {target.seconds:g} s",
+            f"the engine is not ready to serve {context} tokens in {request.seconds:g} s",
             fault,
             "give it more time: --seconds; or change its options, after --",
         )
     if report is None:
         raise _unused(target, fault)
     found = evaluate(report, frames.named(report, target.files.get), context, fault, log)
-    require_weights(found, target.reference, target.weights)
-    return found.model_copy(
-        update={"filled": filled, "seconds": round(time.monotonic() - started, 1)}
-    )
+    return found.model_copy(update={"filled": filled})
 
 
 def _fault(server: Server, error: Exception) -> str:
@@ -205,14 +213,15 @@ def _left_behind(log: str) -> str:
 
 
 def _unused(target: Target, fault: str) -> SmokeError | UntriedError:
+    reference = target.server.reference
     if fault:
         return UntriedError(
-            f"{target.reference} does not start with {target.model.name} and these options",
+            f"{reference} does not start with {target.model.file.name} and these options",
             fault,
-            f"`docker run --rm {target.reference} --help` lists the engine's options",
+            f"`docker run --rm {reference} --help` lists the engine's options",
         )
     return SmokeError(
-        f"{target.reference} does not use the card",
+        f"{reference} does not use the card",
         "it answers, and called no function of CUDA",
         "check the engine's options: some run on the CPU",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from builder.families.entrypoint import OLDEST_DRIVERS
 from builder.settings import Settings
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import Servers
+from builder.tools.docker import client, gpus
 from builder.tools.docker import engine as docker
-from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
 from builder.tools.files import nearest_existing
 from builder.tools.git import command as git
@@ -57,8 +56,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 def _engine() -> Iterator[Finding]:
     try:
-        client = docker.executable()
-        yield Finding("buildx", "has", f"{docker.buildx_version()} ({client})")
+        yield Finding("buildx", "has", f"{docker.buildx_version()} ({client.executable()})")
     except BuilderError as error:
         yield Finding("buildx", "missing", f"{error.what}. {error.why}", error.hint)
         return
@@ -113,10 +111,9 @@ def _driver() -> Finding:
 
 def _builders() -> Iterator[Finding]:
     try:
-        command = [docker.executable(), "buildx", "ls"]
+        done = client.call("buildx", "ls")
     except BuilderError:
         return
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     names = [
         " ".join(line.split()[:2])
         for line in done.stdout.splitlines()[1:]

@@ -16,10 +16,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from builder.errors import BuilderError, WorldError
 from builder.tools.apt import sources as apt
+from builder.tools.docker import client
 from builder.tools.docker import engine as docker
 
 SOCKET = Path("/var/run/docker.sock")
@@ -79,10 +81,10 @@ def engine_answers() -> bool:
 
 def has_buildx() -> bool:
     """Whether a docker with the buildx plugin is on PATH."""
-    docker.executable.cache_clear()
-    docker.client.cache_clear()
+    client.executable.cache_clear()
+    client.whales.cache_clear()
     try:
-        docker.executable()
+        client.executable()
     except WorldError:
         return False
     return True
@@ -94,11 +96,17 @@ def _may_install() -> str | None:
     return distribution if distribution in {"debian", "ubuntu"} and os.geteuid() == 0 else None
 
 
+@cache
+def read_package_lists() -> None:
+    """Have apt read the distribution's package lists, once; raises ``WorldError``."""
+    log("reading the package lists")
+    run(["apt-get", "-qq", "update"], "apt-get update")
+
+
 def install_engine(distribution: str) -> None:
     """Install Docker and buildx from the distribution's packages."""
     codename = apt.os_release().get("VERSION_CODENAME", "")
-    log("reading the package lists")
-    run(["apt-get", "-qq", "update"], "apt-get update")
+    read_package_lists()
     if distribution == "debian" and codename == "bookworm":
         _install_newer(NEWER_SUITE, PACKAGES)
     else:
@@ -127,7 +135,6 @@ def _install_quadlet() -> None:
 
 @contextmanager
 def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
-    """The files of packages of another suite."""
     sources = apt.sources_for(suite)
     if sources is None:
         raise WorldError(
@@ -228,8 +235,8 @@ def start_engine() -> None:
 def set_up(for_tests: bool) -> None:
     """Install and start the engine; install git and mmdebstrap where possible.
 
-    ``for_tests`` adds what only the tests need: docker-registry, cosign, Docker Compose and
-    Podman's Quadlet.
+    ``for_tests`` adds what only the tests need: docker-registry, cosign, Docker Compose,
+    Podman's Quadlet, and g++ and make for the PTX interpreter.
     """
     distribution = _may_install()
     if not has_buildx():
@@ -256,7 +263,7 @@ def set_up(for_tests: bool) -> None:
 
 def _install_tools(distribution: str, for_tests: bool) -> None:
     """Install missing programs, each from the package of the same name."""
-    tools = ["git", "mmdebstrap", *(["docker-registry"] if for_tests else [])]
+    tools = ["git", "mmdebstrap", *(["docker-registry", "g++", "make"] if for_tests else [])]
     if for_tests:  # Ubuntu has no cosign
         tools += NEWER_TOOLS if distribution == "debian" else ["docker-compose-v2"]
         tools += [] if QUADLET.exists() else ["podman"]
@@ -264,7 +271,7 @@ def _install_tools(distribution: str, for_tests: bool) -> None:
     if not missing:
         return
     log(f"installing {' '.join(missing)}")
-    run(["apt-get", "-qq", "update"], "apt-get update")
+    read_package_lists()
     newer = [tool for tool in missing if tool in NEWER_TOOLS]
     if apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
         if "podman" in missing:

@@ -1,1 +1,4 @@
-"""Images are built in the engine, checked, named, and found again."""
+"""A plan becomes images of the engine: gets a plan and settings, gives images with their names.
+
+The pipeline calls it, and whoever builds an image again.
+"""

@@ -15,6 +15,8 @@ from builder.tools.docker import engine as docker
 from builder.tools.docker.buildx import Builder
 
 STANDARD = "org.opencontainers.image."
+# The attempts at a build that other work in the engine comes between.
+RACES = 3
 
 
 class BreakdownError(BuildError):
@@ -45,7 +47,7 @@ def build(
 ) -> Built:
     """Build one stage of a context into an image of the engine named ``reference``.
 
-    ``compression`` is that of its layers, "gzip" or "zstd"; ``compress_base``: the layers of the
+    ``compression`` of its layers is "gzip" or "zstd"; ``compress_base``: the layers of the
     image that it is built on get it as well, whatever they have; ``cache`` is the name on a
     registry that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no
     layer is taken from a cache.
@@ -65,7 +67,7 @@ def build(
     arguments += [f"--label={name}={value}" for name, value in labels.items()]
     arguments += [f"--annotation={annotation}" for annotation in annotations_of(labels)]
     arguments += anew
-    for attempt in range(2):
+    for attempt in range(1, RACES + 1):
         log.begin()
         status = buildx.build(
             builder,
@@ -73,7 +75,7 @@ def build(
             lambda line: on_progress(log.line(line)),
         )
         # All other layers are cached.
-        if status == 0 or attempt or not log.race_lost:
+        if status == 0 or attempt == RACES or not log.race_lost:
             break
     if status != 0:
         raise _explained(reference, log, builder)
@@ -92,7 +94,7 @@ def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
     """The options of a build that takes no layer from a cache.
 
     A Dockerfile that ``compiles`` has the stages entrypoint, build and image.  --no-cache would
-    empty the compiler cache, that of every engine (moby/buildkit#4250), so the stage build has the
+    empty the compiler cache of every engine (moby/buildkit#4250), so the stage build has the
     argument REBUILD.  Without ``ccache`` its results are not used.
     """
     if not compiles:
@@ -111,7 +113,7 @@ def annotations_of(labels: Mapping[str, str]) -> list[str]:
 
 
 def _cached_at(reference: str) -> list[str]:
-    """Layers are taken from a registry and kept there, those of every step.
+    """Layers are taken from a registry and kept there, also the layers of steps in between.
 
     https://docs.docker.com/build/cache/backends/registry/; the manifest is an image's, because
     many registries take no other.  A cache that cannot be written to fails no build.

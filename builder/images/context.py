@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.errors import WorldError
-from builder.plan.rendered import BaseImage, EngineImage
+from builder.images import ptx
+from builder.plan.plan import BasePlan, Plan
 from builder.sources.gather import Sources
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -26,9 +27,9 @@ class Context:
     secrets: Mapping[str, Path]
     build_arguments: Mapping[str, str]
     platforms: Mapping[str, tuple[str, ...]]
-    """Of each stage that becomes an image: "linux/amd64"."""
+    """By stage that becomes an image: "linux/amd64"."""
     epoch: int
-    """The time of the newest input, in seconds since 1970: that of the image."""
+    """The time of the newest input, in seconds since 1970: the time of the image."""
 
     @property
     def created(self) -> str:
@@ -70,7 +71,7 @@ def bases_at(images: Mapping[str, str], work: Path, *, seen: bool) -> dict[str, 
 
 
 def assemble(
-    image: EngineImage | BaseImage,
+    plan: Plan | BasePlan,
     sources: Sources,
     bases: Mapping[str, str],
     jobs: int,
@@ -84,18 +85,18 @@ def assemble(
     """
     folder = work / "context"
     folder.mkdir()
-    (folder / "Dockerfile").write_text(image.text)
+    text, wrappers = ptx.keeping(plan, work)
+    (folder / "Dockerfile").write_text(text)
     for root in sources.roots:
         root.rename(folder / root.name)
     named = {name: str(path) for name, path in sources.folders.items()}
-    named |= {f"base-{stage}": where for stage, where in bases.items()}
+    named |= {f"base-{stage}": where for stage, where in bases.items()} | wrappers
     secrets: dict[str, Path] = {}
     if sources.apt_sources is not None:
         secrets["apt-sources"] = sources.apt_sources
     arguments = {**build_arguments, "SOURCE_DATE_EPOCH": str(sources.epoch)}
     if jobs:
         arguments["BUILDER_JOBS"] = str(jobs)
-    plan = image.plan
     platforms = {
         stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
     }

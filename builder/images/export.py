@@ -6,7 +6,7 @@ from pathlib import Path
 
 from builder.errors import RecipeError, WorldError
 from builder.recipes.schema import Artifact, Recipe
-from builder.tools.docker import containers
+from builder.tools.docker import copies
 from builder.tools.files import atomic_write, require_writable
 
 
@@ -35,7 +35,7 @@ def deliver(artifact: Artifact, reference: str, folder: Path) -> list[Path]:
         file = folder / name
         try:
             with atomic_write(file) as waiting:
-                containers.copy_out(reference, f"/{name}", waiting)
+                copies.copy_out(reference, f"/{name}", waiting)
         except OSError as error:
             raise WorldError(f"{file} cannot be written", error.strerror or str(error)) from error
         delivered.append(file)

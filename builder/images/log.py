@@ -14,7 +14,7 @@ from builder.tools.files import mentions_full_disk
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
 NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
-# Of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.
+# Lines of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.
 FIRST_ERROR = re.compile(
     r"(?:\berror\b ?[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
     r"|ptxas fatal|nvcc fatal|\bE: |^ERROR: |No space left on device|Killed signal"
@@ -27,9 +27,14 @@ NOT_AN_ERROR = re.compile(
 )
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
-# Of containerd: a layer was collected between its check and its use; another build gave the same
-# name at this moment.
-LOST_RACE = re.compile(r"parent snapshot \S+ does not exist|image \"\S+\": already exists")
+# Messages of containerd, where another build or a removal of images comes between: a layer or a
+# lease was collected between its check and its use (moby/buildkit#1937, #2288, #4419; the bare
+# "not found" was seen here while layers were exported); another build gave the same name at this
+# moment.
+LOST_RACE = re.compile(
+    r"snapshot \S+ does not exist|image \"\S+\": already exists|lease \"\S+\": not found"
+    r"|missing lease requirement|^ERROR: failed to solve: not found$"
+)
 MEMORY = "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job"
 # Output of steps that fail for reasons outside the sources: messages of gcc, collect2 and nvcc;
 # of apt, which continues after a warning without the packages; and of BuildKit, about a step that

@@ -16,10 +16,19 @@ def tagged(recipe: Recipe, settings: Settings) -> str:
     return f"{settings.repository(recipe.image.repository)}:{recipe.image.tags[0]}"
 
 
+def absent(recipe: Recipe, settings: Settings) -> tuple[str, str]:
+    """What to say where neither the engine nor the registry has the image, and the next step."""
+    hint = f"build it: `builder build {recipe.name}`"
+    if not settings.namespace:
+        hint += ", or set BUILDER_NAMESPACE to the account that publishes it"
+    name = tagged(recipe, settings)
+    return f"there is no image {name}, neither in Docker nor published", hint
+
+
 def published(recipe: Recipe, settings: Settings) -> str | None:
     """The image with the digest that the registry serves; None where it serves none.
 
-    Without a namespace nothing is asked: the name is then that of somebody else's image.
+    Without a namespace nothing is asked: the name is then somebody else's image.
     """
     name = tagged(recipe, settings)
     digest = imagetools.digest(name, PATIENCE) if settings.namespace else None
@@ -29,7 +38,7 @@ def published(recipe: Recipe, settings: Settings) -> str | None:
 def in_engine(recipe: Recipe, settings: Settings) -> str | None:
     """The image with its digest in the engine; None where the engine does not have it.
 
-    Of a recipe with several images, that for the engine's machine if it is there.  By tag alone
+    A recipe with several images: the one for the engine's machine if it is there.  By tag alone
     where the engine has the classic store, which keeps no digests of manifests.
     Raises ``WorldError`` where no engine answers.
     """

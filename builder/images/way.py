@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 from builder.errors import WorldError
-from builder.host.doctor import Finding
-from builder.images.session import BuildOptions
-from builder.platforms import PLATFORMS, Architecture, Platforms, architecture
-from builder.records import record
+from builder.platforms import Architecture, Platforms, architecture
 from builder.settings import Settings
 from builder.tools.docker import buildx
-from builder.tools.log import duration
 
 EMULATORS = (
     "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, which needs "
@@ -58,6 +51,20 @@ class Way:
         return f"{self.name}: {' '.join(parts)}"
 
 
+def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
+    """The architecture that compiles; without ``build_architecture``, the builder's.
+
+    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
+    answer, or its machine cannot compile.
+    """
+    machine = settings.compile_on or build_architecture
+    machine = machine or buildx.builder(settings.buildx).architecture
+    found = architecture(machine)
+    if found is None:
+        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
+    return found
+
+
 def way_of(platforms: Platforms, settings: Settings) -> Way:
     """The way to ``platforms`` with the builder of the settings.
 
@@ -71,7 +78,7 @@ def way_of(platforms: Platforms, settings: Settings) -> Way:
 def require_emulators(way: Way, settings: Settings) -> None:
     """Raise ``WorldError`` where the builder cannot run the programs of both platforms.
 
-    Those of the build platform compile.  Those of the target install Debian's packages in the
+    Programs of the build platform compile.  Programs of the target install Debian's packages in the
     image, and run in its smoke test.
     """
     platforms = way.platforms
@@ -85,42 +92,3 @@ def require_emulators(way: Way, settings: Settings) -> None:
                 why += "\nthe compile needs no emulation, but the packages of the image and its "
                 why += "smoke test run programs of the image"
             raise WorldError(f"the builder runs no programs of linux/{name}", why, EMULATORS)
-
-
-def last_time(state: Path, way: Way, recipe: str = "*") -> str:
-    """How long the last build of a recipe took that went this way: "hello-1: 2 min 3 s".
-
-    "*" is any recipe; empty where there is none.
-    """
-    kept = record.newest_good(state, recipe, way.name)
-    seconds = kept.seconds.get(f"build {kept.recipe}") if kept else None
-    return f"{kept.recipe}: {duration(seconds)}" if kept and seconds is not None else ""
-
-
-def findings(settings: Settings) -> Iterator[Finding]:
-    """The way of a build for each platform with these settings; nothing where Docker does not
-    answer."""
-    try:
-        build = BuildOptions(settings).compiles_on()
-        ways = [way_of(Platforms(build, target), settings) for target in PLATFORMS.values()]
-    except WorldError:
-        return
-    yield from (_finding(way, settings) for way in ways)
-
-
-def _finding(way: Way, settings: Settings) -> Finding:
-    platform = way.platforms.image
-    # Most recipes have an image for linux/amd64 alone.
-    needed = platform == "linux/amd64"
-    what = "way" if needed else f"way to {platform}"
-    last = last_time(settings.state_dir, way)
-    found = way.text + (f"; last time {last}" if last else "")
-    try:
-        require_emulators(way, settings)
-    except WorldError as error:
-        state: Literal["missing", "could"] = "missing" if needed else "could"
-        return Finding(what, state, f"{found}; {error.what}", error.hint)
-    if way.emulated:
-        advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
-        return Finding(what, "could", found, advice)
-    return Finding(what, "has", found)

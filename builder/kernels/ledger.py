@@ -6,17 +6,19 @@ with 6,731 kernels for 12.0 takes 1.7 s and 40 MB of memory.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from builder.kernels.selection import Capability, taken
 from builder.tools import cubin, elf, fatbin
 from builder.tools.cubin import Kernel
-from builder.tools.elf import MalformedElf
+from builder.tools.elf_sections import MalformedElf
 
 NONE = "none"
 _PTX_KERNEL = re.compile(rb"\.entry\s+([\w$.]+)[^{]*")
@@ -33,9 +35,11 @@ class FatBinary:
     """The code that the card takes: ``sm_120a``; ``compute_90``: PTX, which the driver compiles at
     the first use; ``none``."""
     kernels: tuple[Kernel, ...] = ()
-    """Those of that code.  Of PTX, only name and threads are known."""
+    """The kernels of that code.  For PTX, only name and threads are known."""
     offered: tuple[str, ...] = ()
     """All its code, also what the card cannot take."""
+    machine_code: str = ""
+    """sha256 (hex) of the machine code that the card takes; empty: it takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,13 @@ class Library:
     fat_binaries: tuple[FatBinary, ...]
 
     @property
+    def name(self) -> str:
+        """Its name without directory and version."""
+        return library_name(self.path)
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Those of all its modules; modules that use the same template have one each."""
+        """The kernels of all its modules; modules that use the same template have one each."""
         return tuple(kernel for binary in self.fat_binaries for kernel in binary.kernels)
 
     @property
@@ -69,6 +78,32 @@ class Ledger:
     digest: str
     card: Capability
     libraries: tuple[Library, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums over the kernels of a library."""
+
+    kernels: int = 0
+    spilling: int = 0
+    """Kernels with spills."""
+    spills: int = 0
+    """Bytes of all spill stores and loads."""
+    size: int = 0
+    """Bytes of SASS."""
+
+
+def totals(kernels: Sequence[Kernel]) -> Totals:
+    """The sums over these kernels."""
+    spills = [kernel.spills or 0 for kernel in kernels]
+    size = sum(kernel.size for kernel in kernels)
+    return Totals(len(kernels), sum(map(bool, spills)), sum(spills), size)
+
+
+def library_name(path: str) -> str:
+    """The name of a library without its directory and version: ``libggml-cuda.so``."""
+    name, suffix, _ = posixpath.basename(path).partition(".so")
+    return name + suffix
 
 
 def read(stream: BinaryIO, card: Capability) -> Iterator[FatBinary]:
@@ -99,11 +134,12 @@ def _fat_binary(
         return FatBinary(address, entry.code.name, tuple(_of_ptx(payload)), offered)
     try:
         found = tuple(cubin.kernels(payload, entry.code.arch))
-    except cubin.MalformedCubinError as error:
+    except MalformedElf as error:
         raise MalformedElf(
             f"cubin for {entry.code.name} at byte {entry.offset:#x}: {error}"
         ) from error
-    return FatBinary(address, entry.code.name, found, offered)
+    digest = hashlib.sha256(payload).hexdigest()
+    return FatBinary(address, entry.code.name, found, offered, digest)
 
 
 def _of_ptx(text: bytes) -> Iterator[Kernel]:

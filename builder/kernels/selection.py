@@ -39,7 +39,7 @@ class Capability(NamedTuple):
 
     @classmethod
     def of_arch(cls, text: str) -> Capability:
-        """That of an architecture as nvcc and cmake name it: ``120a``, ``120-real``."""
+        """The one of an architecture as nvcc and cmake name it: ``120a``, ``120-real``."""
         digits = "".join(takewhile(str.isdecimal, text))
         return cls(*divmod(int(digits), 10))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from builder.kernels.compare import library_name, totals
-from builder.kernels.ledger import Library
+from builder.kernels.ledger import Library, totals
 from builder.kernels.selection import Capability
 from builder.tools.demangle import demangled, short
 
@@ -70,7 +69,7 @@ def _summary_of(library: Library) -> LibrarySummary:
     ]
     sums = totals(library.kernels)
     return LibrarySummary(
-        library_name(library.path),
+        library.name,
         tuple(sorted(library.codes)),
         sums.kernels,
         sums.size,

@@ -66,7 +66,7 @@ def require(name: str, faults: Sequence[Fault]) -> None:
 
 
 def choose_cards(run: Run, entry: PresetEntry | None, card: str, asked: Asked) -> Chosen:
-    """The first cards of this machine that suffice, or those of the name ``card``."""
+    """The first cards of this machine that suffice, or the cards of the name ``card``."""
     try:
         here = machine.present(asked.catalog.root)
     except WorldError as error:
@@ -130,7 +130,6 @@ def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
 
 
 def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> Iterator[str]:
-    """Why a run does not work on these cards."""
     if entry is None:
         yield from _unfit_for_recipe(run, here)
         return
@@ -167,15 +166,11 @@ def image_of(run: Run, settings: Settings) -> tuple[str, Fault | None]:
     try:
         found = reference.in_engine(run.recipe, settings)
         found = found or reference.published(run.recipe, settings)
-    except WorldError:  # the engine's own fault is told
+    except WorldError:  # the engine's own fault is reported
         return reference.tagged(run.recipe, settings), None
     if found is not None:
         return found, None
-    name = reference.tagged(run.recipe, settings)
-    hint = f"build it: `builder build {run.recipe.name}`"
-    if not settings.namespace:
-        hint += ", or set BUILDER_NAMESPACE to the account that publishes it"
-    return name, Fault(f"there is no image {name}, neither in Docker nor published", hint)
+    return reference.tagged(run.recipe, settings), Fault(*reference.absent(run.recipe, settings))
 
 
 def file_faults(missing: Sequence[Missing], target: str) -> Iterator[Fault]:

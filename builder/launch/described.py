@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import FetchError, WorldError
@@ -22,7 +22,7 @@ from builder.tools.log import Log
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LaunchRequest:
     """What the user asks for."""
 
     target: str
@@ -31,24 +31,33 @@ class Wanted:
     """Files of this machine, by ``model``, ``draft`` and ``mmproj``."""
     context: int | None = None
     port: int | None = None
-    """On the host; default: that of the image."""
+    """On the host; default: the image's port."""
     options: tuple[str, ...] = ()
     """More options of the engine."""
 
 
-def find_entry(catalog: Catalog, wanted: Wanted) -> PresetEntry | None:
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """The image of a service, and why it cannot be started."""
+
+    name: str
+    local: bool = True
+    incomplete: tuple[str, ...] = ()
+
+
+def find_entry(catalog: Catalog, wanted: LaunchRequest) -> PresetEntry | None:
     """The preset of that name; None for a recipe.  Raises ``RecipeError``."""
     if not presets.is_preset(wanted.target):
         return None
     return presets.load(catalog).preset(wanted.target)
 
 
-def find_run(catalog: Catalog, wanted: Wanted) -> Run:
+def find_run(catalog: Catalog, wanted: LaunchRequest) -> Run:
     """The preset or the recipe of that name; raises ``RecipeError``."""
     return run_of(find_entry(catalog, wanted), catalog, wanted)
 
 
-def run_of(found: PresetEntry | None, catalog: Catalog, wanted: Wanted) -> Run:
+def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -> Run:
     """The run of a preset that was found, or else of the recipe; raises ``RecipeError``."""
     entry = catalog.engine(found.preset.recipe if found else wanted.target)
     preset = found.preset if found else None
@@ -61,8 +70,8 @@ def models_directory(settings: Settings) -> Path:
     return settings.models_dir.expanduser().absolute()
 
 
-def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) -> Service:
-    """The service of a preset or a recipe, whether its models are here or not.
+def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: Log) -> Service:
+    """The service of a preset or a recipe, whether its image and models are here or not.
 
     The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
     ``FetchError`` where a given file does not exist.
@@ -78,7 +87,8 @@ def described(catalog: Catalog, wanted: Wanted, settings: Settings, log: Log) ->
     directory = models_directory(settings)
     names = {place: _name_of(place, file, directory, log) for place, file in others.items()}
     files = joined(files, model_files.mounted(others, str(directory), names))
-    return service(run, image, files, published=wanted.port)
+    found = service(run, image.name, files, published=wanted.port)
+    return replace(found, local=image.local, incomplete=(*image.incomplete, *files.incomplete))
 
 
 def given_files(given: Mapping[str, Path]) -> Files:
@@ -102,7 +112,7 @@ def given_files(given: Mapping[str, Path]) -> Files:
             )
         places[place] = f"/{place}/{file.name}".replace(":", "_")
         mounts += [
-            Mount(str(host), inside.replace(":", "_"))
+            Mount(str(host), inside.replace(":", "_"), host.is_file())
             for inside, host in mounts_of(f"/{place}", file).items()
         ]
     return Files(places, tuple(mounts))
@@ -112,7 +122,9 @@ def joined(*groups: Files) -> Files:
     """All files together."""
     places = {place: path for each in groups for place, path in each.places.items()}
     mounts = tuple(dict.fromkeys(mount for each in groups for mount in each.mounts))
-    return Files(places, mounts, tuple(line for each in groups for line in each.missing))
+    missing = tuple(line for each in groups for line in each.missing)
+    incomplete = tuple(line for each in groups for line in each.incomplete)
+    return Files(places, mounts, missing, incomplete)
 
 
 def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
@@ -131,14 +143,14 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     return next(iter(model_files.chosen(file, names)), "")
 
 
-def _image(recipe: Recipe, settings: Settings, log: Log) -> str:
+def _image(recipe: Recipe, settings: Settings, log: Log) -> _Image:
     """The image by digest, from the registry or the engine; by tag where neither has it."""
     try:
-        found = reference.published(recipe, settings) or reference.in_engine(recipe, settings)
+        if found := reference.published(recipe, settings):
+            return _Image(found, local=False)
+        if found := reference.in_engine(recipe, settings):
+            return _Image(found)
     except WorldError as error:
         log(error.what)
-        found = None
-    name = reference.tagged(recipe, settings)
-    if found is None:
-        log(f"{name} is neither published nor built here: its digest is not known")
-    return found or name
+    what, hint = reference.absent(recipe, settings)
+    return _Image(reference.tagged(recipe, settings), incomplete=(f"{what}: {hint}",))

@@ -1,7 +1,12 @@
 """Downloads of models: resumed where they were cut, and checked.
 
 The bytes go to ``FILE.part`` beside the target, which appears when its size and its sha256 are
-right.  A run that is stopped leaves the part for the next one (RFC 9110, section 14: ranges).
+right.  A run that is stopped leaves the part for the next one.
+
+``hf_hub_download`` is not used: since version 1.18 of huggingface_hub it gives each run a file of
+its own and removes it on failure, so that a model of 17 GB begins anew after Ctrl-C (issue 4196 of
+its repository); it compares no sha256, and only warns where the disk has no room.  Its transfer,
+``http_get``, is used: it continues at a given byte.
 """
 
 from __future__ import annotations
@@ -9,24 +14,21 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO, cast
 
-from builder.errors import BusyError, FetchError
-from builder.models.location import Location, bearer, refused, token_for
+from builder.errors import BuilderError, BusyError, FetchError, WorldError
+from builder.models import hub
+from builder.models.location import Location, refused
+from builder.tools.file_names import PART
 from builder.tools.files import full_disk, is_disk_full, require_space, require_writable
-from builder.tools.web.downloads import TIMEOUT
+from builder.tools.own_file import own_file
+from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
 
-if TYPE_CHECKING:
-    from requests import Response, Session
-
-BLOCK = 1 << 20
 RESERVE = 1.0  # GiB that stay free on the disk
-CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/\d{1,18}")
 Progress = Callable[[str, int, int], None]
 """Gets the name of a file, the bytes that are there, and its size."""
 
@@ -47,21 +49,25 @@ class Fetch:
     @property
     def part(self) -> Path:
         """The file of an unfinished download."""
-        return self.target.with_name(f"{self.target.name}.part")
+        return self.target.with_name(f"{self.target.name}{PART}")
 
     @property
     def left(self) -> int:
         """Bytes that are still to come."""
         if self.target.is_file():
             return 0
-        return max(self.size - (self.part.stat().st_size if self.part.exists() else 0), 0)
+        try:
+            return max(self.size - self.part.lstat().st_size, 0)
+        except FileNotFoundError:
+            return self.size
 
 
 def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> None:
     """Download the files that are not there; each appears when it is complete.
 
     Raises ``SpaceError`` before the first byte where the disk has no room for all of them,
-    ``WorldError`` where the directory cannot be written, ``FetchError`` where the server fails to
+    ``WorldError`` where the directory cannot be written or something else has the name of a file,
+    ``FetchError`` where the server fails to
     the end or gives other bytes, ``BusyError`` where another run downloads the same file.
     """
     require_writable(directory, "set BUILDER_MODELS_DIR to a directory that you can write to")
@@ -73,10 +79,13 @@ def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> N
 
 
 def _download(fetch: Fetch, progress: Progress) -> None:
-    import requests
-
-    fetch.target.parent.mkdir(parents=True, exist_ok=True)
-    with fetch.part.open("a+b") as part:
+    if fetch.target.is_dir():
+        raise WorldError(
+            f"cannot write to {fetch.target}",
+            "it is a directory",
+            "move it away, then run the same command again",
+        )
+    with own_file(fetch.part) as part:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -87,16 +96,14 @@ def _download(fetch: Fetch, progress: Progress) -> None:
             if fetch.target.is_file():  # of another run, which had the lock until now
                 fetch.part.unlink(missing_ok=True)
                 return
-            with requests.Session() as session:
-                if token := token_for(fetch.location.place):
-                    session.auth = bearer(token)
-                _Transfer(session, fetch, part, progress).run()
-        except requests.RequestException as error:
-            raise refused(fetch.location, error) from error
-        except OSError as error:
+            _Transfer(fetch, part, progress).run()
+        except Exception as error:
             if is_disk_full(error):
                 raise full_disk(f"writing {fetch.part}", fetch.part.parent) from error
-            raise
+            failed = _failure(error)
+            if failed is None:
+                raise
+            raise refused(fetch.location, failed) from error
         finally:
             if fetch.size and os.fstat(part.fileno()).st_size == 0:
                 fetch.part.unlink(missing_ok=True)
@@ -105,70 +112,61 @@ def _download(fetch: Fetch, progress: Progress) -> None:
 
 
 class _Transfer:
-    """One file on its way: the bytes so far, and their digest."""
+    """One file on its way: the bytes so far, and their digest.
 
-    def __init__(self, session: Session, fetch: Fetch, part: BinaryIO, progress: Progress) -> None:
-        self._session = session
+    It is the file that the Hub's client writes to.  The client truncates it where the server
+    begins anew.
+    """
+
+    def __init__(self, fetch: Fetch, part: BinaryIO, progress: Progress) -> None:
         self._fetch = fetch
         self._part = part
         self._progress = progress
+        self._policy = RetryPolicy(failure_of=_failure)
         self._digest = hashlib.sha256()
         self._there = 0
 
     def run(self) -> None:
         """Take what an earlier run left, get the rest, and check all of it."""
         self._part.seek(0)
-        while block := self._part.read(BLOCK):
+        while block := self._part.read(hub.BLOCK):
             self._count(block)
         if self._there > self._fetch.size:
-            self._restart()
-        policy = RetryPolicy()
-        policy.call(lambda: self._receive(policy))
-        self._require_right()
+            self.truncate()
+        self._policy.call(self._receive)
+        found = self._digest.hexdigest()
+        if self._fetch.sha256 not in {None, found}:
+            raise self._wrong(f"expected sha256 {self._fetch.sha256}, got {found}")
 
-    def _receive(self, policy: RetryPolicy) -> None:
-        """One request for all that is left; the next one continues where it is cut."""
-        if self._there == self._fetch.size:
-            return
-        # "identity": ranges and sizes are those of the file
-        headers = {"Range": f"bytes={self._there}-", "Accept-Encoding": "identity"}
-        url = self._fetch.location.place
-        with self._session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            response.raise_for_status()
-            if not self._continues(response):
-                self._restart()
-            for block in response.iter_content(BLOCK):
-                if self._there + len(block) > self._fetch.size:
-                    raise self._wrong(f"it is larger than {self._fetch.size} bytes")
-                self._part.write(block)
-                self._count(block)
-                policy.server_responded()
+    def write(self, block: bytes) -> None:
+        """Append a block.  Raises ``FetchError`` where the file is larger than it should be."""
+        if self._there + len(block) > self._fetch.size:
+            raise self._wrong(f"it is larger than {self._fetch.size} bytes")
+        self._part.write(block)
+        self._count(block)
+        self._policy.server_responded()
+
+    def tell(self) -> int:
+        """The bytes so far."""
+        return self._there
+
+    def seek(self, position: int) -> None:
+        """The client seeks only to the beginning, before it truncates."""
+
+    def truncate(self) -> None:
+        """Begin anew."""
+        self._part.truncate(0)
+        self._digest, self._there = hashlib.sha256(), 0
+
+    def _receive(self) -> None:
+        url, size = self._fetch.location.place, self._fetch.size
+        hub.receive(url, cast(BinaryIO, self), self._there, size)
         self._part.flush()
-
-    def _continues(self, response: Response) -> bool:
-        """Whether a response begins where the part ends; a server may ignore ranges."""
-        match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        return response.status_code == 206 and match is not None and int(match[1]) == self._there
 
     def _count(self, block: bytes) -> None:
         self._digest.update(block)
         self._there += len(block)
         self._progress(self._fetch.name, self._there, self._fetch.size)
-
-    def _restart(self) -> None:
-        self._part.truncate(0)
-        self._digest, self._there = hashlib.sha256(), 0
-
-    def _require_right(self) -> None:
-        if self._there != self._fetch.size:
-            raise FetchError(
-                f"{self._fetch.location.shown} is incomplete",
-                f"{self._there} of {self._fetch.size} bytes came",
-                "run the same command again: it continues there",
-            )
-        found = self._digest.hexdigest()
-        if self._fetch.sha256 not in {None, found}:
-            raise self._wrong(f"expected sha256 {self._fetch.sha256}, got {found}")
 
     def _wrong(self, why: str) -> FetchError:
         self._fetch.part.unlink(missing_ok=True)
@@ -178,3 +176,8 @@ class _Transfer:
             "what was downloaded is removed: try again; if it happens again, the server, or "
             "something between, alters the file",
         )
+
+
+def _failure(error: BaseException) -> WebError | None:
+    ours = isinstance(error, BuilderError) or is_disk_full(error)
+    return hub.failure(error) if isinstance(error, Exception) and not ours else None

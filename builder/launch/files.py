@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from builder.launch.described import given_files, joined
 from builder.launch.download import Fetch
 from builder.models import hub
 from builder.models.hub import HubFile
+from builder.models.location import on_the_hub
 from builder.presets import model_files
 from builder.presets.model_files import DIRECTORY
 from builder.presets.schema import ModelFile
@@ -44,13 +44,9 @@ class Missing:
         option = OPTIONS_OF_PLACES[self.place]
         if self.file.repository is None:
             return f"the preset names no repository: give the file with {option} FILE"
-        words = ["hf", "download", self.file.repository]
-        if not self.file.whole:
-            known = [each.name for each in self.fetches] or [self.file.file or ""]
-            words += known if known[0] else ["--include", f"*{self.file.quantization}*"]
-        words += ["--local-dir", str(self.directory / self.file.repository)]
-        own = f"`builder run {target} --download`"
-        return f"{own}, or {shlex.join(words)}, or {option} FILE"
+        known = [each.name for each in self.fetches] or [self.file.file or ""]
+        command = model_files.download(self.file, str(self.directory), [*filter(None, known)])
+        return f"`builder run {target} --download`, or {command}, or {option} FILE"
 
 
 def located(run: Run, directory: Path, given: Mapping[str, Path]) -> tuple[Files, list[Missing]]:
@@ -85,7 +81,9 @@ def _in_directory(place: str, file: ModelFile, directory: Path) -> Files | None:
 
 
 def _in_cache(place: str, file: ModelFile) -> Files | None:
-    snapshot = hub.cached(file.repository, file.revision) if file.repository else None
+    if file.repository is None:
+        return None
+    snapshot = hub.cached(file.repository, file.revision, whole=file.whole)
     names = model_files.complete(file, model_files.names_below(snapshot)) if snapshot else []
     if snapshot is None or not names:
         return None
@@ -121,7 +119,7 @@ def _fetches(file: ModelFile, listed: Sequence[HubFile], directory: Path) -> Ite
                 f"the preset has sha256 {stated}, the Hub {each.sha256}",
             )
         yield Fetch(
-            hub.location(repository, each.path, file.revision),
+            on_the_hub(repository, each.path, file.revision),
             each.path,
             directory / repository / each.path,
             each.size,

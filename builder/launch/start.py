@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Thread
@@ -18,10 +18,10 @@ from builder.presets.service import Service
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import Client
 from builder.servers.server import NotServingError, Server
-from builder.tools.docker import containers
+from builder.tools.docker import client, containers
 from builder.tools.docker.containers import Container
-from builder.tools.docker.engine import executable
 from builder.tools.log import Log
+from builder.tools.pipes import lines_of
 
 LABEL_RUN = "builder.run"
 """The label of a container: the identity of its run."""
@@ -60,8 +60,7 @@ class Found:
 
 def existing(name: str) -> Found | None:
     """The container of that name; None where there is none."""
-    command = [executable(), "container", "inspect", "--format={{json .}}", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = client.call("container", "inspect", "--format={{json .}}", name)
     if done.returncode != 0:
         return None
     found = json.loads(done.stdout)
@@ -88,7 +87,8 @@ def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: s
 
     It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
     healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
-    its name.  The container is removed then, and on an interrupt; that of another process never is.
+    its name.  The container is removed then, and on an interrupt; the container of another process
+    never is.
     """
     _remove_ended(service.name)
     token = uuid4().hex
@@ -109,7 +109,7 @@ def wait(
 ) -> float:
     """Show the log of a service's container until its health page answers; the seconds it took.
 
-    ``lines`` are those of the past.  Raises ``UntriedError``, with ``hint`` as the next step, where
+    ``lines`` are past ones.  Raises ``UntriedError``, with ``hint`` as the next step, where
     it ends or is not healthy within ``seconds``.
     """
     container = Container(service.name)
@@ -137,7 +137,7 @@ def _run(service: Service, token: str) -> None:
     run, *words = docker_run.words(replace(service, restart=None))
     labels = {LABEL_RUN: identity(service), LABEL_START: token}
     words = [run, *(f"--label={name}={value}" for name, value in labels.items()), *words]
-    done = subprocess.run([executable(), *words], capture_output=True, text=True, check=False)
+    done = client.call(*words)
     if done.returncode != 0:
         known = (hint for text, hint in HINTS.items() if text in done.stderr)
         why = containers.reason_of(done.stderr)
@@ -158,14 +158,9 @@ def _removed_on_failure(name: str, token: str) -> Iterator[None]:
 @contextmanager
 def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
     """Pass the lines of a container's log on, while the block runs."""
-    with subprocess.Popen(
-        [executable(), "logs", "--follow", f"--tail={lines}", name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        reader = Thread(target=_pass_on, args=(process, log), daemon=True)
+    follow = ("logs", "--follow", f"--tail={lines}", name)
+    with client.stream(*follow, stderr=subprocess.STDOUT) as process:
+        reader = Thread(target=_pass_on, args=(lines_of(process), log), daemon=True)
         reader.start()
         try:
             yield
@@ -174,6 +169,6 @@ def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
             reader.join()
 
 
-def _pass_on(process: subprocess.Popen[str], log: Log) -> None:
-    for line in process.stdout or ():
+def _pass_on(lines: Iterable[str], log: Log) -> None:
+    for line in lines:
         log(f"  {line.rstrip()}")

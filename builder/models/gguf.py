@@ -1,7 +1,7 @@
 """The header of a GGUF file: values, tensors, and where the weights begin.
 
 Format: ``docs/gguf.md`` in ggml's repository, versions 2 and 3.  Names of types and sizes of blocks
-are those of llama.cpp's ``gguf`` package.  Its reader is not used: it maps a complete file, makes
+follow llama.cpp's ``gguf`` package.  Its reader is not used: it maps a complete file, makes
 objects of each of 300,000 tokens and merges, and knows no tensor types of forks; here a stream is
 read once, forwards, as it comes from a server.
 """
@@ -63,7 +63,7 @@ class Tensor:
 
     @property
     def size(self) -> int | None:
-        """Its bytes; None where the type is that of a fork."""
+        """Its bytes; None where only a fork knows the type."""
         block = _blocks().get(self.kind)
         if block is None:
             return None

@@ -14,8 +14,9 @@ from typing import BinaryIO
 from builder.errors import FetchError, WorldError
 from builder.models import gguf
 from builder.models.gguf import CutError, Header, NotGgufError
-from builder.models.location import PART, Location, locate
+from builder.models.location import Location, locate
 from builder.tools.log import Log
+from builder.tools.split_models import PART
 
 HOLE = 64 << 20  # bytes of the hole by which a file system is tried
 MOST_PARTS = 999
@@ -27,11 +28,11 @@ class Model:
 
     file: Path
     header: Header
-    """That of the first file: the only one that describes the model."""
+    """The first file's: the only one that describes the model."""
     size: int
     """Bytes of all its real files."""
     weights: int
-    """Bytes of all tensors, but for those of types that only a fork knows."""
+    """Bytes of all tensors, without tensors whose type only a fork knows."""
     tensors: int
     read: int
     """Bytes that were read of the real files."""
@@ -40,7 +41,7 @@ class Model:
 def write(text: str, folder: Path, log: Log) -> Model:
     """Write the hollow files of the model that ``text`` names into ``folder``.
 
-    Of a split model, the headers of all parts are read.  Raises ``FetchError`` where the model
+    The headers of all parts of a split model are read.  Raises ``FetchError`` where the model
     cannot be read, is cut or is no GGUF; ``WorldError`` where the file system keeps no holes.
     """
     location = locate(text)

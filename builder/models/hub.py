@@ -1,110 +1,176 @@
-"""The files of a repository on the Hugging Face Hub, with their sizes and digests.
+"""The Hugging Face Hub, asked by its own client: files, addresses, the user's token, the cache.
 
-``GET ENDPOINT/api/models/REPO/tree/REVISION?recursive=true`` lists them; a file in Git LFS has its
-sha256 as ``lfs.oid`` (huggingface_hub, ``HfApi.list_repo_tree`` and ``BlobLfsInfo``).
+The client reads its variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE ...)
+when it is imported.  Importing it takes 0.3 s, so functions do it.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import logging
 from pathlib import Path
-from urllib.parse import quote
+from typing import Annotated, BinaryIO, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, StringConstraints
+from pydantic.dataclasses import dataclass
 
 from builder.errors import FetchError
-from builder.models.location import Location, access, endpoint, token_for
-from builder.tools.web.client import Client, Response
-from builder.tools.web.errors import WebError
-from builder.tools.web.json_model import JsonModel, first_error
+from builder.tools.file_names import require_writable_names
+from builder.tools.web.client import READ_TIMEOUT, Head
+from builder.tools.web.errors import WebError, connection_error
 
-LARGEST_LIST = 16 << 20  # bytes
-
-
-class _Lfs(JsonModel):
-    oid: str
-
-
-class _Entry(JsonModel):
-    type: str
-    path: str
-    size: int
-    lfs: _Lfs | None = None
+LARGEST_FILE = 1 << 50  # bytes
+BLOCK = 1 << 20
+OFFLINE = "HF_HUB_OFFLINE is set"
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository: its path, size in bytes, and sha256 where the Hub tells it."""
+    """A file of a repository: its path, size in bytes, and sha256 where the Hub tells it.
+
+    Raises ``ValueError`` where the Hub gives something else.
+    """
 
     path: str
-    size: int
-    sha256: str | None = None
+    size: Annotated[int, Field(ge=0, le=LARGEST_FILE)]
+    sha256: Sha256 | None = None
+
+
+def endpoint() -> str:
+    """The URL of the Hub."""
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
+
+
+def address(repository: str, path: str, revision: str | None = None) -> str:
+    """The URL of a file.  Raises ``FetchError`` where no repository has such a name."""
+    from huggingface_hub import hf_hub_url
+
+    try:
+        return hf_hub_url(repository, path, revision=revision)
+    except ValueError as error:
+        what = f"the Hugging Face Hub has no repository {repository}"
+        raise FetchError(what, str(error), "check the name of the repository") from error
+
+
+def authorization(url: str) -> dict[str, str]:
+    """The header with the user's token for the Hub; empty for other servers, and without one.
+
+    Raises ``FetchError`` where the token cannot be had, such as one that a CI server exchanges.
+    """
+    if not url.startswith(f"{endpoint()}/"):
+        return {}
+    from huggingface_hub import get_token
+
+    try:
+        token = get_token()
+    except Exception as error:  # whatever the login of the user needs
+        raise FetchError("cannot read the token for the Hugging Face Hub", str(error)) from error
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def files(repository: str, revision: str | None = None) -> list[HubFile]:
     """The files of a repository; one request, not repeated.
 
-    Raises ``FetchError`` where the Hub does not answer, or does not have the repository.
+    Raises ``FetchError`` where the Hub does not answer, does not have the repository, or lists
+    what cannot be written as files.
     """
-    address = f"{endpoint()}/api/models/{repository}/tree/{revision or 'main'}?recursive=true"
-    token = token_for(address)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     what = f"cannot list the files of {repository} on the Hugging Face Hub"
+    from huggingface_hub import HfApi
+
+    _prepare()
     try:
-        response = Client().request("GET", address, headers=headers, limit=LARGEST_LIST)
-        if not response.ok:
-            raise response.error(response.headers.get("X-Error-Message", ""))
-    except WebError as error:
-        raise FetchError(what, error.why, _next_step(repository, error.status)) from error
-    return [
-        HubFile(entry.path, entry.size, entry.lfs.oid if entry.lfs else None)
-        for entry in _entries(response, what)
-        if entry.type == "file" and _is_inside(entry.path)
-    ]
+        found = HfApi(library_name="builder").model_info(
+            repository, revision=revision, files_metadata=True, timeout=READ_TIMEOUT
+        )
+        listed = [
+            HubFile(each.rfilename, cast(int, each.size), each.lfs.sha256 if each.lfs else None)
+            for each in found.siblings or []
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise FetchError(what, "its answer is not a list of files") from error
+    except Exception as error:
+        failed = failure(error)
+        raise FetchError(what, failed.why, next_step(repository, failed)) from error
+    require_writable_names([each.path for each in listed], repository)
+    return listed
 
 
-def location(repository: str, path: str, revision: str | None = None) -> Location:
-    """Where a file of a repository is fetched from."""
-    url = f"{endpoint()}/{repository}/resolve/{revision or 'main'}/{quote(path)}"
-    return Location(url, f"{repository}:{path}", repository)
+def cached(repository: str, revision: str | None = None, *, whole: bool = False) -> Path | None:
+    """The snapshot of a repository in the client's cache; None where it has none.
 
-
-def cached(repository: str, revision: str | None = None) -> Path | None:
-    """The snapshot of a repository in the cache of the Hub's own client; None where it has none.
-
-    ``HF_HUB_CACHE/models--OWNER--NAME/snapshots/REVISION``; ``refs/main`` holds the revision that
-    was fetched last (huggingface_hub, "Understand caching").
+    ``whole``: and where it is known that files are missing in it.
     """
-    folder = _cache() / f"models--{repository.replace('/', '--')}"
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import IncompleteSnapshotError
+
     try:
-        wanted = revision or (folder / "refs" / "main").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        found = snapshot_download(repository, revision=revision, local_files_only=True)
+    except IncompleteSnapshotError as error:
+        return None if whole else Path(error.snapshot_path)
+    except (OSError, ValueError):  # not there, or damaged
         return None
-    snapshot = folder / "snapshots" / wanted
-    return snapshot if wanted and "/" not in wanted and snapshot.is_dir() else None
+    return Path(found)
 
 
-def _cache() -> Path:
-    """HF_HUB_CACHE, else ``hub`` in HF_HOME, else in the user's cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+def receive(url: str, sink: BinaryIO, there: int, size: int) -> None:
+    """Write the bytes of a file after the first ``there``; the client repeats what was cut.
+
+    Where the server begins anew, so does the client: it truncates ``sink``.  Raises ``FetchError``
+    where the client refuses the size, and what ``sink`` raises; ``failure`` explains other errors.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils.tqdm import silent_tqdm
+
+    _prepare()
+    if size > constants.MAX_HTTP_DOWNLOAD_SIZE and not there:
+        raise FetchError(
+            f"cannot download {url}",
+            "the Hub gives files of more than 50 GB only through Xet",
+            "download it with `hf download`, then run the same command again",
+        )
+    headers = {"Accept-Encoding": "identity", **authorization(url)}
+    http_get(
+        url,
+        sink,
+        resume_size=there,
+        headers=headers,
+        expected_size=size,
+        tqdm_class=silent_tqdm,
+    )
 
 
-def _entries(response: Response, what: str) -> list[_Entry]:
-    try:
-        return TypeAdapter(list[_Entry]).validate_json(response.content)
-    except ValidationError as error:
-        raise FetchError(what, f"its answer is not a list of files: {first_error(error)}") from None
+def failure(error: Exception) -> WebError:
+    """Why the client had no answer, in plain words."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return WebError(OFFLINE, temporary=False)
+    if isinstance(error, HfHubHTTPError):
+        found = error.response
+        head = Head(
+            "GET", str(found.url), found.status_code, found.reason_phrase, dict(found.headers)
+        )
+        return head.error()
+    return connection_error(error)
 
 
-def _is_inside(path: str) -> bool:
-    """Whether a path stays below the directory that it is written to."""
-    return not path.startswith("/") and ".." not in path.split("/")
+def next_step(repository: str, error: WebError) -> str:
+    """What to do about an error of the Hub; empty where only the reason helps."""
+    if error.why == OFFLINE:
+        return "unset it"
+    if error.status in {401, 403}:
+        page = f"{endpoint()}/{repository}"
+        return f"accept the conditions at {page} if it has any, and set HF_TOKEN to your token"
+    return "check the name of the repository" if error.status == 404 else ""
 
 
-def _next_step(repository: str, status: int) -> str:
-    if status in {401, 403}:
-        return access(repository)
-    return "check the name of the repository" if status == 404 else ""
+def _prepare() -> None:
+    """Make the client send no telemetry, print nothing, and keep what it has received."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    constants.DOWNLOAD_CHUNK_SIZE = BLOCK  # else a cut response loses up to its last 10 MiB
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from builder import settings
 from builder.errors import FetchError, RecipeError
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
@@ -98,7 +99,7 @@ def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
     return Channel(entry, recipe.track, tag, settings.repository(recipe.image.repository))
 
 
-def newest(channel: Channel, repositories: Repositories) -> Target:
+def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
     """The newest state of what a channel follows.
 
     Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
@@ -110,17 +111,17 @@ def newest(channel: Channel, repositories: Repositories) -> Target:
     return tracking.upstream_target(channel.source.git, channel.track, repositories)
 
 
-def published(image: str, log: Log) -> Target:
+def published(image: str, log: Log) -> NamedCommit:
     """The published image that a tag points to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
     digest = Repository(name, log, settings.load().token_hosts).resolve(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] in the recipe")
-    return Target(image, digest, "image")
+    return NamedCommit(image, digest, "image")
 
 
 def frozen(
-    catalog: Catalog, channel: Channel, target: Target, repositories: Repositories
+    catalog: Catalog, channel: Channel, target: NamedCommit, repositories: Repositories
 ) -> FrozenRecipe:
     """The recipe of a channel at a state of its upstream.
 
@@ -129,7 +130,5 @@ def frozen(
     version = snapshot.version_of(channel.tag, target)
     if target.kind == "image":
         return snapshot.at_image(catalog, channel.entry, target, version)
-    number = 0
-    if channel.entry.recipe.llama is not None:
-        number = tracking.build_number(channel.source.git, target.commit, repositories)
-    return snapshot.at_commit(catalog, channel.entry, target, number, version)
+    count = partial(tracking.commit_count, channel.source.git, target.commit, repositories)
+    return snapshot.at_commit(catalog, channel.entry, target, count, version)

@@ -57,8 +57,8 @@ class NightlyRun(BaseModel):
     """Bytes to download for somebody who has the image before, where the channel moved; of several
     platforms the most."""
     kernels: KernelSummary | None = None
-    """The kernels of the image that the channel pointed to afterwards, where they are known; of
-    those that spill, the worst.  Of several platforms, those of the recipe's first one."""
+    """The kernels of the image that the channel pointed to afterwards, where they are known: the
+    worst that spill.  For several platforms, the kernels of the recipe's first one."""
 
     @property
     def good(self) -> bool:
@@ -102,7 +102,8 @@ def parsed(content: bytes) -> list[NightlyRun]:
 
 
 def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
-    """The run; if its new image spills more than that of the last good run, its reason says so.
+    """The run; if its new image spills more than the image of the last good run, its reason says
+    so.
 
     Runs that cannot be read are not compared with.  Raises ``FetchError``.
     """
@@ -118,7 +119,7 @@ def compared(repository: Repository, run: NightlyRun) -> NightlyRun:
 
 
 def write(repository: Repository, run: NightlyRun) -> None:
-    """Add a run to those of its channel; a file that cannot be read is started anew.
+    """Add a run to the runs of its channel; a file that cannot be read is started anew.
 
     The registry may be public: the reason names no path of this machine.  Raises
     ``RegistryError``, ``FetchError``.
@@ -129,11 +130,10 @@ def write(repository: Repository, run: NightlyRun) -> None:
         known = []
     run = run.model_copy(update={"reason": _without_paths(run.reason)})
     content = _FILE.dump_json([run, *known][:MOST], indent=1)
-    file = referrers.File("nights.json", NIGHTLY_RUNS, content)
+    file = referrers.AttachedFile("nights.json", NIGHTLY_RUNS, content)
     referrers.store(repository, tag_of(run.channel), NIGHTLY_RUNS, [file])
 
 
 def _without_paths(text: str) -> str:
-    """A text in which absolute paths are cut to their last part."""
     home = str(Path.home())
     return PATH.sub(".../", text.replace(home, "~") if home != "/" else text)

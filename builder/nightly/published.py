@@ -6,17 +6,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from builder import pipeline
-from builder.errors import BuilderError
-from builder.images.release import Release, release
-from builder.images.release_index import index_release, release_index
-from builder.images.session import BuildSession
-from builder.images.verified import Verified, find_published
+from builder.errors import BuilderError, UnvouchedError
 from builder.kernels.summary import KernelSummary
-from builder.plan.rendered import EngineImage
-from builder.publish import push, tags
-from builder.publish.attachments import attachments_of
-from builder.publish.verdicts import trust_of
+from builder.pipeline import build as pipeline
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
+from builder.publish import tags
+from builder.publish.release import Release, release
+from builder.publish.release_index import index_release, release_index
+from builder.publish.verified import Verified, built_here, find_published
 from builder.records.record import Record
 from builder.tools.files import named_lock
 from builder.tools.registry.client import Repository
@@ -27,57 +25,79 @@ WORST = 10
 
 
 def publish(
-    session: BuildSession, frozen: FrozenRecipe, repository: Repository, work: Path
+    session: BuildSession, frozen: FrozenRecipe, repository: Repository, serves: str, work: Path
 ) -> tuple[str, KernelSummary | None]:
-    """The digest of a frozen recipe's image in the registry: the verified one, or a new one.
+    """The digest of a frozen recipe's image in the registry: the one that counts, or a new one.
 
-    Of several platforms, that of the index of their images.  With the kernels of the image, of the
-    first platform, where this machine has its record.  Raises like ``pipeline.build``, ``release``
-    and ``find_published``.
+    For several platforms, the tag of the index of their images.  With the kernels of the image, of
+    the first platform, where this machine built it.  The image that the channel ``serves`` already
+    (a digest) needs no trust, for nothing moves.  Raises like ``pipeline.build``, ``release`` and
+    ``find_published``.
     """
     session = replace(session, catalog=frozen.catalog)
-    images = session.images(frozen.name)
-    if len(images) > 1:
-        return _index(session, frozen, images, repository, work)
-    (image,) = images
-    there = find_published(session, image, repository, work)
-    if there is not None:
-        if there.record is not None:
-            trust = trust_of(session.settings, work)
-            attachments = attachments_of(image, there.record, frozen.files, work)
-            push.vouch(repository, there.record, trust, attachments, session.log)
-        return there.digest, _kernels(there.record)
-    record = pipeline.build(image, session.options, session.reporter).record
-    folder = work / "release"
-    folder.mkdir()
-    wanted = Release(image, record, tags.Tags(image.immutable_tag, (), ()), frozen.files)
-    with lock_tags(session):
-        return release(session, wanted, folder).digest, _kernels(record)
-
-
-def _index(
-    session: BuildSession,
-    frozen: FrozenRecipe,
-    images: tuple[EngineImage, ...],
-    repository: Repository,
-    work: Path,
-) -> tuple[str, KernelSummary | None]:
-    """The digest of the index of several images; none is pushed unless all are verified."""
-    results: list[Verified | pipeline.Outcome | BuilderError] = []
-    for image in images:
-        folder = work / image.plan.platforms.target
+    plans = session.plans(frozen.name)
+    several = len(plans) > 1
+    wanted = index_release(plans, frozen.files, only_immutable=True) if several else None
+    immutable = wanted.tags.immutable if wanted else plans[0].immutable_tag
+    if serves and repository.head_digest(immutable) == serves:
+        return serves, _kernels(built_here(session, plans[0]))
+    results: list[Verified | BuilderError] = []
+    for plan in plans:
+        folder = work / plan.platforms.target
         folder.mkdir()
-        there = find_published(session, image, repository, folder)
-        built = pipeline.build_all([image], session.options, session.reporter) if not there else []
-        results += [there] if there else built
-    pipeline.require_all(images, results)
-    first = results[0]
-    record = first.record if not isinstance(first, BuilderError) else None
+        try:
+            results.append(_ready(session, plan, repository, folder))
+        except BuilderError as error:
+            if several:
+                session.log(f"{plan.title} failed: {error.what}")
+            results.append(error)
+    pipeline.require_all(plans, results)
+    ready = [each for each in results if isinstance(each, Verified)]
+    first = ready[0].record
     folder = work / "release"
     folder.mkdir()
-    wanted = index_release(images, frozen.files, only_immutable=True)
     with lock_tags(session):
-        return release_index(session, wanted, folder).digest, _kernels(record)
+        if wanted:
+            digest = release_index(session, wanted, folder).digest
+        elif first:
+            tags_of_image = tags.Tags(immutable, (), ())
+            one = Release(plans[0], first, tags_of_image, frozen.files)
+            digest = release(session, one, folder).digest
+        else:
+            digest = ready[0].digest
+    return digest, _kernels(first)
+
+
+def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path) -> Verified:
+    """The registry's image of a key, if it counts, else the image that this machine builds.
+
+    Where nothing vouches for the registry's image, it is compared with the one that is built here.
+    Layers of a registry's cache would prove nothing: whoever can write the image may write those.
+    """
+    try:
+        there = find_published(session, plan, repository, work)
+    except UnvouchedError as error:
+        session.log(f"{error.what}: building it here, to compare the digests")
+        _rebuilt(session, plan)
+        there = find_published(session, plan, repository, work)
+    if there is not None:
+        return there
+    record = _built(session, plan)
+    return Verified(record.digest, record)
+
+
+def _built(session: BuildSession, plan: Plan) -> Record:
+    """The record of the image, which this machine builds unless it has."""
+    found = pipeline.build(plan, session).record
+    if not found.built_here:  # the engine's image was pulled
+        return _rebuilt(session, plan)
+    return found
+
+
+def _rebuilt(session: BuildSession, plan: Plan) -> Record:
+    """The record of the image, which is built here without layers of a cache."""
+    options = replace(session.options, rebuild=True)
+    return pipeline.build(plan, replace(session, options=options)).record
 
 
 def lock_tags(session: BuildSession) -> AbstractContextManager[None]:

@@ -13,18 +13,21 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from builder.errors import BuilderError, RegistryError, StaleError
+from builder.families.layout import REVISION
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import REVISION, RemoteImage, remote_image
+from builder.publish.remote_image import RemoteImage, remote_image
 from builder.publish.reproductions import Reproduced, of_all, reproduced
-from builder.publish.tag_history import last_move
+from builder.publish.tag_history import last_note
 from builder.publish.tags import open_repository
+from builder.publish.verdicts import trust_of
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe
 from builder.settings import Settings
+from builder.tools.files import workspace
 from builder.tools.git.arguments import COMMIT
 from builder.tools.git.repositories import Repositories
 from builder.tools.registry.client import Repository
@@ -157,7 +160,9 @@ def _served(status: Status, repository: Repository, settings: Settings) -> Statu
     image = remote_image(repository, status.tag)
     if image is None:
         return status
-    last = last_move(repository, status.tag, image.digest)
+    with workspace(settings.cache_dir) as work:
+        note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
+    last = note.move if note else None
     digests = [each.digest for each in image.platforms.values()] or [image.digest]
     again = of_all([reproduced(referrers(repository, each), each, settings) for each in digests])
     return replace(
@@ -205,7 +210,7 @@ def _commit_of(status: Status, image: RemoteImage) -> str:
 class _Behind:
     """Upstream's newest, how many commits are missing (None: not known), and since which day."""
 
-    target: Target
+    target: NamedCommit
     commits: int | None
     since: str
 

@@ -26,7 +26,7 @@ NAME = re.compile(rb"\w{3,}")
 SECTION = 150
 """Lines below its heading in which a hunk is expected."""
 SPREAD = 8
-"""Lines that may have come between those of one hunk."""
+"""Lines that may have come between the lines of one hunk."""
 LEFT = 0.3
 """The share of a hunk's lines that must be left to locate the hunk."""
 ENOUGH = 0.5
@@ -35,7 +35,7 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The lines of a file, counted from 0, in the place of those of a hunk."""
+    """The lines of a file, counted from 0, in the place of a hunk's lines."""
 
     start: int
     stop: int
@@ -44,7 +44,7 @@ class Place:
 class LineMap:
     """Maps the lines of one version of a file to another, counted from 0.
 
-    ``changes`` are those of ``Scratch.line_changes``: start and number of lines, old and new.
+    ``changes`` come from ``Scratch.line_changes``: start and number of lines, old and new.
     """
 
     def __init__(self, changes: Sequence[tuple[int, int, int, int]]) -> None:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from builder.patches import diff
-from builder.patches.conflicts import Conflict, conflicts_of, doubtful_offsets, lacks_lines
+from builder.patches.conflicts import Conflict, conflicts_of
 from builder.patches.diff import FileDiff
+from builder.patches.doubts import doubles, doubtful_offsets
+from builder.patches.state import State
 from builder.tools.git import links
 from builder.tools.git.repository import SYMLINK
 from builder.tools.git.scratch import Application, NotApplicableError, Scratch
-
-State = Literal[
-    "applies",
-    "offset",
-    "fuzz",
-    "merged",
-    "upstream",
-    "not applicable",
-    "absent",
-    "partly",
-    "conflicts",
-]
-FITS: frozenset[State] = frozenset({"applies", "offset", "fuzz", "merged"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +46,29 @@ def attempt(
         done = scratch.apply(tree, text)
     except NotApplicableError as error:
         return _inexact(scratch, tree, files, str(error), fuzz, three_way, origin)
-    doubtful = doubtful_offsets(scratch, tree, files, done, origin)
-    if doubtful:
-        relaxed = _relaxed(scratch, tree, files, "merged", 0) if three_way else None
-        return relaxed or Attempt("conflicts", tree, conflicts=tuple(doubtful))
+    places = doubtful_offsets(scratch, tree, files, done, origin)
+    if places:
+        relaxed = _relaxed(scratch, tree, files, 0, origin) if three_way else None
+        return relaxed or Attempt(State.DOUBTFUL, tree, conflicts=tuple(places))
+    return _applied(scratch, tree, files, done, State.APPLIES, origin)
+
+
+def _applied(
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    done: Application,
+    state: State,
+    origin: str,
+) -> Attempt:
+    """The result for a diff that git applied; it may still be refused."""
     leaving = _leaving(scratch, tree, files, done)
     if leaving:
-        return Attempt("conflicts", tree, conflicts=tuple(leaving))
-    return Attempt("offset" if done.offsets else "applies", done.tree, done.offsets)
+        return Attempt(State.CONFLICTS, tree, conflicts=tuple(leaving))
+    twice = doubles(scratch, tree, files, done, origin)
+    if twice:
+        return Attempt(State.DOUBTFUL, tree, conflicts=tuple(twice))
+    return Attempt(state, done.tree, done.offsets)
 
 
 def _inexact(
@@ -83,21 +86,21 @@ def _inexact(
     except NotApplicableError:
         pass
     else:
-        return Attempt("upstream", tree)
-    relaxed = _relaxed(scratch, tree, files, "fuzz", fuzz) if fuzz else None
+        return Attempt(State.UPSTREAM, tree)
+    relaxed = _relaxed(scratch, tree, files, fuzz, origin) if fuzz else None
     if relaxed is None and three_way:
-        relaxed = _relaxed(scratch, tree, files, "merged", 0)
+        relaxed = _relaxed(scratch, tree, files, 0, origin)
     if relaxed is not None:
         return relaxed
     conflicts = [found for file in files for found in conflicts_of(scratch, tree, file, origin)]
     if not conflicts:
         conflicts = [Conflict(files[0].path, 0, _reasons(reason))]
-    state = _misfit(scratch, tree, files, conflicts, origin)
-    return Attempt(state, tree, conflicts=tuple(conflicts))
+    absent = is_absent(scratch, tree, targets_of(files))
+    return Attempt(State.ABSENT if absent else State.CONFLICTS, tree, conflicts=tuple(conflicts))
 
 
 def _relaxed(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], state: State, fuzz: int
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], fuzz: int, origin: str
 ) -> Attempt | None:
     """Apply the diff with ``fuzz``, or without it by a three-way merge; None if it does not fit."""
     try:
@@ -107,28 +110,9 @@ def _relaxed(
     if not fuzz and not done.merged:
         return None  # git lacks the files that the diff was made for, and applied it exactly
     if done.tree == tree:
-        return Attempt("upstream", tree)
-    leaving = _leaving(scratch, tree, files, done)
-    if leaving:
-        return Attempt("conflicts", tree, conflicts=tuple(leaving))
-    return Attempt(state, done.tree, done.offsets)
-
-
-def _misfit(
-    scratch: Scratch,
-    tree: str,
-    files: Sequence[FileDiff],
-    conflicts: Sequence[Conflict],
-    origin: str,
-) -> State:
-    """Why a diff does not fit: no such files, no such lines, or only some hunks fit."""
-    if is_absent(scratch, tree, targets_of(files)):
-        return "absent"
-    if all(lacks_lines(scratch, tree, file, conflicts, origin) for file in files):
-        return "not applicable"
-    whole = any(conflict.hunk == 0 for conflict in conflicts)
-    hunks = sum(len(file.hunks) for file in files)
-    return "partly" if not whole and len(conflicts) < hunks else "conflicts"
+        return Attempt(State.UPSTREAM, tree)
+    state = State.FUZZ if fuzz else State.MERGED
+    return _applied(scratch, tree, files, done, state, origin)
 
 
 def targets_of(files: Sequence[FileDiff]) -> list[str]:

@@ -7,18 +7,22 @@ Twin functions have equal blocks, so that a block is identified by its lines and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from builder.patches.alignment import LineMap, trivial, words
 from builder.patches.diff import ChangedLines, FileDiff
 
 AROUND = 3
 """Lines on each side of a block that identify its place, as many as a diff shows."""
+DISTINCTIVE = 3
+"""The fewest telling lines that identify a change, so that they can be found or missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block(ChangedLines):
     """Adjacent lines that a diff removes and adds, without white space.
+
+    One that changes only white space keeps it.
 
     ``start`` is the line of the old file, from 0; ``preimage`` is the blob of that file.
     """
@@ -34,6 +38,16 @@ class Block(ChangedLines):
         """The line of the old file after it."""
         return self.start + len(self.removed)
 
+    @property
+    def fresh(self) -> list[bytes]:
+        """The lines that it adds and does not remove, without blank ones and brackets."""
+        return [line for line in self.added if line not in self.removed and not trivial(line)]
+
+    @property
+    def blank(self) -> bool:
+        """Whether it changes only white space."""
+        return without_blanks(b"".join(self.removed)) == without_blanks(b"".join(self.added))
+
     def equals(self, other: Block) -> bool:
         """Whether another block changes the same lines of the same file."""
         return (self.path, self.lines) == (other.path, other.lines)
@@ -41,12 +55,16 @@ class Block(ChangedLines):
     def reversed(self) -> Block:
         """Its revert.  The place is still that in the old file."""
         lines = [b"-" + line for line in self.added] + [b"+" + line for line in self.removed]
-        return Block(tuple(lines), self.path, self.start, self.above, self.below, self.preimage)
+        return replace(self, lines=tuple(lines))
 
 
 def blocks_of(files: Iterable[FileDiff]) -> list[Block]:
-    """The blocks of a diff, in order."""
-    return [block for file in files for block in _blocks(file)]
+    """The blocks of a diff, in order, without those that change only white space.
+
+    All of them if there are no others.
+    """
+    found = [block for file in files for block in _blocks(file)]
+    return [block for block in found if not block.blank] or found
 
 
 def _blocks(file: FileDiff) -> list[Block]:
@@ -58,13 +76,13 @@ def _blocks(file: FileDiff) -> list[Block]:
         for line in (*hunk.lines, b" "):
             if line[:1] in {b"+", b"-"}:
                 start = at if not lines else start
-                lines.append(line[:1] + without_blanks(line[1:]))
+                lines.append(line)
             elif lines:
                 above, below = before[max(start - AROUND, 0) : start], before[at : at + AROUND]
                 first = max(hunk.start - 1, 0) + start
-                found.append(
-                    Block(tuple(lines), file.path, first, (*above,), (*below,), file.preimage)
-                )
+                block = Block(tuple(lines), file.path, first, (*above,), (*below,), file.preimage)
+                bare = tuple(line[:1] + without_blanks(line[1:]) for line in lines)
+                found.append(block if block.blank else replace(block, lines=bare))
                 lines = []
             at += line[:1] != b"+"
     return found
@@ -102,18 +120,3 @@ def same_place(
     sides = ((wanted.above, found.above), (wanted.below, found.below))
     shared = {line for ours, theirs in sides for line in set(ours) & set(theirs)} & once
     return any(all(text.count(line) == 1 for text in texts) for line in shared)
-
-
-def is_unapplied(block: Block, part: Sequence[bytes], around: int) -> bool:
-    """Whether the lines at the place of a block are its old ones, not those that it adds.
-
-    ``around`` is the number of lines of that place that surround the block.
-    """
-    there = [without_blanks(line) for line in part]
-    fresh = [line for line in block.added if line not in block.removed and not trivial(line)]
-    if any(line in there for line in fresh):
-        return False
-    if not block.removed:
-        return len(there) <= around
-    count = len(block.removed)
-    return any(there[at : at + count] == block.removed for at in range(len(there) - count + 1))

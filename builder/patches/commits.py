@@ -1,28 +1,33 @@
-"""The commits of a target since the merge base with the commit that a patch was made for.
-
-Only commits that touch the files of the patch are read; blobs are fetched when they are read.
-"""
+"""The commits of a target that touch the files of a patch; their blobs are fetched when read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
 
 from builder.patches import diff
-from builder.patches.blocks import Block, blocks_of, without_blanks
-from builder.patches.conflicts import changing
+from builder.patches.blocks import Block, blocks_of
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import GITLINK
 
 MOST_COMMITS = 5
-MOST_VERSIONS = 300
+MOST_VERSIONS = 1000
 """The newest commits that touch the files of a patch, whose changes are read."""
 MOST_FILES = 200
 """Files of one commit that are searched for lines that it removed elsewhere."""
 NAMED = "%h %cs %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit, its first parent (empty if it has none), message, and the blobs that it changed."""
+
+    name: str
+    parent: str
+    message: str
+    blobs: tuple[str, ...]
 
 
 class CommitsSince:
@@ -39,6 +44,7 @@ class CommitsSince:
         self._until = until
         self._pin = pin
         self._shared: dict[str, str | None] = {}
+        self._listed: dict[tuple[str, ...], list[Commit]] = {}
         self._known_changes: dict[tuple[str, ...], list[Block]] = {}
         repositories.walk(url, *filter(None, (pin, until)))
 
@@ -58,30 +64,52 @@ class CommitsSince:
             self._shared[origin] = bases[0] if bases else None
         return self._shared[origin]
 
-    def _log(self, *arguments: str) -> str:
-        """``git log`` of the target since a commit: options, that commit, "--", paths."""
-        at = arguments.index("--")
-        options, since, paths = arguments[: at - 1], arguments[at - 1], arguments[at:]
-        return self._scratch.text(
-            "log", "--no-renames", *options, self._until, *self._without(since), *paths
+    def _commits(self, since: str, paths: Sequence[str], *options: str) -> list[Commit]:
+        """The commits of the target since another one that touch some files, oldest first.
+
+        ``--full-history`` keeps commits of merged branches whose changes a merge has dropped.
+        """
+        key = (since, *options, *paths)
+        if key not in self._listed:
+            most = f"--max-count={MOST_VERSIONS}"
+            span = (self._until, *self._without(since))
+            found = self._log("--topo-order", most, *(options or ONE_BY_ONE), *span, paths=paths)
+            self._listed[key] = found[::-1]
+        return self._listed[key]
+
+    def _merged(self, commit: str, paths: Sequence[str]) -> Commit:
+        """A commit with the changes to its first parent."""
+        (found,) = self._log("-1", "--full-history", "--sparse", MERGED, commit, paths=paths)
+        return found
+
+    def _log(self, *arguments: str, paths: Sequence[str]) -> list[Commit]:
+        listing = self._scratch.text(
+            *("log", "--no-renames", "--raw", "--no-abbrev", "--format=%x00%H%x01%P%x01%B%x01"),
+            *(*arguments, "--", *paths),
         )
+        return [_commit(row) for row in listing.split("\0")[1:]]
+
+    def _since(self, piece: Piece, paths: Sequence[str], *options: str) -> list[Commit]:
+        """The commits since the merge base with the commit that a patch was made for.
+
+        All commits if that is the target itself, or unknown.
+        """
+        since = self.merge_base(piece) or ""
+        return self._commits("" if since == self._until else since, paths, *options)
 
     def _without(self, *commits: str) -> list[str]:
         return [f"^{commit}" for commit in dict.fromkeys(commits) if commit]
 
-    def _changes(
-        self, commits: Sequence[str], paths: Sequence[str], url: str
-    ) -> dict[str, list[Block]]:
-        """The blocks that each of these commits of a repository changes in some files."""
+    def _changes(self, commits: Sequence[Commit], paths: Sequence[str]) -> dict[str, list[Block]]:
+        """The blocks that each of these commits changes in some files."""
         known = self._known_changes
-        unread = [commit for commit in commits if (commit, *paths) not in known]
+        unread = [each for each in commits if (each.name, *paths) not in known]
         if unread:
-            self._repositories.contents(url, self._scratch.blobs_of(unread, paths))
-            texts = self._scratch.diffs_of(unread, paths)
-            known |= {
-                (commit, *paths): blocks_of(_parsed(texts.get(commit, b""))) for commit in unread
-            }
-        return {commit: known[commit, *paths] for commit in commits}
+            self._repositories.contents(self._url, [blob for each in unread for blob in each.blobs])
+            texts = self._scratch.diffs_of([(each.name, each.parent) for each in unread], paths)
+            for each in unread:
+                known[each.name, *paths] = blocks_of(parsed(texts.get(each.name, b"")))
+        return {each.name: known[each.name, *paths] for each in commits}
 
     def _lines(self, blob: str) -> list[bytes]:
         return diff.lines_of(self._scratch.read(blob))
@@ -94,15 +122,7 @@ class CommitsSince:
         self._repositories.contents(self._url, [item.object])
         return item.object
 
-    def _recent(self, path: str, since: str) -> list[str]:
-        """The commits at which to stop: ``since``, and where a file has too many versions."""
-        commits = self._scratch.text(
-            *("rev-list", "--full-history", "--max-count=1", f"--skip={MOST_VERSIONS}"),
-            *(self._until, *self._without(since), "--", path),
-        )
-        return [since, *commits.split()]
-
-    # Removed and renamed files, and submodules
+    # Removed and renamed files
 
     def removers(self, path: str, piece: Piece) -> list[str]:
         """The commit that removed a file, unless it was added again."""
@@ -135,24 +155,9 @@ class CommitsSince:
             found.append(file)
         return found, names
 
-    def submodules(self, files: Sequence[FileDiff]) -> list[str]:
-        """The submodules that contain files of a diff; their own histories are not read."""
-        parents = {str(up) for path in paths_of(files) for up in PurePosixPath(path).parents}
-        parents.discard(".")
-        items = self._scratch.items(self._until, *sorted(parents)) if parents else ()
-        return [item.path for item in items if item.mode == GITLINK and item.path in parents]
-
-    def moved(self, submodules: Sequence[str], piece: Piece) -> list[str]:
-        """The commits, newest first, that moved these submodules to other commits."""
-        since = self.merge_base(piece) or ""
-        return self._scratch.text(
-            *("log", f"--max-count={MOST_COMMITS}", "--no-merges", f"--format={NAMED}"),
-            *(self._until, *self._without(since), "--", *submodules),
-        ).splitlines()
-
     def _renamed_by(self, commit: str, path: str) -> str:
         """The new name of a file that a commit renamed; empty if it only removed it."""
-        blobs = self._scratch.blobs_of([commit], [])
+        blobs = self._scratch.blobs_of(commit)
         alike = len(blobs) <= 2 * MOST_FILES  # else only renames of unchanged files
         self._repositories.contents(self._url, blobs if alike else [])
         listing = self._scratch.run(
@@ -163,80 +168,18 @@ class CommitsSince:
         pairs = zip(fields[1::3], fields[2::3], strict=False)
         return next((new for old, new in pairs if old == path), "")
 
-    def removed_lines(
-        self, piece: Piece, files: Sequence[FileDiff], pin_tree: str
-    ) -> tuple[str, tuple[str, ...]] | None:
-        """Whether the target once had the lines that a diff changes: their path now, and commits.
 
-        The path is empty if no file has them; the commits removed or moved them.  None if the
-        target never had them, as far as is known.  ``pin_tree`` is the pin's, with submodules.
-        """
-        since = self.merge_base(piece) or self._first_with(files)
-        names: dict[str, None] = {}
-        moved = ""
-        for file in files:
-            before = self._content(since, file.old) if since and file.old else None
-            if before is None and since == self._pin and pin_tree:
-                before = self._scratch.file(pin_tree, file.old or "")
-            if not had_lines(file, before):
-                return None
-            wanted = {without_blanks(line) for line in changing(file)}
-            for commit in self._removing_commits(file.old or "", wanted, since or ""):
-                names[self.name(commit)] = None
-                moved = moved or self._elsewhere(commit, file.old or "", wanted)
-        return moved, tuple(names)
-
-    def _first_with(self, files: Sequence[FileDiff]) -> str | None:
-        """The newest commit with the old blob of a file of a diff."""
-        file = next((each for each in files if each.preimage and each.old), None)
-        if file is None or file.old is None:
-            return None
-        listing = self._scratch.text(
-            *("log", "--full-history", "--no-renames", "--raw", "--abbrev=40", "--format=%H"),
-            *(self._until, "--", file.old),
-        )
-        commit = ""
-        for line in listing.splitlines():
-            if not line.startswith(":"):
-                commit = line or commit
-            elif line.split()[3].startswith(file.preimage):
-                return commit
-        return None
-
-    def _content(self, commit: str, path: str) -> bytes | None:
-        blob = self._blob(commit, path)
-        return self._scratch.read(blob) if blob else None
-
-    def _removing_commits(self, path: str, wanted: set[bytes], since: str) -> list[str]:
-        """The commits, newest first, that removed one of these lines from a file."""
-        stops = self._without(*self._recent(path, since))
-        span = (self._until, *stops)
-        commits = self._scratch.text("rev-list", "--no-merges", *span, "--", path).split()
-        return [
-            commit
-            for commit, blocks in self._changes(commits, [path], self._url).items()
-            if any(line in wanted for block in blocks for line in block.removed)
-        ][:MOST_COMMITS]
-
-    def _elsewhere(self, commit: str, path: str, wanted: set[bytes]) -> str:
-        """Another file to which a commit moved these lines; empty if there is none."""
-        touched = self._scratch.text(
-            *("diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-only", "--root", commit)
-        ).splitlines()
-        others = [each for each in touched if each != path]
-        if not 0 < len(others) <= MOST_FILES:
-            return ""
-        blocks = self._changes([commit], others, self._url).get(commit, [])
-        for other in others:
-            if wanted <= {line for block in blocks if block.path == other for line in block.added}:
-                return other
-        return ""
+ONE_BY_ONE = ("--full-history", "--no-merges")
+MERGED = "--diff-merges=first-parent"
+MERGES = ("--first-parent", "--merges", MERGED)
 
 
-def had_lines(file: FileDiff, content: bytes | None) -> bool:
-    """Whether the contents of a file have the lines that a diff changes."""
-    there = {line.strip() for line in diff.lines_of(content or b"")}
-    return {line.strip() for line in changing(file)} <= there
+def _commit(row: str) -> Commit:
+    name, parents, message, changes = row.split("\x01", 3)
+    fields = [line.split(" ") for line in changes.splitlines() if line.startswith(":")]
+    links = [field for field in fields if GITLINK not in {field[0][1:], field[1]}]
+    blobs = tuple(blob for field in links for blob in field[2:4])
+    return Commit(name, parents.partition(" ")[0], message, blobs)
 
 
 def paths_of(files: Iterable[FileDiff]) -> list[str]:
@@ -244,8 +187,9 @@ def paths_of(files: Iterable[FileDiff]) -> list[str]:
     return sorted({path for file in files for path in file.paths})
 
 
-def _parsed(text: bytes) -> list[FileDiff]:
+def parsed(text: bytes) -> list[FileDiff]:
+    """The files of a diff; none if it is one of modes or of a submodule only."""
     try:
         return diff.parse(text)
     except NotADiffError:
-        return []  # a change of modes or of a submodule
+        return []

@@ -1,4 +1,4 @@
-"""Hunks that do not fit a file, or fit in a doubtful place: where they belong, and what differs."""
+"""Hunks that do not fit a file: where they belong, and what differs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from builder.patches import diff
-from builder.patches.alignment import LEFT, LineMap, Place, likeliest, resemblance, trivial, words
+from builder.patches.alignment import LEFT, LineMap, Place, likeliest, resemblance
 from builder.patches.diff import FileDiff, Hunk
-from builder.tools.git.scratch import Application, Scratch
+from builder.tools.git.scratch import Scratch
 
 MOST_SHOWN = 20
 """Lines of one side of a conflict that are shown."""
-MOST_PLACES = 8
-"""Places of a hunk that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ def _text(line: bytes) -> str:
     return line.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
-def _lines(scratch: Scratch, tree: str, path: str | None) -> list[bytes] | None:
+def file_lines(scratch: Scratch, tree: str, path: str | None) -> list[bytes] | None:
+    """The lines of a file of a tree, None if there is none."""
     content = scratch.file(tree, path) if path else None
     return None if content is None else diff.lines_of(content)
 
@@ -56,63 +55,40 @@ def places(wanted: Sequence[bytes], lines: Sequence[bytes]) -> list[int]:
     return [at for at in range(len(lines) - count + 1) if lines[at : at + count] == wanted]
 
 
-def doubtful_offsets(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application, origin: str
-) -> list[Conflict]:
-    """Hunks that git applied in a place where they may not belong.
-
-    Their lines occur more than once, or the lines that they were made for have changed, and git
-    found a copy of those.
-    """
-    by_path = {file.path: file for file in files}
-    found = []
-    for path, number, moved in done.offsets:
-        file = by_path.get(path)
-        lines = _lines(scratch, tree, file.old) if file else None
-        if file is None or lines is None or number > len(file.hunks):
-            continue
-        hunk = file.hunks[number - 1]
-        stands = [str(place + 1) for place in places(hunk.before, lines)]
-        at = _followed(hunk, _original(scratch, tree, file, origin), least=0.0)
-        meant = f"; the original ones are at line {at.start + 1}" if at else ""
-        if len(stands) > 1:
-            at_lines = ", ".join(stands[:MOST_PLACES])
-            why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
-            found.append(Conflict(path, number, why, at=at))
-        elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
-            why = f"its lines occur at line {hunk.start + moved}{meant}, and have changed"
-            found.append(Conflict(path, number, why, at=at))
-    return found
-
-
 def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> list[Conflict]:
     """The hunks of one file of a diff that do not fit a tree."""
-    lines = _lines(scratch, tree, file.old)
+    lines = file_lines(scratch, tree, file.old)
     if file.old is None:
-        there = _lines(scratch, tree, file.new) is not None
+        there = file_lines(scratch, tree, file.new) is not None
         return [Conflict(file.path, 0, "exists already, with other contents")] if there else []
     if lines is None:
         return [Conflict(file.old, 0, "does not exist")]
     if file.binary:
         return [Conflict(file.path, 0, "is another binary file than the patch was made for")]
-    original = _original(scratch, tree, file, origin)
+    before = original_of(scratch, tree, file, origin)
     found = []
     for number, hunk in enumerate(file.hunks, 1):
         if not places(hunk.before, lines):
-            at = _place(hunk, lines, original)
+            at = _place(hunk, lines, before)
             found.append(_mismatch(file.path, number, hunk, lines, at))
     return found
 
 
-def _original(
-    scratch: Scratch, tree: str, file: FileDiff, origin: str
-) -> tuple[list[bytes], LineMap] | None:
-    """The file that a diff was made for, if known, and how it became the file of a tree."""
-    now = scratch.entry(tree, file.old or "")
+def original_blob(scratch: Scratch, file: FileDiff, origin: str) -> str | None:
+    """The blob that a diff was made for, if known: by its name, or from the tree ``origin``."""
     blob = scratch.blob_named(file.preimage) if file.preimage else None
     if blob is None and origin:
         item = scratch.entry(origin, file.old or "")
         blob = item.object if item else None
+    return blob
+
+
+def original_of(
+    scratch: Scratch, tree: str, file: FileDiff, origin: str
+) -> tuple[list[bytes], LineMap] | None:
+    """The file that a diff was made for, if known, and how it became the file of a tree."""
+    now = scratch.entry(tree, file.old or "")
+    blob = original_blob(scratch, file, origin)
     if now is None or blob is None:
         return None
     return diff.lines_of(scratch.read(blob)), LineMap(scratch.line_changes(blob, now.object))
@@ -122,9 +98,9 @@ def _place(
     hunk: Hunk, lines: list[bytes], original: tuple[list[bytes], LineMap] | None
 ) -> Place | None:
     """Where a hunk belongs: followed from the original file, else where lines are alike."""
-    followed, alike = _followed(hunk, original), likeliest(hunk, lines)
-    if original is None or followed is not None:
-        return followed or alike
+    near, alike = followed(hunk, original), likeliest(hunk, lines)
+    if original is None or near is not None:
+        return near or alike
     before, where = original
     start = _start(hunk, before)
     if start is None:
@@ -140,7 +116,7 @@ def _start(hunk: Hunk, before: list[bytes]) -> int | None:
     return min(starts, key=lambda at: abs(at - hunk.start + 1), default=None)
 
 
-def _followed(
+def followed(
     hunk: Hunk, original: tuple[list[bytes], LineMap] | None, least: float = LEFT
 ) -> Place | None:
     """Where the lines of a hunk are now, if more than ``least`` of them (0 to 1) are left."""
@@ -189,52 +165,3 @@ def _differing(
 
 def _only_ends(expected: Sequence[bytes], actual: Sequence[bytes]) -> bool:
     return [line.rstrip(b"\r\n") for line in expected] == [line.rstrip(b"\r\n") for line in actual]
-
-
-def changing(file: FileDiff) -> list[bytes]:
-    """The lines that a diff removes; if there are none, or only trivial ones, those around."""
-    removed = [line for hunk in file.hunks for line in hunk.removed]
-    around = [line for hunk in file.hunks for line in hunk.before]
-    telling = [line for line in removed if not trivial(line)]
-    return telling or [line for line in removed or around if words([line])]
-
-
-def lacks_lines(
-    scratch: Scratch, tree: str, file: FileDiff, conflicts: Sequence[Conflict], origin: str
-) -> bool:
-    """Whether a tree has no line that a diff changes, and none that one of them became."""
-    lines = _lines(scratch, tree, file.old)
-    if file.old is None:
-        return False
-    wanted = changing(file)
-    if lines is None or not wanted:
-        return lines is None
-    there = {line.strip() for line in lines}
-    if any(line.strip() in there for line in wanted):
-        return False
-    instead = _instead(file, wanted, lines, _original(scratch, tree, file, origin))
-    if instead is None:
-        shown = [each.found for each in conflicts if each.path == file.path]
-        instead = [line.encode() for found in shown for line in found]
-    return not words(wanted) & words(instead)
-
-
-def _instead(
-    file: FileDiff,
-    wanted: Sequence[bytes],
-    lines: Sequence[bytes],
-    original: tuple[list[bytes], LineMap] | None,
-) -> list[bytes] | None:
-    """The lines that replaced those that a diff changes; None if that is unknown."""
-    if original is None:
-        return None
-    before, where = original
-    found: list[bytes] = []
-    for hunk in file.hunks:
-        start = _start(hunk, before)
-        if start is None:
-            return None
-        for old in range(start, start + len(hunk.before)):
-            if before[old] in wanted and where.line(old) is None:
-                found += [lines[new] for new in where.instead(old)]
-    return found

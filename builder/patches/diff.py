@@ -1,6 +1,6 @@
 """Diffs as data: which files they touch, hunk by hunk.  No I/O, nothing is applied here.
 
-The format is that of git-diff(1), "Generating patch text with -p", and the unified format of
+The format is described by git-diff(1), "Generating patch text with -p", and the unified one of
 diff(1) without git's headers.  git applies diffs; this module decides which ones it gets.
 """
 

@@ -1,37 +1,37 @@
 """Whether the history of a target contains a patch, and which commits changed its lines.
 
-Ancestry comes first, which needs no contents of files; then commits with the same change, such as
-squash merges and cherry-picks; then the lines themselves.  Only commits since the merge base that
-touch the files of the patch are read.
+Ancestry decides first; then commits with the same blocks, one by one, merged or combined, as in
+git-patch-id(1); then reverts, which have the blocks reversed or say so.  Only commits since the
+merge base that touch the files of the patch are read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from builder.patches import diff as diffs
 from builder.patches.alignment import LineMap, trivial
-from builder.patches.blocks import Block, blocks_of, is_distinctive, is_unapplied, same_place
-from builder.patches.commits import MOST_COMMITS, MOST_VERSIONS, NAMED, CommitsSince, paths_of
-from builder.patches.conflicts import Conflict, places
+from builder.patches.blocks import (
+    DISTINCTIVE,
+    Block,
+    blocks_of,
+    is_distinctive,
+    same_place,
+    without_blanks,
+)
+from builder.patches.commits import (
+    MERGES,
+    MOST_COMMITS,
+    Commit,
+    CommitsSince,
+    parsed,
+    paths_of,
+)
+from builder.patches.conflicts import Conflict
 from builder.patches.diff import FileDiff
 from builder.patches.ranges import Piece
-
-MOST_STEPS = 20
-"""Commits of a pull request that are searched for one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Touch:
-    """A commit that changed some lines: its name for display, the removed and the added lines."""
-
-    commit: str
-    name: str
-    removed: frozenset[str]
-    added: frozenset[str]
 
 
 class History(CommitsSince):
@@ -39,80 +39,79 @@ class History(CommitsSince):
 
     # Whether the target contains the patch
 
-    def introduced_by(
-        self, piece: Piece, files: Sequence[FileDiff], *, thorough: bool
-    ) -> str | None:
-        """The commit that introduced a patch to the target; None if none was found.
-
-        Unless ``thorough``, only commits that refer to the patch are compared with it: by its
-        number, its subject, or its author and time.
-        """
-        if piece.head and self._has(piece.head):
-            return self._scratch.merge_of(piece.head, self._until) or piece.head
-        since = self.merge_base(piece)
-        if since is None or since == self._until:
+    def contains(self, piece: Piece) -> str | None:
+        """The commit that merged the commits of a patch; None if the target lacks them."""
+        if not piece.head or self._scratch.missing([piece.head]):
             return None
-        whole = blocks_of(files)
-        if not is_distinctive(whole):
+        if not self._scratch.is_ancestor(piece.head, self._until):
             return None
-        candidates = self._candidates(piece, files, since, thorough=thorough)
-        theirs = self._changes(candidates, paths_of(files), self._url)
-        steps = self._steps(piece, files) or [whole]
-        for wanted in ([whole], steps):
-            by = [self._first(candidates, theirs, step) for step in wanted]
-            if all(by):
-                return max((each for each in by if each), key=candidates.index)
-        return None
+        return self._merge_of(piece.head)
 
-    def _has(self, commit: str) -> bool:
-        known = not self._scratch.missing([commit])
-        return known and self._scratch.is_ancestor(commit, self._until)
+    def _merge_of(self, commit: str) -> str:
+        return self._scratch.merge_of(commit, self._until) or commit
 
-    def _candidates(
-        self, piece: Piece, files: Sequence[FileDiff], since: str, *, thorough: bool
-    ) -> list[str]:
-        """Commits that may contain the same change, oldest first."""
-        listing = self._log(
-            *("--reverse", "--no-merges", "--format=%x00%H%x01%an%at%x01%s%x01%B", since, "--"),
-            *paths_of(files),
-        )
-        rows = [row.split("\x01") for row in listing.split("\0")[1:]]
-        if thorough:
-            return [row[0] for row in rows[:MOST_VERSIONS]]
-        hints = self._hints(piece)
-        return [
-            commit
-            for commit, author, subject, message in rows
-            if not hints.isdisjoint({author, subject, *re.findall(r"#\d+|[0-9a-f]{40}", message)})
-        ][:MOST_VERSIONS]
-
-    def _hints(self, piece: Piece) -> set[str]:
-        hints = {f"#{piece.pull}"} if piece.pull else set()
-        if piece.head:
-            listing = self._scratch.text(
-                "log", "--format=%H%x01%an%at%x01%s", f"{piece.base}..{piece.head}"
-            )
-            hints |= {part for line in listing.splitlines() for part in line.split("\x01")}
-        return hints
-
-    def _steps(self, piece: Piece, files: Sequence[FileDiff]) -> list[list[Block]]:
-        """The blocks of each commit of a pull request, for a target with the rebased commits."""
-        if not piece.pull:
-            return []
-        span = f"{piece.base}..{piece.head}"
-        commits = self._scratch.text("rev-list", "--reverse", "--no-merges", span).split()
-        if not 1 < len(commits) <= MOST_STEPS:
-            return []
-        found = self._changes(commits, paths_of(files), piece.url)
-        return [blocks for blocks in found.values() if blocks]
+    def introduced_by(self, piece: Piece, files: Sequence[FileDiff]) -> str | None:
+        """The commit that introduced a patch to the target; None if none was found."""
+        by = self.contains(piece)
+        wanted = blocks_of(files)
+        if by or not is_distinctive(wanted):
+            return by
+        paths = paths_of(files)
+        commits = self._since(piece, paths)
+        changes = self._changes(commits, paths)
+        by = self._first(commits, changes, wanted)
+        if by is None:
+            merges = self._since(piece, paths, *MERGES)
+            by = self._first(merges, self._changes(merges, paths), wanted)
+        by = by or self._combined(commits, changes, wanted, paths)
+        return self._merge_of(by) if by else None
 
     def _first(
-        self, commits: Sequence[str], changes: dict[str, list[Block]], wanted: Sequence[Block]
+        self, commits: Sequence[Commit], changes: Mapping[str, list[Block]], wanted: Sequence[Block]
     ) -> str | None:
-        """The first commit that makes all wanted changes, in their place."""
-        return next((each for each in commits if self._does(changes.get(each, []), wanted)), None)
+        """The first commit with all wanted blocks, in their place, else the last of several.
+
+        Of several, none counts whose own block was reverted: upstream has only a part then.
+        """
+        for commit in commits:
+            if self._does(changes[commit.name], wanted):
+                return commit.name
+        last = -1
+        for block in wanted:
+            by = (n for n, each in enumerate(commits) if self._does(changes[each.name], [block]))
+            kept = (
+                n for n in by if self._reverted_by(commits[n], {commits[n].name}, [block]) is None
+            )
+            at = next(kept, None)
+            if at is None:
+                return None
+            last = max(last, at)
+        return commits[last].name
+
+    def _combined(
+        self,
+        commits: Sequence[Commit],
+        changes: Mapping[str, list[Block]],
+        wanted: Sequence[Block],
+        paths: Sequence[str],
+    ) -> str | None:
+        """The last of several commits that have all wanted blocks together.
+
+        The lines that only one commit changes in this way tell the first and the last.
+        """
+        lines = Counter(line for each in commits for line in {*_signed(changes[each.name])})
+        telling = {line for line in _signed(wanted) if lines[line] == 1}
+        of = [each for each in commits if not telling.isdisjoint(_signed(changes[each.name]))]
+        if len(of) < 2 or not of[0].parent:
+            return None
+        if not self._scratch.is_ancestor(of[0].name, of[-1].name):
+            return None
+        text = self._scratch.diffs_of([(of[-1].name, of[0].parent)], paths)
+        blocks = blocks_of(parsed(text.get(of[-1].name, b"")))
+        return of[-1].name if self._does(blocks, wanted) else None
 
     def _does(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
+        """Whether a commit makes all wanted changes, in their place."""
         left = list(blocks)
         for block in wanted:
             equal = (each for each in left if each.equals(block))
@@ -123,6 +122,8 @@ class History(CommitsSince):
         return True
 
     def _at_one_place(self, wanted: Block, found: Block) -> bool:
+        if wanted.preimage == found.preimage and wanted.start == found.start:
+            return True
         after = self._scratch.blob_named(found.preimage)
         if after is None:
             return not found.preimage.strip("0")  # a new file has only one place
@@ -135,127 +136,175 @@ class History(CommitsSince):
             LineMap(self._scratch.line_changes(before, after)) if before else None,
         )
 
-    def reverted_by(self, by: str, piece: Piece, files: Sequence[FileDiff]) -> str | None:
-        """The commit that reverted a change after ``by`` introduced it; None if it is in effect.
-
-        Reverts of reverts restore it: the last one counts.
-        """
-        listing = self._log(
-            *("--reverse", "--topo-order", "--no-merges", "--format=%x00%H%x01%B", by, "--"),
-            *paths_of(files),
-        )
-        rows = [row.split("\x01") for row in listing.split("\0")[1:]]
-        changes = self._changes(
-            [row[0] for row in rows[:MOST_VERSIONS]], paths_of(files), self._url
-        )
-        forth = blocks_of(files)
-        back = [block.reversed() for block in forth]
-        introduced, reverted, last = {by, piece.head}, set[str](), None
-        for commit, message in rows:
-            named, wanted = (reverted, forth) if last else (introduced, back)
-            if _reverts(message, named) or (wanted and self._does(changes.get(commit, []), wanted)):
-                (introduced if last else reverted).add(commit)
-                last = None if last else commit
-        return self.name(last) if last else None
-
     def why_missing(
-        self, by: str, piece: Piece, files: Sequence[FileDiff], tree: str
+        self,
+        by: str,
+        piece: Piece,
+        ways: Sequence[Sequence[FileDiff]],
+        tree: str,
+        *,
+        fits: bool,
     ) -> str | None:
         """Why ``tree``, the target's, lacks a change that ``by`` introduced; None if it has it.
 
-        A revert removes it, or an older version of the file; a merge that keeps the other side
-        (``-s ours``) never has it.
+        A revert removes it, an older version of the file, or later work; a merge that keeps the
+        other side (``-s ours``) never has it.  ``ways`` are the diff with the names of its files,
+        then with today's names if those differ; ``fits`` says whether it applies to ``tree``.
         """
-        back = self.reverted_by(by, piece, files)
-        if back is not None:
-            return f"upstream introduced it with {self.name(by)}, and reverted it with {back}"
-        if any(self._lost(block, by, tree) for block in blocks_of(files)):
+        wholes = [self._merged(by, paths_of(files)) for files in ways]
+        for files, whole in zip(ways, wholes, strict=True):
+            back = self._reverted_by(whole, {by, piece.head}, blocks_of(files))
+            if back is not None:
+                return f"upstream introduced it with {self.name(by)}, and reverted it with {back}"
+        ours = not any(whole.blobs for whole in wholes) and any(
+            self._blob(by, path) for files in ways for path in paths_of(files)
+        )  # a merge that keeps its first parent's files, which may have the change
+        few = DISTINCTIVE if self.contains(piece) and not (fits or ours) else 0
+        if self._is_lost(piece, ways[-1], [by] if ours else [by, tree], few):
             return f"upstream introduced it with {self.name(by)}, but the tree lacks its lines"
         return None
 
-    def _lost(self, block: Block, by: str, tree: str) -> bool:
-        """Whether the old lines of a block are at its place, in ``by`` or since."""
-        start, stop, added = block.start, block.stop, 0
-        versions = (block.preimage, self._blob(by, block.path), self._blob(tree, block.path))
-        blobs = [self._scratch.blob_named(name) if name.strip("0") else None for name in versions]
-        for old, new in pairwise(blobs):
-            if old is None or new is None:
-                return False
+    def _reverted_by(
+        self, whole: Commit, names: Iterable[str], blocks: Sequence[Block]
+    ) -> str | None:
+        """The commit that reverted blocks after ``whole`` introduced them; None: they are there.
+
+        ``names`` are the commits of which a message may say that it reverts them.  Reverts of
+        reverts restore the blocks: the last one counts.
+        """
+        by, paths = whole.name, sorted({block.path for block in blocks})
+        commits = self._commits(by, paths)
+        changes = self._changes([*commits, whole], paths)
+        # What was merged together may be reverted together.
+        forth = [[b for b in each if not b.blank] for each in (blocks, changes[by])]
+        back = [[block.reversed() for block in blocks] for blocks in forth]
+        introduced, reverted, last = {*names}, set[str](), None
+        for commit in commits:
+            named, wanted = (reverted, forth) if last else (introduced, back)
+            inverse = any(self._equal(changes[commit.name], each) for each in wanted if each)
+            if _reverts(commit.message, named) or inverse:
+                (introduced if last else reverted).add(commit.name)
+                last = None if last else commit.name
+        return self.name(last) if last else None
+
+    def _equal(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
+        """Whether a commit makes exactly the wanted changes: one with more is later work."""
+        return len(blocks) == len(wanted) and self._does(blocks, wanted)
+
+    def _is_lost(
+        self, piece: Piece, files: Sequence[FileDiff], trees: Sequence[str], few: int
+    ) -> bool:
+        """Whether the last tree has most of a change nowhere in its files, and nothing instead.
+
+        The first tree belongs to the commit with the change: if it lacks the lines, it never had
+        them.  What later work rewrites or moves is there; so is what it removes, if that is fewer
+        than ``few`` telling lines, and what its own branch removed before it was merged.
+        """
+        blocks = [block for block in blocks_of(files) if not block.blank]
+        before = {block.path: self._original(block, piece) for block in blocks}
+        old = {path: self._bare_lines(blob) for path, blob in before.items()}
+        now = {path: self._bare(trees[-1], path) for path in before}
+        removed = {(block.path, line) for block in blocks for line in block.removed}
+        added = {(block.path, line) for block in blocks for line in block.fresh} - removed
+        own = {(path, line) for path, line in added if line not in old[path]}
+        if 2 * sum(line in now[path] for path, line in own) >= len(own) > 0:
+            return False
+        if own and len(trees) == 1:
+            return True
+        by = {path: self._bare(trees[0], path) for path in before}
+        if len(own) < few or 2 * sum(line in by[path] for path, line in own) < len(own):
+            blocks = [block for block in blocks if block.removed]
+        back = [each for each in blocks if self._is_back(each, before[each.path], trees)]
+        return 2 * sum(len(each.lines) for each in back) > sum(len(each.lines) for each in blocks)
+
+    def _is_back(self, block: Block, before: str, trees: Sequence[str]) -> bool:
+        """Whether the place of a block is in the last tree as in the blob that it was made for.
+
+        A new file has no place: nothing of it is there.
+        """
+        blobs = [self._blob(tree, block.path) for tree in trees]
+        if not before or not blobs[-1]:
+            return True
+        start, stop, around, added = block.start, block.stop, 0, 0
+        for old, new in pairwise([before, *filter(None, blobs)]):
             spans = LineMap(self._scratch.line_changes(old, new)).around(start, stop)
             if spans is None:
                 return False
-            before, after = spans
-            part = self._lines(new)[after.start : after.stop]
-            if is_unapplied(block, part, len(before) - added):
-                return True
-            start, stop, added = after.start, after.stop, len(block.added)
-        return False
+            start, stop = spans[1].start, spans[1].stop
+            around, added = len(spans[0]) - added, len(block.added)
+        part = [without_blanks(line) for line in self._lines(blobs[-1])[start:stop]]
+        if not block.removed:
+            return len(part) <= around
+        count = len(block.removed)
+        same = (part[at : at + count] == block.removed for at in range(len(part) - count + 1))
+        return any(same) and not any(line in part for line in block.fresh)
+
+    def _original(self, block: Block, piece: Piece) -> str:
+        """The blob that a block was made for, else the merge base's; empty if unknown."""
+        if block.preimage and not block.preimage.strip("0"):
+            return ""
+        blob = self._scratch.blob_named(block.preimage) if block.preimage else None
+        base = self.merge_base(piece)
+        return blob or (self._blob(base, block.path) if base else "")
+
+    def _bare(self, commit: str, path: str) -> set[bytes]:
+        return self._bare_lines(self._blob(commit, path))
+
+    def _bare_lines(self, blob: str) -> set[bytes]:
+        return {without_blanks(line) for line in self._lines(blob)} if blob else set()
 
     # Which commits changed lines
 
-    def introducing_commits(self, piece: Piece, files: Sequence[FileDiff], tree: str) -> list[str]:
-        """The commit that introduced the lines of a diff, which ``tree`` contains."""
-        best: tuple[int, str] = (0, "")
-        for file in files:
-            lines = diffs.lines_of(self._scratch.file(tree, file.new or "") or b"")
-            for hunk in file.hunks:
-                starts = places(hunk.after, lines) if hunk.after else []
-                if not starts:
-                    continue
-                start = min(starts, key=lambda at: abs(at - hunk.start + 1))
-                added, removed = _texts(hunk.added), _texts(hunk.removed)
-                for touch in self.touches(file.path, tree, start, start + len(hunk.after), piece):
-                    count = len(touch.added & added) if added else len(touch.removed & removed)
-                    if count > best[0]:
-                        best = (count, touch.name)
-            if file.new is None:
-                best = max(best, *((1, name) for name in self.removers(file.path, piece)[:1]))
-        return [best[1]] if best[0] else []
+    def introducing_commits(self, piece: Piece, files: Sequence[FileDiff]) -> list[str]:
+        """The commit that introduced most lines of a diff, which the target contains."""
+        paths, wanted = paths_of(files), _signed(blocks_of(files))
+        commits = self._since(piece, paths)
+        changes = self._changes(commits, paths)
+        shares = {each.name: len(wanted & _signed(changes[each.name])) for each in commits}
+        best = max(shares, key=lambda name: shares[name], default="")
+        return [self.name(best)] if best and shares[best] else []
 
     def changing_commits(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
-        """The commits that changed the lines that a patch expects, newest first."""
+        """The commits that changed the lines that a patch expects, newest first.
+
+        ``tree`` is the target's.
+        """
         names: dict[str, None] = {}
         for conflict in conflicts:
-            if conflict.at is None or not conflict.hunk:
+            if not conflict.hunk:
                 names |= dict.fromkeys(self.removers(conflict.path, piece))
                 continue
-            start, stop = conflict.at.start, conflict.at.stop
-            expected, found = set(conflict.expected), set(conflict.found)
-            touches = self.touches(conflict.path, tree, start - 1, stop + 1, piece)
-            names |= {
-                touch.name: None
-                for touch in touches
-                if touch.removed & expected or touch.added & found
-            }
+            changing = self._changing(conflict, tree, piece)
+            names |= dict.fromkeys(self.name(each.name) for each in changing)
         return list(names)[:MOST_COMMITS]
 
-    def touches(self, path: str, tree: str, start: int, stop: int, piece: Piece) -> list[Touch]:
-        """The commits, newest first, that changed lines (from 0) of a file as it is in ``tree``.
+    def _changing(self, conflict: Conflict, tree: str, piece: Piece) -> list[Commit]:
+        """The commits, newest first, that removed the expected lines, or what they became.
 
-        git-log(1), ``-L``.  ``tree`` is the target's, perhaps with other patches on it.
+        If there are none, those that added the lines that were found instead.
         """
-        here, there = self._scratch.entry(tree, path), self._scratch.entry(self._until, path)
-        if here is None or there is None:
-            return []
-        if here.object != there.object:
-            where = LineMap(self._scratch.line_changes(here.object, there.object))
-            before = diffs.lines_of(self._scratch.read(here.object))
-            low = min(max(start, 0), len(before) - 1)
-            place = where.place(before, low, max(min(stop, len(before)), low + 1))
-            start, stop = place.start, place.stop
-        count = len(diffs.lines_of(self._scratch.read(there.object)))
-        first, last = max(start, 0) + 1, min(max(stop, start + 1), count)
-        if not first <= last:
-            return []
-        since = self._recent(path, self.merge_base(piece) or "")
-        blobs = self._scratch.logged(self._until, *self._without(*since), paths=[path])
-        self._repositories.contents(self._url, blobs)
-        listing = self._scratch.text(
-            *("log", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv"),
-            *(f"--format=%x00%H%x01{NAMED}%x01", f"-L{first},{last}:{path}"),
-            *(self._until, *self._without(*since)),
-        )
-        return [_touch(row) for row in listing.split("\0")[1:]]
+        path = conflict.path
+        commits = self._since(piece, [path])
+        changes = self._changes(commits, [path])
+        expected, found = _bare(conflict.expected), _bare(conflict.found)
+        wanted = (expected - self._bare(tree, path)) or expected
+        by: list[Commit] = []
+        for each in commits:
+            blocks = [b for b in changes[each.name] if not wanted.isdisjoint(b.removed)]
+            if blocks:
+                by.insert(0, each)
+                wanted |= {line for block in blocks for line in block.added}
+        if not by:
+            added = {
+                each.name: {x for b in changes[each.name] for x in b.added} for each in commits
+            }
+            by = [each for each in reversed(commits) if not found.isdisjoint(added[each.name])]
+        return by[:MOST_COMMITS]
+
+
+def _signed(blocks: Iterable[Block]) -> set[tuple[str, bytes]]:
+    """The telling lines of blocks, by path, after "-" or "+"."""
+    return {(each.path, line) for each in blocks for line in each.lines if not trivial(line[1:])}
 
 
 def _reverts(message: str, commits: Iterable[str]) -> bool:
@@ -264,16 +313,6 @@ def _reverts(message: str, commits: Iterable[str]) -> bool:
     return any(commit.startswith(short) for short in named for commit in commits)
 
 
-def _texts(lines: Iterable[bytes]) -> set[str]:
-    return {line.rstrip(b"\r\n").decode("utf-8", "replace") for line in lines if not trivial(line)}
-
-
-def _touch(row: str) -> Touch:
-    commit, name, diff = row.split("\x01", 2)
-    body = diff.partition("\n@@")[2].splitlines()
-    return Touch(
-        commit,
-        name,
-        frozenset(line[1:] for line in body if line.startswith("-")),
-        frozenset(line[1:] for line in body if line.startswith("+")),
-    )
+def _bare(lines: Iterable[str]) -> set[bytes]:
+    """The telling lines of a text, without white space."""
+    return {without_blanks(line.encode()) for line in lines if not trivial(line.encode())}

@@ -16,7 +16,7 @@ def cut(
 
     Raises ``PatchError`` for a file of which this is unknown.
     """
-    kept = [file for file in files if all(_inside(paths, path) for path in file.paths)]
+    kept = [file for file in files if all(map(paths.contains, file.paths))]
     others = [file for file in files if file not in kept]
     left_out = [file.path for file in others if _elsewhere(paths, file)]
     unknown = [file.path for file in others if not _elsewhere(paths, file)]
@@ -42,10 +42,6 @@ def refuse_compiled(paths: PackagePaths, name: str, files: Sequence[FileDiff]) -
             f"build {paths.package} from source (a commit, the CUDA toolkit, and hours of "
             "compiling), or use a release that has it; builder never applies a part of a patch",
         )
-
-
-def _inside(paths: PackagePaths, path: str) -> bool:
-    return path.startswith(f"{paths.package}/")
 
 
 def _elsewhere(paths: PackagePaths, file: FileDiff) -> bool:

@@ -16,6 +16,7 @@ from builder.patches.ranges import Piece
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Script
 from builder.tools.docker import containers
+from builder.tools.docker.client import Finished
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE, Item
 from builder.tools.git.scratch import NoTreeError, Scratch
@@ -70,7 +71,7 @@ def scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree:
 def _require_success(
     name: str,
     script: Script,
-    done: containers.Finished,
+    done: Finished,
     touched: Sequence[tuple[Item, Item]],
     printed: str,
 ) -> None:
@@ -148,9 +149,7 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     return program
 
 
-def _run_script(
-    image: str, name: str, script: Script, file: Path, tree: Path
-) -> containers.Finished:
+def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> Finished:
     """Run the program on a copy of the tree; raises ``PatchError`` if it does not end."""
     where = f"/patch/{file.name}"
     python = script.path.endswith(".py")

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from builder.errors import PatchError
 from builder.patches import diff, package_filter
-from builder.patches.apply import FITS, Attempt, attempt, is_absent, targets_of
+from builder.patches.apply import Attempt, attempt, is_absent, targets_of
 from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.dist_info import dist_info
 from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
+from builder.patches.state import FITS, State
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, ScriptPatch
 from builder.tools.git.repositories import Repositories
@@ -40,7 +41,7 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
                 three_way=planned.patch.three_way,
             )
             if result.state not in FITS:
-                raise _refusal(planned, piece, result)
+                raise _refusal(planned, piece, files, result)
             for path, hunk, moved in result.offsets:
                 context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
             tree = result.tree
@@ -104,7 +105,7 @@ def files_of(planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
 
 
 def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
-    """The diffs of a patch; that of a script are its changes to ``tree``.
+    """The diffs of a patch; a script's diff is its changes to ``tree``.
 
     Raises like ``apply_all``.
     """
@@ -151,9 +152,11 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
     return repositories.repairing(place)
 
 
-def _refusal(planned: PlannedPatch, piece: Piece, result: Attempt) -> PatchError:
+def _refusal(
+    planned: PlannedPatch, piece: Piece, files: list[FileDiff], result: Attempt
+) -> PatchError:
     details = "\n".join(str(conflict) for conflict in result.conflicts)
-    if result.state == "upstream":
+    if result.state == State.UPSTREAM:
         remedy = "drop it from the recipe"
         if isinstance(planned.patch, PickPatch) and piece.base != planned.patch.pick.after:
             remedy = f'set without = ["{piece.head}"] in `pick`'
@@ -161,26 +164,22 @@ def _refusal(planned: PlannedPatch, piece: Piece, result: Attempt) -> PatchError
             f"{piece.name} is already in the source",
             hint=f"{remedy}; `builder patch check` names the commit that introduced it",
         )
-    if result.state == "absent":
+    if result.state == State.ABSENT:
         return PatchError(
             f"{piece.name} does not apply: its files do not exist",
             details,
             'drop the patch, or set expect = "absent" if the files are known to be missing',
         )
-    if result.state == "partly":
+    if result.state == State.DOUBTFUL:
         return PatchError(
-            f"{piece.name} applies only in part, so it is not applied",
+            f"{piece.name} is not applied: {State.DOUBTFUL.meaning}",
             details,
-            "`builder patch check` names the commits that changed these lines",
+            "see `builder patch check`; drop the patch, or make it anew on this source",
         )
-    if result.state == "not applicable":
-        return PatchError(
-            f"{piece.name} does not apply: the lines that it changes do not exist",
-            details,
-            "`builder patch check` shows whether upstream removed them; if so, drop the patch",
-        )
+    count, hunks = len(result.conflicts), sum(len(file.hunks) for file in files)
+    share = f" ({count} of {hunks} hunks)" if count < hunks else ""
     return PatchError(
-        f"{piece.name} does not apply",
+        f"{piece.name} does not apply{share}",
         details,
         "`builder patch check` names the commits that changed these lines",
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from builder.errors import FetchError, RecipeError
 from builder.families.layout import LABEL_KEY
 from builder.plan import published_image
-from builder.plan.dockerfile import render_base
 from builder.plan.inputs import RegistryRoot, RootChoice
-from builder.plan.rendered import BaseImage
+from builder.plan.plan import BasePlan
 from builder.plan.resolve import bootstrapped_root, plan_base
 from builder.platforms import Platforms
 from builder.recipes.catalog import Catalog, Entry
@@ -20,10 +19,10 @@ from builder.tools.docker import imagetools
 from builder.tools.log import Log
 
 
-def in_engine(image: BaseImage, stage: str) -> docker.Image | None:
+def in_engine(plan: BasePlan, stage: str) -> docker.Image | None:
     """The complete image of a base's stage, where the engine has it."""
-    found = docker.image(image.references[stage])
-    return found if found and found.labels.get(LABEL_KEY) == image.key else None
+    found = docker.image(plan.references[stage])
+    return found if found and found.labels.get(LABEL_KEY) == plan.key else None
 
 
 def root_recipe(catalog: Catalog, base: str) -> Entry[BaseRecipe]:
@@ -81,7 +80,7 @@ class RootPolicy:
             for choice in (pinned, bootstrapped):
                 if choice is not None:
                     plan = plan_base(catalog, entry.name, platforms, choice)
-                    if in_engine(render_base(plan), "root"):
+                    if in_engine(plan, "root"):
                         return choice
         found = pinned if self.offline else _from_registry(root, self.log)
         if found is not None:

@@ -1,4 +1,4 @@
-"""The Debian packages of a plan: those of its lock, or the newest ones of the day."""
+"""The Debian packages of a plan: from its lock, or the newest ones of the day."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from builder.errors import RecipeError
-from builder.families.debian import Wanted
+from builder.families.debian import StagePackages
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.debian_lock import DebianFile, DebianLock
@@ -19,7 +19,7 @@ from builder.recipes.schema import BaseRecipe, Recipe
 class DebianInstall:
     """What one stage installs; ``files`` None: the newest versions, when it is built."""
 
-    wanted: Wanted
+    wanted: StagePackages
     files: tuple[DebianFile, ...] | None = None
 
     @property
@@ -80,7 +80,7 @@ def lock_file(entry: Entry[Recipe] | Entry[BaseRecipe]) -> Path | None:
 
 
 def debian_packages(
-    entry: Entry[Recipe] | Entry[BaseRecipe], wanted: Sequence[Wanted], suite: str | None
+    entry: Entry[Recipe] | Entry[BaseRecipe], wanted: Sequence[StagePackages], suite: str | None
 ) -> DebianPackages:
     """The packages of the stages ``wanted``.
 
@@ -97,7 +97,7 @@ def debian_packages(
 
 
 def locked_files(
-    entry: Entry[Recipe] | Entry[BaseRecipe], lock: DebianLock, wanted: Wanted
+    entry: Entry[Recipe] | Entry[BaseRecipe], lock: DebianLock, wanted: StagePackages
 ) -> tuple[DebianFile, ...]:
     """The files of a stage in the lock of an entry.
 

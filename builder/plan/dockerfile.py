@@ -1,4 +1,4 @@
-"""A plan becomes the text of a Dockerfile.  No I/O but templates.
+"""The text of a Dockerfile, and our rules for it.  No I/O but templates.
 
 Values of a recipe are data in every instruction: commands are JSON arrays that no shell reads,
 environment values are quoted, paths and names come from alphabets that need no quoting.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from builder.errors import RecipeError
 from builder.families import entrypoint
 from builder.families.cmake_calls import link_faults
 from builder.families.layout import LAYOUT
-from builder.plan.inputs import BasePlan, Plan
-from builder.plan.rendered import BaseImage, EngineImage
 from builder.recipes.schema import Recipe
 
 
@@ -62,36 +60,22 @@ def render_template(folder: Path, name: str, **variables: Any) -> str:
     return templates(folder).get_template(name).render(**variables)
 
 
-def render(plan: Plan, namespace: str = "") -> EngineImage:
-    """Render the Dockerfile of an engine's plan and of its bases.
+def rendered(
+    name: str,
+    folder: Path,
+    template: str,
+    variables: Mapping[str, Any],
+    more: Callable[[str], Iterable[str]] = lambda _: (),
+) -> str:
+    """The Dockerfile of ``name`` from a template of ``folder``; ``more`` finds faults of its own.
 
-    ``namespace`` comes before the image's repository.  Raises ``RecipeError`` when the result
-    breaks one of our rules: that is a fault of the family's template, or of a value that should
-    have been refused earlier.
+    Raises ``RecipeError`` when the result breaks one of our rules: that is a fault of the family's
+    template, or of a value that should have been refused earlier.
     """
-    text = _rendered(plan)
-    faults = [*lints(text), *link_lints(text, plan.recipe, plan.family.no_vmm)]
-    _require_no_faults(plan, faults)
-    name = plan.recipe.image.repository
-    repository = f"{namespace}/{name}" if namespace else name
-    tools = render_base(plan.tools) if plan.tools else None
-    return EngineImage(plan, text, render_base(plan.base), repository, tools)
-
-
-def render_base(plan: BasePlan) -> BaseImage:
-    """Render the Dockerfile of a base, and of those that it extends.  Raises like ``render``."""
-    text = _rendered(plan)
-    _require_no_faults(plan, list(lints(text)))
-    return BaseImage(plan, text, render_base(plan.base) if plan.base else None)
-
-
-def _rendered(plan: Plan | BasePlan) -> str:
-    return render_template(plan.dockerfiles, plan.family.template, **plan.variables())
-
-
-def _require_no_faults(plan: Plan | BasePlan, faults: list[str]) -> None:
-    if faults:
-        raise RecipeError(f"the Dockerfile of {plan.name} is not acceptable", "\n".join(faults))
+    text = render_template(folder, template, **variables)
+    if faults := [*lints(text), *more(text)]:
+        raise RecipeError(f"the Dockerfile of {name} is not acceptable", "\n".join(faults))
+    return text
 
 
 def instructions(text: str) -> list[tuple[str, str]]:

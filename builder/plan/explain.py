@@ -7,7 +7,7 @@ from typing import Any
 
 from builder import families
 from builder.families.cmake_calls import definition_value
-from builder.plan.inputs import where
+from builder.plan.inputs import PlannedPatch, where
 from builder.plan.resolve import complete, resolve_patches
 from builder.plan.resolver import one_of
 from builder.platforms import PLATFORMS, Platform, Platforms
@@ -24,6 +24,7 @@ from builder.recipes.schema import (
     PathSource,
     Probe,
     Published,
+    PullPatch,
     PypiSource,
     PythonProbe,
     Recipe,
@@ -31,6 +32,7 @@ from builder.recipes.schema import (
     ScriptPatch,
     pattern_names,
 )
+from builder.tools.web.github import ADDRESS
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -59,6 +61,8 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
                 "drop_when": planned.patch.drop_when or "",
                 "upstream": planned.patch.upstream or "",
                 "where": planned.url,
+                "page": _page(planned),
+                "commit": _commit(planned.patch),
                 "expect": planned.patch.expect,
                 "allowed": _allowed(planned.patch.model_dump()),
                 "prints": _says(planned.patch),
@@ -131,11 +135,29 @@ def _part(subdirectory: str) -> list[str]:
 
 
 def _allowed(patch: dict[str, Any]) -> list[str]:
-    """What a recipe allows for a patch beyond applying it exactly."""
     found = [f"{patch['fuzz']} lines of fuzz"] if patch["fuzz"] else []
     found += ["a three-way merge"] if patch["three_way"] else []
     found += [f"leaving out {glob}" for glob in patch["leave_out"]]
     return found
+
+
+def _page(planned: PlannedPatch) -> str:
+    """The page of a pull request on GitHub; empty for any other patch."""
+    address = ADDRESS.fullmatch(planned.url)
+    if address is None or not isinstance(planned.patch, PullPatch):
+        return ""
+    return f"https://github.com/{address[1]}/{address[2]}/pull/{planned.patch.pull}"
+
+
+def _commit(patch: Patch) -> str:
+    match patch:
+        case PullPatch(head=commit):
+            return commit
+        case ScriptPatch(script=script):
+            return script.commit
+        case AddPatch(add=add):
+            return add.commit
+    return ""
 
 
 def _says(patch: Patch) -> list[str]:
@@ -169,7 +191,6 @@ def _published(published: Published) -> str:
 
 
 def _probe(probe: Probe) -> str:
-    """A probe in one line."""
     match probe:
         case RunProbe():
             parts = [f"contains {text!r}" for text in probe.contains]
@@ -202,7 +223,6 @@ def _probe(probe: Probe) -> str:
 
 
 def _limits(recipe: Recipe) -> list[str]:
-    """The limits of the whole image, and the rules that it may break."""
     budget = recipe.budget
     limits = (
         ("to download", budget.download),
@@ -214,7 +234,7 @@ def _limits(recipe: Recipe) -> list[str]:
     parts += ["the server serves a model and ends on SIGTERM"] if recipe.serve else []
     undefined = recipe.artifact.undefined if recipe.artifact else {}
     parts += [f"{name} may be undefined: {why}" for name, why in undefined.items()]
-    return parts + [f"{each.path} may break {each.check}: {each.why}" for each in recipe.accept]
+    return parts + [f"{each.covered} may break {each.check}: {each.why}" for each in recipe.accept]
 
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:

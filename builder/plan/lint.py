@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builder import families
+from builder.compilers import table as compilers
 from builder.errors import BuilderError, Problem
 from builder.plan.base_image import RootPolicy
 from builder.plan.resolve import complete
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe
+
+NVCC = "nvidia-cuda-nvcc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,32 @@ def check(catalog: Catalog, name: str) -> Checked:
     name = name if name in catalog.engines else catalog.engine(name).name
     try:
         entry = catalog.engine(name)
-        Resolver(catalog, "amd64", RootPolicy(ask=False)).images(name)
+        Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(name)
+        bases = [catalog.base(base) for base in catalog.chain(entry.recipe.base)]
+        wrong = [warning for base in bases for warning in _miscompiling(base, catalog)]
     except BuilderError as error:
         return Checked(name, str(error), ())
-    return Checked(entry.name, "", tuple(_warnings(entry)))
+    return Checked(entry.name, "", (*_warnings(entry), *wrong))
+
+
+def _miscompiling(base: Entry[BaseRecipe], catalog: Catalog) -> Iterator[Problem]:
+    """A base whose nvcc gives wrong kernels in a table of ``compilers/``.
+
+    Raises ``RecipeError`` where a table is invalid.
+    """
+    for index, wheel in enumerate(base.recipe.wheel):
+        if wheel.name != NVCC:
+            continue
+        for table in compilers.load(catalog.root):
+            for each in table.compiler:
+                if each.nvcc == wheel.version and each.wrong:
+                    threads = compilers.about(compilers.threads(catalog.root), each)
+                    named = ", ".join(thread.thread for thread in threads)
+                    message = (
+                        f"nvcc {each.nvcc} miscompiles {', '.join(each.wrong)} of {table.recipe}"
+                        f"{f': {named}' if named else ''}"
+                    )
+                    yield base.problem(("wheel", index, "version"), message)
 
 
 def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:

@@ -136,6 +136,5 @@ def fetch(
 
 
 def _is(reference: str, digest: str) -> bool:
-    """Whether the engine's image of that name has that digest."""
     found = docker.image(reference)
     return found is not None and digest in found.digests

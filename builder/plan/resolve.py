@@ -17,17 +17,16 @@ from builder.plan import tree_hash
 from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     Archive,
-    BasePlan,
     BootstrappedRoot,
     GitCommit,
     Installed,
-    Plan,
     PlannedPatch,
     PypiFile,
     RootChoice,
     SourceChoice,
     SourceTree,
 )
+from builder.plan.plan import BasePlan, Plan
 from builder.platforms import Platforms, of_target
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
@@ -50,7 +49,6 @@ from builder.recipes.schema import (
 
 
 def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """sha256 (hex) of each script."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -121,10 +119,12 @@ def plan(
     platforms: Platforms,
     root: RootChoice,
     tools: BasePlan | None = None,
+    namespace: str = "",
 ) -> Plan:
     """Resolve an engine's recipe; ``root`` is the root of its bases.
 
-    ``tools`` is the base that its family compiles the entrypoint in, if it names one.
+    ``tools`` is the base that its family compiles the entrypoint in, if it names one;
+    ``namespace`` comes before the image's repository.
 
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
@@ -135,8 +135,10 @@ def plan(
     base = plan_base(catalog, recipe.base, platforms, root)
     _require_stages(entry, base, *family.requires_stages)
     folder = dockerfiles(catalog.root)
+    name = recipe.image.repository
     return Plan(
         recipe=recipe,
+        repository=f"{namespace}/{name}" if namespace else name,
         file=entry.file,
         platforms=platforms,
         source=resolve_source(recipe, catalog.root),
@@ -195,9 +197,9 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
-            family = families.ENGINES[recipe.family]
-            texts_only = family.package_paths(recipe) is not None
-            return PypiFile(PinnedFile(name, version, digest), folder, texts_only=texts_only)
+            file, family = PinnedFile(name, version, digest), families.ENGINES[recipe.family]
+            texts_only = family.package_paths is not None
+            return PypiFile(file, folder, texts_only=texts_only, below=family.package_root)
         case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
             return Archive(url, digest, folder)
         case InstalledSource(installed=name):
@@ -216,7 +218,7 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
     """
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
-    scope = families.ENGINES[entry.recipe.family].package_paths(entry.recipe)
+    scope = families.ENGINES[entry.recipe.family].package_paths
     found = []
     for index, patch in enumerate(entry.recipe.patch):
         match patch:

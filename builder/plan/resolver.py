@@ -1,4 +1,4 @@
-"""A recipe's name becomes an image to build: looked up, planned and rendered, once."""
+"""A recipe's name becomes a plan: looked up, resolved and rendered, once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from builder import families
 from builder.errors import RecipeError
 from builder.plan.base_image import RootPolicy
-from builder.plan.dockerfile import render, render_base
-from builder.plan.inputs import BasePlan
-from builder.plan.rendered import BaseImage, EngineImage
+from builder.plan.plan import BasePlan, Plan
 from builder.plan.resolve import plan, plan_base
 from builder.platforms import PLATFORMS, Architecture, Platform, Platforms
 from builder.recipes.catalog import Catalog, Entry
@@ -29,34 +27,38 @@ class Resolver:
     root_policy: RootPolicy
     namespace: str = ""
 
-    def images(self, name: str) -> tuple[EngineImage, ...]:
-        """The images of a recipe, one for each of its platforms, in the recipe's order.
+    def plans(self, name: str) -> tuple[Plan, ...]:
+        """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
 
-        ``name`` is a recipe's, or that of an engine with one version.  Raises ``RecipeError``;
+        ``name`` is a recipe's, or the name of an engine with one version.  Raises ``RecipeError``;
         ``FetchError`` where a source tree is missing, or no registry gives the digest of the image
         that a base starts from.
         """
         entry = self.catalog.engine(name)
-        return tuple(self._image(entry, platform) for platform in entry.recipe.platform)
+        return tuple(self._plan(entry, platform) for platform in entry.recipe.platform)
 
-    def resolve(self, name: str, platform: Platform | None = None) -> EngineImage:
-        """The image of a recipe for one of its platforms; None: for the only one.
+    def resolve(self, name: str, platform: Platform | None = None) -> Plan:
+        """The plan of a recipe's image for one of its platforms; None: for the only one.
 
-        Raises like ``images``; ``RecipeError`` also where the recipe has no image for that
+        Raises like ``plans``; ``RecipeError`` also where the recipe has no image for that
         platform, or several images and none is named.
         """
         entry = self.catalog.engine(name)
-        return self._image(entry, one_of(entry.recipe, platform))
+        return self._plan(entry, one_of(entry.recipe, platform))
 
-    def resolve_base(self, name: str, target: Architecture = "amd64") -> BaseImage:
-        """The images of a base.  Raises like ``images``."""
-        return render_base(self._base(name, Platforms(self.build, target)))
+    def resolve_base(self, name: str, target: Architecture = "amd64") -> BasePlan:
+        """The plan of a base.  Raises like ``plans``."""
+        base = self._base(name, Platforms(self.build, target))
+        base.require_acceptable()
+        return base
 
-    def _image(self, entry: Entry[Recipe], platform: Platform) -> EngineImage:
+    def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
         platforms = Platforms(self.build, PLATFORMS[platform])
         root = self.root_policy.choose(self.catalog, entry.recipe.base, platforms)
         tools = self._tools(entry.recipe, platforms)
-        return render(plan(self.catalog, entry, platforms, root, tools), self.namespace)
+        found = plan(self.catalog, entry, platforms, root, tools, self.namespace)
+        found.require_acceptable()
+        return found
 
     def _tools(self, recipe: Recipe, platforms: Platforms) -> BasePlan | None:
         """The base that the recipe's family compiles the entrypoint in, if it names one."""

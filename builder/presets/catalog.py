@@ -31,7 +31,7 @@ class BrokenPreset(CatalogFile):
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """The contents of ``presets/``, by name: that of the file without its suffix."""
+    """The contents of ``presets/``, by the file's name without its suffix."""
 
     entries: Mapping[str, PresetEntry | BrokenPreset]
 
@@ -70,12 +70,12 @@ class Presets:
 
 
 def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
-    """The problems of a file: those of a broken one."""
+    """The problems of a file, if it is a broken one."""
     return entry.problems if isinstance(entry, BrokenPreset) else ()
 
 
 def is_preset(name: str) -> bool:
-    """Whether a name is that of a preset, MODEL@CARD; no recipe and no image is named so."""
+    """Whether a name means a preset, MODEL@CARD; no recipe and no image is named so."""
     return "@" in name and "@sha256:" not in name
 
 

@@ -67,14 +67,14 @@ def _contexts(preset: Preset) -> Iterator[Finding]:
     most = preset.serve.context
     for index, result in enumerate(preset.result):
         if most is not None and result.of_preset and (result.context or 0) > most:
-            message = f"is larger than that of [serve], {most}"
+            message = f"is larger than the context of [serve], {most}"
             yield ("result", index, "context"), message
-    told = Counter(
+    counts = Counter(
         (preset.context_of(each), each.task, *each.arguments, each.differs)
         for each in preset.result
     )
     for index, result in enumerate(preset.result):
-        if told[preset.context_of(result), result.task, *result.arguments, result.differs] > 1:
+        if counts[preset.context_of(result), result.task, *result.arguments, result.differs] > 1:
             yield ("result", index), "two results have the same context and settings"
 
 

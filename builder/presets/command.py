@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from builder import families
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
-from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.api_flavor import API_FLAVORS, filled
 
 ALIASES: Mapping[str, str] = {
     "-m": "--model",
@@ -77,7 +77,7 @@ def arguments(
     """The arguments after the entrypoint.
 
     ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
-    replaces the preset's; ``others``, such as those of a result, replace the same options of it.
+    replaces the preset's; ``others``, such as a result's arguments, replace the same options of it.
     """
     tokens = context or preset.serve.context
     values = {**places, **({"context": str(tokens)} if tokens is not None else {})}
@@ -96,21 +96,10 @@ def written(
     return [*words, *own]
 
 
-def filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """The words with the values by their names in place of ``{model}``, ``{context}``, ..."""
-    return [_filled(word, values) for word in words]
-
-
 def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
     replaced = {option_of(group[0]) for group in groups(others)}
     kept = [group for group in groups(words) if option_of(group[0]) not in replaced]
     return [word for group in [*kept, *groups(others)] for word in group]
-
-
-def _filled(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(f"{{{name}}}", value)
-    return word
 
 
 def container_options(preset: Preset) -> list[str]:

@@ -74,7 +74,7 @@ class Figures(Model):
         if not low * (1 - ROUNDING) <= mean <= high * (1 + ROUNDING):
             raise ValueError(f"the mean {mean:g} is not between {low:g} and {high:g}")
         if self.runs and abs(mean - fmean(self.runs)) > ROUNDING * mean:
-            raise ValueError(f"the mean is {mean:g}, and that of the runs {fmean(self.runs):g}")
+            raise ValueError(f"the mean is {mean:g}, and the mean of the runs {fmean(self.runs):g}")
         return self
 
     @property
@@ -89,7 +89,7 @@ class Figures(Model):
 
     @property
     def middle(self) -> float:
-        """The mean, else that of the runs, else the middle of the range."""
+        """The mean, else the mean of the runs, else the middle of the range."""
         if self.mean is not None:
             return self.mean
         return fmean(self.runs) if self.runs else ((self.min or 0) + (self.max or 0)) / 2
@@ -118,15 +118,15 @@ class Result(Model):
     """One published figure; what it does not set is as in the preset."""
 
     context: Count | None = None
-    """Size of the context in tokens, where it is not that of [serve]."""
+    """Size of the context in tokens, where [serve] has another one."""
     arguments: list[Value] = []
-    """Arguments of this run that replace those of [serve] with the same option."""
+    """Arguments of this run that replace the same options of [serve]."""
     differs: Text | None = None
-    """What else differed, in words; the figure is then not that of the preset."""
+    """What else differed, in words; the figure is then not the preset's."""
     task: Text | None = None
-    """What was generated, where it is not that of [method]."""
+    """What was generated, where [method] has another task."""
     tokens: Count | None = None
-    """Tokens generated in a run, where they are not those of [method]."""
+    """Tokens generated in a run, where [method] has another number."""
     seconds: Positive | None = None
     """Time in which they were generated."""
     warmups: Annotated[int, Field(ge=0)] | None = None
@@ -159,9 +159,9 @@ class Result(Model):
         if share is not None and stated is not None and abs(share - stated) > 100 * ROUNDING:
             raise ValueError(f"accepted is {share:.2f} % of drafted, unlike acceptance")
         if self.tokens and self.seconds:
-            speed, told = self.tokens / self.seconds, self.tokens_per_second.middle
-            if abs(speed - told) > ROUNDING * told:
-                raise ValueError(f"tokens in seconds are {speed:.2f} a second, not {told:g}")
+            speed, rate = self.tokens / self.seconds, self.tokens_per_second.middle
+            if abs(speed - rate) > ROUNDING * rate:
+                raise ValueError(f"tokens in seconds are {speed:.2f} a second, not {rate:g}")
         return self
 
     @property

@@ -7,12 +7,13 @@ The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from builder.models.location import PART
 from builder.presets.schema import ModelFile, Preset
-from builder.presets.service import Files, Mount
+from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount
+from builder.tools.split_models import PART, parts_of
 
 DIRECTORY = "/models"
 """The models directory in a container."""
@@ -33,7 +34,7 @@ def of_preset(preset: Preset) -> dict[str, ModelFile]:
 
 
 def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
-    """Of the paths in a repository, those of a model: all parts of a split one, in order.
+    """The paths in a repository that belong to a model: all parts of a split one, in order.
 
     Empty where none is the model, or a part is missing.  A whole repository has all of them.
     """
@@ -77,12 +78,8 @@ def _of_quantization(quantization: str, names: list[str]) -> list[str]:
 
 
 def _parts(name: str, names: list[str]) -> list[str]:
-    split = PART.search(name)
-    if split is None:
-        return [name]
-    pattern = re.compile(rf"{re.escape(name[: split.start()])}-\d{{5}}-of-{split[2]}\.gguf")
-    found = [each for each in names if pattern.fullmatch(each)]
-    return found if len(found) == int(split[2]) else []
+    found, split = parts_of(name, names), PART.search(name)
+    return found if split is None or len(found) == int(split[2]) else []
 
 
 def names_below(folder: Path) -> list[str]:
@@ -110,19 +107,36 @@ def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, 
     """Models under the models directory, which is mounted as a whole.
 
     ``names`` are the paths in their repositories that were found; where one is not known, a name
-    stands for it.  ``missing`` says what has to be in the directory.
+    stands for it, and ``incomplete`` says how to learn it.
     """
-    places, missing = {}, []
+    places, missing, incomplete = {}, [], []
     for place, file in files.items():
         name = names.get(place) or file.file
         is_file = file.quantization is not None or place == "mmproj"  # else it may be a directory
         unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
         path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
         places[place] = f"{DIRECTORY}/{path}"
-        known = file.whole or name is not None
-        there = f"{directory}/{path}"
-        missing.append(
-            f"Needs {file.shown} at {there}" if known else f"Put {file.shown} in place of {there}"
-        )
+        command = download(file, directory, [name] if name else [])
+        if file.whole or name is not None:
+            line = f"Needs {file.shown} at {directory}/{path}"
+            missing.append(f"{line}: {command}" if command else line)
+        elif command:
+            incomplete.append(f"The file of {file.shown} is not known: {command}; then try again")
+        else:
+            option = f"{OPTIONS_OF_PLACES[place]} FILE"
+            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
     mounts = (Mount(directory, DIRECTORY),) if places else ()
-    return Files(places, mounts, tuple(missing))
+    return Files(places, mounts, tuple(missing), tuple(incomplete))
+
+
+def download(file: ModelFile, directory: str, names: Sequence[str]) -> str:
+    """The command of the Hub's own client that brings a model; empty without a repository.
+
+    ``names`` are its files in the repository; empty: they are not known.
+    """
+    if file.repository is None:
+        return ""
+    words = ["hf", "download", file.repository]
+    if not file.whole:
+        words += names or ["--include", f"*{file.quantization}*"]
+    return shlex.join([*words, "--local-dir", f"{directory}/{file.repository}"])

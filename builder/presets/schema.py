@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from builder.presets.figures import UNITS, Count, Memory, Method, Result
 from builder.recipes.schema.fields import (
@@ -29,6 +29,13 @@ from builder.recipes.schema.fields import (
     Value,
     VariableName,
 )
+from builder.tools.file_names import why_not_writable
+
+
+def _writable(path: str) -> str:
+    if why := why_not_writable(path):
+        raise ValueError(f"no file can have this name: {why}")
+    return path
 
 
 class Origin(Model):
@@ -59,7 +66,9 @@ class ModelFile(Model):
     """What people call it: "Qwen3.6 27B"."""
     repository: Annotated[str, StringConstraints(pattern=HUB_REPOSITORY), PLAIN] | None = None
     """OWNER/NAME on the Hugging Face Hub; without it, the user names a file."""
-    file: Annotated[str, StringConstraints(pattern=HUB_FILE), PLAIN] | None = None
+    file: (
+        Annotated[str, StringConstraints(pattern=HUB_FILE), PLAIN, AfterValidator(_writable)] | None
+    ) = None
     """Path of the file in the repository."""
     quantization: Text | None = None
     """Quantization as GGUF files are named by it: "UD-Q3_K_XL"."""
@@ -75,7 +84,7 @@ class ModelFile(Model):
     @model_validator(mode="after")
     def _require_one_file_for_its_digest(self) -> ModelFile:
         if self.file is None and (self.sha256 or self.size):
-            raise ValueError("sha256 and size are those of a file: give file as well")
+            raise ValueError("sha256 and size need file as well")
         return self
 
     @property
@@ -137,8 +146,8 @@ class Container(Model):
     """Size of /dev/shm (``docker run --shm-size``): "16g"."""
     memlock: bool = False
     """True: it locks memory without a limit (``docker run --ulimit memlock=-1``)."""
-    capabilities: list[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z_]*$"), PLAIN]] = []
-    """Linux capabilities to add: "IPC_LOCK"."""
+    capabilities: list[Literal["IPC_LOCK"]] = []
+    """Linux capabilities to add; engines need IPC_LOCK for --mlock, and no other."""
 
 
 class Caveat(Model):
@@ -196,7 +205,7 @@ class Preset(Model):
 
     @property
     def published(self) -> Result | None:
-        """The preset's own figure: that of the largest context; None where it has none."""
+        """The preset's own figure: the figure of the largest context; None where it has none."""
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
 

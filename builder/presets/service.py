@@ -19,12 +19,19 @@ from builder.families.layout import LAYOUT
 from builder.presets import command
 from builder.presets.schema import Container, Preset
 from builder.recipes.schema import Recipe
+from builder.servers.api_flavor import filled
 
 HOST = "127.0.0.1"
 """The address that a service is published on: an engine asks for no password."""
 LOADING = 900
 """Seconds to load the weights of a model."""
-RESTART = "unless-stopped"
+RESTART = "on-failure:3"
+"""A container without a usable GPU ends with 78 at once: no policy without a limit stops that."""
+STOP = 30
+"""Seconds between SIGTERM and SIGKILL: the answers under way come to their end."""
+SHARED = "2g"
+"""Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
+PARALLEL = ("--tensor-parallel-size", "-tp")
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
 OPTIONS_OF_PLACES = {
@@ -61,6 +68,7 @@ class Mount:
 
     source: str
     target: str
+    file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,9 @@ class Files:
     places: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
     missing: tuple[str, ...] = ()
-    """Sentences on what has to be put in place: a file whose name is not known."""
+    """Sentences on what has to be there, each with the command that brings it."""
+    incomplete: tuple[str, ...] = ()
+    """Sentences on the models that no path of ``places`` names: a placeholder stands for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,8 @@ class Service:
 
     name: str
     """Name of the container: a DNS label of at most ``LONGEST_NAME`` characters."""
+    run: str
+    """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
     """What it serves, in one line."""
     image: str
@@ -91,6 +103,12 @@ class Service:
     """Port of the host's loopback address."""
     health: str
     """Path of its health page, with the leading slash."""
+    local: bool = False
+    """No registry has the image: it is in Docker alone, or is not built yet."""
+    model: str = ""
+    """What people call the model: "Qwen3.6 27B"."""
+    api_model: str = ""
+    """The model's name in requests; empty: the server takes any."""
     environment: tuple[Variable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +124,12 @@ class Service:
     """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
     container: Container = field(default_factory=Container)
     """IPC namespace, shared memory, locked memory, capabilities."""
+    cache: str | None = None
+    """Directory of the container whose contents make the next start faster."""
+    read_only: bool = False
+    """It runs on a read-only root with a /tmp of its own, as the smoke test has shown."""
+    user: int | None = None
+    """Number of its user; None: the user of a published base, which may be root."""
     restart: str | None = RESTART
     """Restart policy; None: it stays stopped."""
     loading: int = LOADING
@@ -113,7 +137,9 @@ class Service:
     notes: tuple[str, ...] = ()
     """Caveats: known problems of the run."""
     missing: tuple[str, ...] = ()
-    """What has to be put in place first."""
+    """What has to be there first, each with the command that brings it."""
+    incomplete: tuple[str, ...] = ()
+    """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
 
     @property
     def words(self) -> list[str]:
@@ -133,7 +159,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A named run: that of a preset, or, without one, of a recipe."""
+    """A named run of a preset, or, without one, of a recipe."""
 
     name: str
     recipe: Recipe
@@ -159,14 +185,20 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     environment = preset.serve.environment if preset else {}
     values = _values(run, files)
     arguments = tuple(_options(run, recipe, files, values))
+    family = families.ENGINES[recipe.family]
+    user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
+    uid = user.partition(":")[0]
     return Service(
         name=container_name(run.name),
+        run=run.name,
         title=preset.summary if preset else recipe.summary,
         image=image,
         arguments=arguments,
         port=port,
         published=published or port,
         health=f"/{recipe.image.health or ''}",
+        model=preset.model.name if preset else "",
+        api_model=_api_model(arguments, values) if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
             for name, value in environment.items()
@@ -179,10 +211,31 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
-        container=preset.container if preset else Container(),
+        container=_container(preset.container if preset else Container(), arguments),
+        cache=family.cache,
+        read_only=recipe.serve is not None and not recipe.start,
+        user=int(uid) if uid.isdigit() else None,
         notes=tuple(each.shown for each in preset.caveat) if preset else (),
         missing=files.missing,
+        incomplete=files.incomplete,
     )
+
+
+def _container(container: Container, arguments: Sequence[Option]) -> Container:
+    """The preset's, with shared memory where the engine's processes need it for their cards."""
+    shares = any(option.words[0].partition("=")[0] in PARALLEL for option in arguments)
+    if not shares or container.ipc or container.shm_size:
+        return container
+    return container.model_copy(update={"shm_size": SHARED})
+
+
+def _api_model(arguments: Sequence[Option], values: Mapping[str, str]) -> str:
+    """The name that vLLM answers to: the first of --served-model-name, else the model as given."""
+    for option in arguments:
+        name, _, value = option.words[0].partition("=")
+        if name == "--served-model-name":
+            return value or next(iter(option.words[1:]), "")
+    return values.get("model", "")
 
 
 def container_name(run: str) -> str:
@@ -230,14 +283,13 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
 
 
 def _options(run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]) -> Iterator[Option]:
-    """The arguments in groups: each option with its values."""
     if run.preset is not None:
         words = command.written(run.preset, recipe, values, run.options)
     else:
         words = list(_words_of_recipe(run, recipe, values))
     for group in command.groups(words):
-        filled = command.filled(group, values)
-        yield Option(tuple(filled), _reason(filled, run, files), tuple(group))
+        option = filled(group, values)
+        yield Option(tuple(option), _reason(option, run, files), tuple(group))
 
 
 def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:

@@ -1,1 +1,4 @@
-"""Publishes images: push, tags and their history, attachments, Docker Hub's page, prune."""
+"""Publishes what the pipeline verified: gets records and images, gives tags and what is attached.
+
+It also decides which image of a registry counts.  Nightly runs and commands call it.
+"""

@@ -1,4 +1,4 @@
-"""The attachments of an image in a registry: bills of materials, provenance, and its recipe."""
+"""The attachments of an image in a registry: bills of materials, provenance, recipe, and PTX."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from builder import sbom
 from builder.errors import RegistryError
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.publish.push import Attachments
-from builder.publish.referrers import Attachment, File, files_of, referrers
-from builder.publish.remote_image import pulled
+from builder.publish.referrers import AttachedFile, Attachment, files_of, referrers
 from builder.publish.tag_history import no_image
+from builder.records import ptx
 from builder.records.record import Record
 from builder.sbom.debian import installed
 from builder.sbom.provenance import platform
@@ -23,52 +23,60 @@ from builder.tools.registry.client import Repository
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
-NAMES = {sbom.CYCLONEDX: "bom.cdx.json", sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
+NAMES = {sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
 
 
-def documents(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
-    """The bills of materials and the provenance of an image of the engine, by media type.
+def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
+    """The bill of materials and the provenance of an image of the engine, by media type.
 
     ``work`` is an empty directory.  Raises ``UntriedError`` where the engine does not give a file
     of the image.
     """
     packages = installed(record.digest, work)
-    return sbom.documents(image, record, packages, platform(os.environ))
+    return sbom.documents(plan, record, packages, platform(os.environ))
 
 
 def attachments_of(
-    image: EngineImage, record: Record, recipe: Mapping[str, str], work: Path
+    plan: Plan, record: Record, recipe: Mapping[str, str], work: Path, ptx_file: Path
 ) -> Attachments:
     """A function that makes the attachments of a verified image.
 
     They describe the files of the image: if the engine does not have it, it is pulled first.
+    ``ptx_file`` has the image's PTX, if it exists.
     """
 
     def missing(attached: Collection[str]) -> list[Attachment]:
+        found = described(attached)
+        if ptx.KIND not in attached and ptx_file.exists():
+            file = AttachedFile(ptx.NAME, ptx.KIND, ptx_file.read_bytes())
+            found.append(Attachment(ptx.KIND, (file,)))
+        return found
+
+    def described(attached: Collection[str]) -> list[Attachment]:
         if {*NAMES, RECIPE} <= {*attached}:
             return []
-        texts = tuple(File(name, RECIPE, text.encode()) for name, text in recipe.items())
-        made = _documents_of(image, record, work).items()
-        files: dict[str, tuple[File, ...]] = {RECIPE: texts}
-        files |= {kind: (File(NAMES[kind], kind, text.encode()),) for kind, text in made}
+        texts = tuple(AttachedFile(name, RECIPE, text.encode()) for name, text in recipe.items())
+        made = _documents_of(plan, record, work).items()
+        files: dict[str, tuple[AttachedFile, ...]] = {RECIPE: texts}
+        files |= {kind: (AttachedFile(NAMES[kind], kind, text.encode()),) for kind, text in made}
         return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
 
     return missing
 
 
-def _documents_of(image: EngineImage, record: Record, work: Path) -> dict[str, str]:
+def _documents_of(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     """The documents of an image of the engine, or of a registry.
 
-    The provenance of the latter names no build platform: another machine built it.
+    The provenance of the latter names no build platform: it may have been built elsewhere.
     """
     if docker.image(record.digest) is not None:
-        return documents(image, record, work)
+        return documents(plan, record, work)
     repository = record.references[0].rpartition(":")[0]
-    with pulled(f"{repository}@{record.digest}", image.platform):
-        return sbom.documents(image, record, installed(record.digest, work))
+    with docker.pulled(f"{repository}@{record.digest}", plan.platform):
+        return sbom.documents(plan, record, installed(record.digest, work))
 
 
-def recipe_texts(files: Sequence[File]) -> dict[str, str]:
+def recipe_texts(files: Sequence[AttachedFile]) -> dict[str, str]:
     """The texts of an attached recipe, by their paths below ``recipes/``.
 
     Raises ``RegistryError`` for a path that is not below ``recipes/``, or a file that is not text.
@@ -92,12 +100,12 @@ def recipe_texts(files: Sequence[File]) -> dict[str, str]:
 
 def attached(
     repository: Repository, reference: str, kind: str, platform: str | None = None
-) -> list[File]:
+) -> list[AttachedFile]:
     """The files of one type that are attached to the image of a tag or a digest.
 
-    Of an index, to its image for ``platform`` ("linux/amd64"); None: that must not matter, or there
-    must be one image only.  Raises ``RegistryError`` where there is no such image, or no attachment
-    of that type.
+    For an index: to its image for ``platform`` ("linux/amd64"); None: that must not matter, or
+    there must be one image only.  Raises ``RegistryError`` where there is no such image, or no
+    attachment of that type.
     """
     digest = _image_of(repository, reference, kind, platform)
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]

@@ -18,18 +18,57 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from builder.errors import RegistryError, plain
+from builder.families.layout import REVISION
 from builder.kernels.selection import Capability
 from builder.plan.explain import explained
 from builder.plan.inputs import where
 from builder.plan.resolve import complete
-from builder.publish.markdown import Markdown, code, console, escaped
-from builder.publish.remote_image import REVISION
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import AddPatch, Patch, PullPatch, Recipe, ScriptPatch
+from builder.recipes.schema import Recipe
 from builder.records.record import newest_good
 from builder.tools.registry.hub import FULL, SHORT
-from builder.tools.web.github import ADDRESS
-from builder.upstream.track import version_order
+from builder.tools.versions import version_order
+
+SPECIAL = re.compile(r"[\\`*<\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;)")
+"""What begins markup within a line (CommonMark 0.31, section 6; GFM's strikethrough)."""
+BLOCK = re.compile(r"^(?:(?=[-+]\s|#{1,6}(?:\s|$)|>|[-+=]+\s*$)|(\d{1,9})(?=[.)](?:\s|$)))")
+"""What begins a block at the start of a line (CommonMark 0.31, sections 4 and 5)."""
+
+
+class Markdown(str):
+    """A text that is Markdown already: ``escaped`` leaves it as it is."""
+
+    __slots__ = ()
+
+
+def escaped(text: object) -> Markdown:
+    """A value in one line that Markdown shows as it is written."""
+    if isinstance(text, Markdown):
+        return text
+    line = SPECIAL.sub(lambda found: "\\" + found[0], " ".join(plain(str(text)).split()))
+    return Markdown(BLOCK.sub(lambda found: (found[1] or "") + "\\", line))
+
+
+def code(text: str) -> Markdown:
+    """A text in one line as code (CommonMark 0.31, section 6.1)."""
+    line = " ".join(plain(text).split())
+    ticks = _ticks(line, 1)
+    space = " " if "`" in line else ""
+    return Markdown(f"{ticks}{space}{line}{space}{ticks}")
+
+
+def console(commands: Sequence[str]) -> Markdown:
+    """Shell commands as a fenced block of code (CommonMark 0.31, section 4.5)."""
+    text = "\n".join(f"$ {plain(command)}" for command in commands)
+    fence = _ticks(text, 3)
+    return Markdown(f"{fence}console\n{text}\n{fence}")
+
+
+def _ticks(text: str, least: int) -> str:
+    """More back ticks than any run of them in a text, and at least ``least``."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(least, longest + 1)
+
 
 GPUS = {"12.0": "GeForce RTX 50xx", "12.1": "GB10"}
 MODEL = "/models/model.gguf"
@@ -58,22 +97,6 @@ class _Item:
 
     text: str
     versions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _PagePatch:
-    """A patch as the page lists it."""
-
-    name: str
-    link: Markdown
-    """The pull request on GitHub; else empty."""
-    origin: str
-    """The repository that it comes from, where there is no link."""
-    commit: str
-    """The commit of a patch whose name does not have it."""
-    applied: bool
-    why: str
-    drop_when: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +155,6 @@ class _Version:
         """The published images that it is built on."""
         return [base["published"] for base in self.explained["bases"] if base["published"]]
 
-    @property
-    def patches(self) -> list[_PagePatch]:
-        """Its patches, in order."""
-        pairs = zip(self.recipe.patch, self.explained["patches"], strict=True)
-        return [_patch(patch, explained) for patch, explained in pairs]
-
-    @property
-    def starts(self) -> list[dict[str, str]]:
-        """The scripts that patch it when a container starts, and why."""
-        return list(self.explained["starts"])
-
 
 def describe_repository(
     catalog: Catalog,
@@ -197,7 +209,7 @@ def _template() -> Template:
         finalize=escaped,
         autoescape=False,  # noqa: S701  (it is for HTML; ``finalize`` escapes for Markdown)
     )
-    environment.filters |= {"code": code, "console": console}
+    environment.filters |= {"code": code, "console": console, "link": Markdown}
     environment.globals["CUT"] = CUT
     return environment.get_template("hub_page.md.j2")
 
@@ -232,7 +244,6 @@ def _age(version: str) -> tuple[object, ...]:
 
 
 def _gpus(versions: Sequence[_Version]) -> str:
-    """The compute capabilities of the images on each platform."""
     archs: dict[str, set[str]] = {}
     for recipe in (each.recipe for each in versions):
         for platform in recipe.platform:
@@ -261,33 +272,6 @@ def _commands(recipe: Recipe, reference: str) -> list[str]:
     return [f"{command}{separator}{runs}"]
 
 
-def _patch(patch: Patch, explained: dict[str, Any]) -> _PagePatch:
-    address = ADDRESS.fullmatch(explained["where"])
-    link = ""
-    if isinstance(patch, PullPatch) and address is not None:
-        link = f"https://github.com/{address[1]}/{address[2]}/pull/{patch.pull}"
-    return _PagePatch(
-        explained["name"],
-        Markdown(link),
-        "" if link else explained["where"],
-        _commit(patch),
-        patch.expect == "applies",
-        patch.why,
-        patch.drop_when or "",
-    )
-
-
-def _commit(patch: Patch) -> str:
-    match patch:
-        case PullPatch(head=commit):
-            return commit
-        case ScriptPatch(script=script):
-            return script.commit
-        case AddPatch(add=add):
-            return add.commit
-    return ""
-
-
 def _items(versions: Sequence[_Version], field: str) -> list[_Item]:
     """The lines that ``plan.explain`` has under a name, each once, in their first order."""
     found: dict[str, list[str]] = {}
@@ -301,7 +285,6 @@ def _items(versions: Sequence[_Version], field: str) -> list[_Item]:
 
 
 def _licenses(catalog: Catalog, versions: Sequence[_Version]) -> list[tuple[str, list[str]]]:
-    """The licenses, each with the engine and the bases that are under it."""
     under: dict[str, set[str]] = {}
     for each in versions:
         under.setdefault(each.recipe.license, set()).add(each.recipe.engine)

@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import WorldError
 from builder.publish.prune_plan import Plan, plan
-from builder.publish.survey import ATTACHED, Image, entries_of, survey
+from builder.publish.survey import ATTACHED, Image, entries_of, images_among, survey
 from builder.publish.tags import NIGHTLY, TAGS
+from builder.publish.verdicts import trust_of
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
-from builder.tools.files import named_lock, write_json
+from builder.tools.files import named_lock, workspace, write_json
 from builder.tools.log import Log
 from builder.tools.registry.client import Repository
 from builder.tools.registry.credentials import HUB
@@ -35,7 +36,8 @@ class Deletion(BaseModel):
 
     tags: tuple[str, ...]
     manifests: tuple[str, ...]
-    """Digests: the image's own, then those of the manifests that it lists, if it is an index."""
+    """Digests: the image's own, then the digests of the manifests that it lists, if it is an
+    index."""
     attached: tuple[str, ...]
     """Digests."""
     attached_tags: tuple[str, ...]
@@ -87,9 +89,11 @@ def prune(
 ) -> Pruned:
     """Delete all nightlies of a channel but the newest ``keep`` and those in use.
 
-    ``recipes`` are those of the repository: their versions and tags are no nightlies; ``signed``
-    deletes signed images, too.  Raises ``BusyError`` where another run on this machine gives or
-    deletes tags, and like ``delete``.
+    The targets of ``keep`` rollbacks, one after the other, are in use.
+
+    ``recipes`` are the recipes of the repository: their versions and tags are no nightlies;
+    ``signed`` deletes signed images, too.  Raises ``BusyError`` where another run on this machine
+    gives or deletes tags, and like ``delete``.
     """
     names = {
         name
@@ -103,7 +107,9 @@ def prune(
     with ExitStack() as held:
         for lock in () if dry_run else (NIGHTLY, TAGS):
             held.enter_context(named_lock(settings.cache_dir, lock))
-        decided = plan(survey(repository, channel), channel, keep, signed=signed, names=names)
+        work = held.enter_context(workspace(settings.cache_dir))
+        images = survey(repository, channel, trust_of(settings, work))
+        decided = plan(images, channel, keep, signed=signed, names=names)
         if not dry_run and on_hub:
             deleted = delete_tags(repository, Hub(settings.hub_api, log), decided, file, log)
         elif not dry_run:
@@ -161,7 +167,8 @@ def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[st
     known = {tag for image in plan.deletions for tag in (*image.tags, *image.attached_tags)}
 
     def stays(image: Image) -> bool:
-        others = [tag for tag in repository.tags() if tag not in known | {plan.channel}]
+        listed = images_among(repository.tags())
+        others = [tag for tag in listed if tag not in known | {plan.channel}]
         named = [tag for tag in others if not ATTACHED.fullmatch(tag)]
         return _in_use(repository, image, [*named, plan.channel], plan, log)
 

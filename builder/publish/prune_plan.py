@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from builder.publish.remote_image import CREATED
+from builder.families.layout import CREATED
 from builder.publish.survey import Image, is_nightly
-from builder.publish.tag_history import Move, rollback_target, trace_moves
+from builder.publish.tag_history import Note, rollback_targets, trace_moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Plan:
     known: frozenset[str] = field(repr=False)
     """The names of everything in the repository."""
     freed_bytes: int
-    """Size of the manifests, configurations and layers that nothing refers to afterwards; those of
+    """Size of the manifests, configurations and layers that nothing refers to afterwards; blobs of
     manifests that were not read are not known."""
 
     @property
@@ -66,7 +66,8 @@ def plan(
     """Decide about the nightlies of a channel: the newest ``keep`` stay, and those in use.
 
     An index and the images that it lists are one nightly: they stay or go with it.  An image is in
-    use where another tag or manifest refers to it, or ``rollback`` of a tag would go to it.
+    use where another tag or manifest refers to it, or one of ``keep`` rollbacks of a tag, one after
+    the other, would go to it.
     ``names`` are the channels and versions that are known to be in the repository.
     ``signed``: signed images are deleted, too.
     """
@@ -83,7 +84,7 @@ def plan(
     newest = {image.digest for image in aged[:keep]}
     stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
     reasons: dict[str, str] = {}
-    targets = rollback_targets(images)
+    targets = targets_of(images, keep)
     for image in candidates:
         reason = _reason(image, nightly, keep, newest=newest, listed=listed, signed=signed)
         tag = targets.get(image.digest, "")
@@ -102,22 +103,24 @@ def plan(
     return Plan(channel, found, others, kept, known, _freed(images, stays))
 
 
-def rollback_targets(images: Sequence[Image]) -> dict[str, str]:
-    """The digests that tags would be rolled back to, each with one such tag."""
+def targets_of(images: Sequence[Image], steps: int) -> dict[str, str]:
+    """The digests that tags would be rolled back to in so many steps, each with one such tag."""
     by_digest = {image.digest: image for image in images}
 
-    def notes_of(tag: str, digest: str) -> list[Move] | None:
+    def notes_of(tag: str, digest: str) -> list[Note]:
         image = by_digest.get(digest)
-        if image is None:
-            return None
         # The notes of an index's images are among its own.
-        return [each for each in image.notes if (each.tag, each.digest) == (tag, digest)]
+        return [
+            each
+            for each in (image.notes if image else ())
+            if (each.move.tag, each.move.digest) == (tag, digest)
+        ]
 
-    found = {}
+    found: dict[str, str] = {}
     for image in images:
         for tag in image.tags:
             known = list(trace_moves(image.digest, partial(notes_of, tag)))
-            found[rollback_target(known)] = tag
+            found |= dict.fromkeys(rollback_targets(known)[:steps], tag)
     return found
 
 

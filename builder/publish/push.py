@@ -21,17 +21,18 @@ from builder.publish.tags import Tags
 from builder.publish.update_size import Update
 from builder.publish.upload import LocalImage, local_image, upload
 from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
+from builder.publish.verified import Verified
 from builder.records.record import Record
 from builder.tools.log import Log
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Manifest, Repository
 
 Attachments = Callable[[Collection[str]], Sequence[Attachment]]
-"""Makes the attachments of an image, except those of the types that it has already."""
+"""Makes the attachments of an image, except types that it has already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class Pushed:
     """The outcome of a push."""
 
     repository: str
@@ -44,7 +45,7 @@ class Published:
     updates: tuple[Update, ...] = ()
     """One for each image that other tags pointed to before, and each platform of an index."""
     platforms: dict[str, str] = field(default_factory=dict)
-    """Of an index, the digests of its images by platform."""
+    """The digests of an index's images by platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,11 @@ class Pushing:
     trust: Trust
     """The key that signs the image and its verdict; an empty one: they are not signed."""
     attachments: Attachments
-    """Of the image that is pushed, or of the engine's where a trusted verdict is attached."""
+    """For the image that is pushed, or for the engine's where a trusted verdict is attached."""
     replace: str | None = None
     """The reason to take an immutable or a version tag from another image."""
-    there: str = ""
-    """The digest of the registry's verified image of this key; empty: it has none."""
-    verified: Record | None = None
-    """This machine's record of the image that is pushed; None: a trusted verdict is attached."""
+    found: Verified | None = None
+    """The registry's verified image of this key; None: it has none."""
     known: frozenset[str] = frozenset()
     """The tags of the repository."""
     budget: int | None = None
@@ -74,7 +73,7 @@ class Pushing:
     """The image of the engine, where it has been read."""
 
 
-def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Published:
+def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pushed:
     """Push the image of a record, then give it its tags.
 
     Where the registry has a verified image of this key, that image gets the tags instead.
@@ -85,15 +84,16 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     when the registry does not answer; ``WorldError`` where the image cannot be signed, or this
     machine's clock is wrong.
     """
-    digest = how.there or record.digest
-    order = push_tags(repository, record.recipe, tags, digest, how.known, how.there)
+    digest = how.found.digest if how.found else record.digest
+    there = digest if how.found else ""
+    order = push_tags(repository, record.recipe, tags, digest, how.known, there)
     order.require_free(how.replace)
-    if how.there and how.there != record.digest:
+    if digest != record.digest:
         how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
     image = _Image(repository, digest)
     local = None
     # An interrupted push may have left the image without a tag.
-    if not (how.there or (how.known and image.is_there())):
+    if not (how.found or (how.known and image.is_there())):
         local = how.local or local_image(record, how.work)
         image.manifest = local.manifest
     updates: dict[str, tuple[Update, ...]] = {}
@@ -101,11 +101,15 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
         budget = how.budget if how.over_budget is None else None
         updates = order.updates([_platform_image(image, local)], budget, how.log)
     uploaded = upload(repository, local, new=not how.known) if local else 0
-    _complete(repository, record, image, how, new=local is not None)
     reason = how.replace or how.over_budget or f"push of {record.recipe} {record.key[:12]}"
-    given = order.give(image.read, reason, updates)
+    new = local is not None
+    entries = [] if new else referrers(repository, digest, how.known)
+    planned = order.plan(entries, reason, updates, how.trust)
+    notes = [each.note.attachment for each in planned.values()]
+    _complete(repository, record, image, how, entries, notes, new=new)
+    given = order.give(image.read, planned, how.trust)
     compared = tuple(each for found in updates.values() for each in found)
-    return Published(repository.name, digest, given, uploaded, order.replaced, compared)
+    return Pushed(repository.name, digest, given, uploaded, order.replaced, compared)
 
 
 def _platform_image(image: _Image, local: LocalImage | None) -> PlatformImage:
@@ -138,20 +142,29 @@ class _Image:
 
 
 def _complete(
-    repository: Repository, record: Record, image: _Image, how: Pushing, *, new: bool
+    repository: Repository,
+    record: Record,
+    image: _Image,
+    how: Pushing,
+    entries: Sequence[Mapping[str, Any]],
+    notes: Sequence[Attachment],
+    *,
+    new: bool,
 ) -> None:
-    """Attach what an image lacks, and sign it, before it gets a tag.
+    """Attach what an image lacks, and the notes of its moves, and sign it, before it gets a tag.
 
     Earlier attachments stay: they describe the same image, also where the recipe's words changed.
+    ``entries`` are its referrers.
     """
-    entries = [] if new else referrers(repository, image.digest, how.known)
     missing: list[Attachment] = []
-    if how.verified is not None or image.digest == record.digest:
+    own = how.found.record if how.found else record  # None: a trusted verdict is attached
+    if own is not None or image.digest == record.digest:
         missing += how.attachments(_kinds(entries))
-    if how.verified is None:
+    if own is None:
         sign(repository, image.digest, how.trust, how.log)
     else:
-        missing += _vouched(repository, how.verified, entries, how.trust, how.log)
+        missing += _vouched(repository, own, entries, how.trust, how.log)
+    missing += notes
     if missing:
         # Newer versions of cosign list a signature there as well.
         unlisted = new and not how.trust.signing
@@ -159,26 +172,7 @@ def _complete(
 
 
 def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The types of an image's referrers."""
     return {str(each.get("artifactType")) for each in entries}
-
-
-def vouch(
-    repository: Repository, record: Record, trust: Trust, attachments: Attachments, log: Log
-) -> None:
-    """Sign an image of a registry that passed its checks on this machine, and attach what it lacks.
-
-    An image that has its verdict and its attachments stays as it is.  Raises ``RegistryError``,
-    ``FetchError``, ``WorldError``.
-    """
-    entries = referrers(repository, record.digest)
-    missing = [
-        *attachments(_kinds(entries)),
-        *_vouched(repository, record, entries, trust, log),
-    ]
-    image = repository.manifest(record.digest) if missing else None
-    if image is not None:
-        attach_all(repository, image, missing)
 
 
 def _vouched(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from builder.errors import BuilderError, RegistryError
 from builder.publish.remote_image import PlatformImage
-from builder.publish.tag_history import attach_note
+from builder.publish.tag_claims import claims_tag
+from builder.publish.tag_history import By, Move, notes_in
+from builder.publish.tag_move import Planned, make_move, plan_move
 from builder.publish.tags import Tags, require_points_to
 from builder.publish.update_size import Update, over_budget, updates_of
+from builder.publish.verdicts import Trust
 from builder.tools.log import Log
 from builder.tools.registry.client import Manifest, Repository
 
@@ -27,6 +31,8 @@ class PushTags:
     """What gets the tags."""
     before: Mapping[str, str]
     """The digest that each tag points to, in the order in which they are given; empty: none."""
+    known: Collection[str] = ()
+    """The tags of the repository."""
 
     @property
     def others(self) -> dict[str, str]:
@@ -35,7 +41,7 @@ class PushTags:
 
     @property
     def replaced(self) -> dict[str, str]:
-        """Those of them that do not move, unless there is a reason."""
+        """Tags that do not move, unless there is a reason."""
         return {tag: was for tag, was in self.others.items() if tag not in self.tags.moving}
 
     def require_free(self, replace: str | None) -> None:
@@ -70,20 +76,45 @@ class PushTags:
             found[was] = updates_of(self.repository, tags, was, new, log)
             for each in found[was]:
                 log(f"download: {each.text}")
-            if why := over_budget(self.repository, found[was], budget, new):
+            if why := over_budget(found[was], budget):
                 raise RegistryError(
                     f"{self.name} is not pushed: the update has more than the {budget} MB of "
                     "[budget]",
                     why,
-                    "make the update smaller, or push it all the same: --over-budget --reason TEXT",
+                    "`builder compare` shows the layers of two images; to push it all the same: "
+                    "--over-budget --reason TEXT",
+                )
+        return found
+
+    def plan(
+        self,
+        entries: Iterable[Mapping[str, Any]],
+        reason: str,
+        updates: Mapping[str, Sequence[Update]],
+        trust: Trust,
+    ) -> dict[str, Planned]:
+        """Plan the moves of tags: of moving tags, and those that something else has.
+
+        A new immutable or version tag needs no note.  ``entries`` are the referrers of the image.
+        The notes are to be attached before the tags are given.  Raises ``RegistryError``,
+        ``FetchError``; ``WorldError`` where a note cannot be signed.
+        """
+        notes = [*notes_in(entries, self.digest, self.repository.path, trust)]
+        version = self.tags.immutable.rpartition("-")[0]
+        found = {}
+        for tag, was in self.before.items():
+            if was != self.digest and (was or tag in self.tags.moving):
+                by: By = "replacement" if tag in self.replaced else ""
+                wanted = Move(tag, self.digest, was, "", reason, by, version=version)
+                taken = [note for note in notes if note.move.tag == tag]
+                new = not was and claims_tag(tag) not in self.known
+                found[tag] = plan_move(
+                    self.repository, wanted, updates.get(was, ()), trust, taken, new=new
                 )
         return found
 
     def give(
-        self,
-        read: Callable[[], Manifest],
-        reason: str,
-        updates: Mapping[str, Sequence[Update]],
+        self, read: Callable[[], Manifest], planned: Mapping[str, Planned], trust: Trust
     ) -> tuple[str, ...]:
         """Give the tags, the immutable one first; they are returned.
 
@@ -93,23 +124,15 @@ class PushTags:
         given: list[str] = []
         with _naming_given_tags(given):
             for tag, was in self.before.items():
-                if was != self.digest:
-                    self._give(read(), tag, was, reason, updates.get(was, ()))
+                if tag in planned:
+                    make_move(self.repository, planned[tag], read(), trust)
+                elif was != self.digest:
+                    self.repository.put_tag(tag, read(), was)
+                if was != self.digest and (tag not in planned or tag == self.tags.immutable):
+                    immutable = tag == self.tags.immutable
+                    require_points_to(self.repository, tag, self.digest, by_content=immutable)
                 given.append(tag)
         return tuple(given)
-
-    def _give(
-        self, manifest: Manifest, tag: str, was: str, reason: str, updates: Sequence[Update]
-    ) -> None:
-        """Give one tag; a new immutable or version tag needs no note of the move."""
-        immutable = self.tags.immutable
-        if was or tag in self.tags.moving:
-            version = immutable.rpartition("-")[0]
-            attach_note(
-                self.repository, manifest, tag, was, reason, version=version, updates=updates
-            )
-        self.repository.put_tag(tag, manifest, was)
-        require_points_to(self.repository, tag, manifest.digest, by_content=tag == immutable)
 
 
 def push_tags(
@@ -132,16 +155,15 @@ def push_tags(
         else:
             before[tag] = repository.head_digest(tag) if tag in known else ""
     repository.require_clock()
-    return PushTags(repository, name, tags, digest, before)
+    return PushTags(repository, name, tags, digest, before, known)
 
 
 @contextmanager
 def _naming_given_tags(given: Sequence[str]) -> Iterator[None]:
-    """Add the tags that were given before it to an error."""
     try:
         yield
     except BuilderError as error:
         if not given:
             raise
-        note = f"these tags were already pushed: {', '.join(given)}"
-        raise type(error)(error.what, f"{error.why}\n{note}", error.hint) from error
+        error.why += f"\nthese tags were already pushed: {', '.join(given)}"
+        raise

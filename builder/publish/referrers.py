@@ -19,7 +19,7 @@ EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class AttachedFile:
     """One file of an artifact: its name, its media type, its bytes."""
 
     name: str
@@ -32,7 +32,7 @@ class Attachment:
     """An artifact to attach to an image: its type, its files and its annotations."""
 
     kind: str
-    files: tuple[File, ...] = ()
+    files: tuple[AttachedFile, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -41,7 +41,7 @@ def attach(
     subject: Manifest,
     kind: str,
     annotations: Mapping[str, str],
-    files: Sequence[File] = (),
+    files: Sequence[AttachedFile] = (),
 ) -> str:
     """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
 
@@ -75,15 +75,21 @@ def attach_all(
         _list_by_tag(repository, subject.digest, *unlisted, new=new)
 
 
-def store(repository: Repository, tag: str, kind: str, files: Sequence[File]) -> None:
+def store(
+    repository: Repository,
+    tag: str,
+    kind: str,
+    files: Sequence[AttachedFile],
+    annotations: Mapping[str, str] = {},
+) -> None:
     """Put an artifact without an image under a tag.  Raises like ``attach``."""
-    repository.put_manifest(tag, _put(repository, kind, {}, files, None))
+    repository.put_manifest(tag, _put(repository, kind, annotations, files, None))
 
 
-def files_of(repository: Repository, artifact: Manifest) -> list[File]:
+def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
     """The files of an artifact.  Raises ``RegistryError``, ``FetchError``."""
     return [
-        File(
+        AttachedFile(
             (layer.annotations or {}).get(TITLE, ""),
             layer.mediaType,
             repository.blob(layer.digest),
@@ -97,7 +103,7 @@ def _put(
     repository: Repository,
     kind: str,
     annotations: Mapping[str, str],
-    files: Sequence[File],
+    files: Sequence[AttachedFile],
     subject: Manifest | None,
     *,
     new: bool = False,

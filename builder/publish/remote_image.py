@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from builder.errors import RegistryError
-from builder.families.layout import LABEL_KEY
-from builder.tools.docker import engine as docker
+from builder.families.layout import CREATED, LABEL_KEY, REVISION, VERSION
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.responses import Anything, Configuration
 
-CREATED = "org.opencontainers.image.created"
-REVISION = "org.opencontainers.image.revision"
-VERSION = "org.opencontainers.image.version"
-BASE_NAME = "org.opencontainers.image.base.name"
-BASE_DIGEST = "org.opencontainers.image.base.digest"
 PLATFORM = "linux/amd64"
-"""The platform whose image speaks for an index: its labels are those of the index."""
+"""The platform whose image speaks for an index: the index takes its labels."""
 DEEPEST = 4  # indexes within each other
 
 
@@ -54,7 +47,7 @@ class RemoteImage:
     created: str
     """RFC 3339; empty where the image has no date."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of an index, those of its image for linux/amd64, else of its first one."""
+    """For an index, the labels of its image for linux/amd64, else of its first one."""
     download_size: int = 0
     """Bytes of the compressed layers, each once, of the image whose labels these are; 0: not
     known."""
@@ -174,20 +167,3 @@ def layer_sizes(image: Manifest) -> dict[str, int]:
     A layer that an image has twice is downloaded once.
     """
     return {each.digest: each.size for each in image.body.layers or ()}
-
-
-@contextmanager
-def pulled(reference: str, platform: str = PLATFORM) -> Iterator[None]:
-    """Keep an image of a registry in the engine; one that was not there is removed afterwards.
-
-    ``platform`` is that of the image: "linux/amd64".  Raises ``FetchError`` where it cannot be
-    pulled.
-    """
-    was_there = docker.image(reference) is not None
-    if not was_there:
-        docker.pull(reference, platform)
-    try:
-        yield
-    finally:
-        if not was_there:
-            docker.untag(reference)

@@ -29,9 +29,9 @@ class Statement(BaseModel):
     """The image's; ``sha256:`` and 64 hex digits."""
     recipe: str
     architecture: str
-    """Of the machine that built it again: "x86_64"."""
+    """The machine's that built it again: "x86_64"."""
     version: str
-    """Of builder."""
+    """Version of builder."""
     created: str
     """When it was built again; RFC 3339, UTC."""
 
@@ -43,7 +43,7 @@ class Reproduced:
     created: str
     """When it was built again; RFC 3339, UTC."""
     architecture: str
-    """Of the machine that built it again: "x86_64"."""
+    """The machine's that built it again: "x86_64"."""
     key: str = ""
     """The trusted key that signed the statement, as the settings name it; empty: none."""
     problem: str = ""

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from builder.errors import GoneError, RegistryError
-from builder.publish.remote_image import CREATED, DEEPEST, configuration
-from builder.publish.tag_history import Move, notes_in
-from builder.publish.verdicts import built_at
+from builder.families.layout import CREATED
+from builder.publish.remote_image import DEEPEST, configuration
+from builder.publish.tag_claims import claims_tag, read_claims
+from builder.publish.tag_history import Note, notes_claimed, notes_in
+from builder.publish.verdicts import Trust, built_at
 from builder.tools.registry.client import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
-# Tags named after the digest of an image: those of cosign and others have a suffix, and that of the
+# Tags named after the digest of an image: cosign's and others have a suffix, and the one of the
 # distribution specification's "Referrers Tag Schema" has none.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(\.[a-z0-9]+)?")
+KEPT = re.compile(r"\.(?:moves|nights)$")
+"""Tags under which builder keeps claims to move a tag, and nightly runs: they are no images."""
 SIGNED_SUFFIXES = frozenset({".sig", ".att"})
 SIGNATURES = (
     "application/vnd.dev.cosign.",
     "application/vnd.dev.sigstore.",
     "application/vnd.cncf.notary.",
 )
-# Clients without a type for an artifact write that of its configuration.
+# Clients without a type for an artifact write the type of its configuration.
 NO_KIND = "application/vnd.oci."
 
 
@@ -44,8 +48,8 @@ class Image:
     its own referrers.  None: the manifest was not read."""
     attached_tags: tuple[str, ...]
     signed: bool
-    notes: tuple[Move, ...] = field(default=(), repr=False)
-    """The notes of moves to it, also of interrupted ones."""
+    notes: tuple[Note, ...] = field(default=(), repr=False)
+    """The notes of moves to it that count, also of interrupted ones."""
 
     @property
     def everything(self) -> dict[str, Manifest | None]:
@@ -69,19 +73,32 @@ def is_nightly(tag: str, channel: str, names: Collection[str]) -> bool:
     return not any(name.startswith(f"{channel}-") and tag.startswith(f"{name}-") for name in names)
 
 
-def survey(repository: Repository, channel: str) -> list[Image]:
+def images_among(tags: Collection[str]) -> list[str]:
+    """The tags without those under which builder keeps claims and nightly runs of another tag."""
+    there = {*tags}
+    return [tag for tag in tags if not (KEPT.search(tag) and tag.rpartition(".")[0] in there)]
+
+
+def survey(repository: Repository, channel: str, trust: Trust) -> list[Image]:
     """All images of a repository that have a tag; the nightlies of a channel with their age.
 
-    A tag of an attachment is no image: it belongs to the image that it is attached to.  Docker Hub
+    A tag of an attachment is no image: it belongs to the image that it is attached to.  Tags under
+    which builder keeps claims and nightly runs are no images either.  Docker Hub
     counts each manifest that is fetched as a pull, so few are: an attachment is read only where its
     descriptor does not name its type.  Raises ``RegistryError``, ``FetchError``.
     """
-    tags = repository.tags()
+    listed = repository.tags()
+    tags = images_among(listed)
+    claimed: dict[str, list[Note]] = {}
+    for tag in tags:
+        claims = read_claims(repository, tag) if claims_tag(tag) in listed else ()
+        for digest, notes in notes_claimed(repository, tag, claims, trust).items():
+            claimed.setdefault(digest, []).extend(notes)
     by_subject: dict[str, list[str]] = {}
     for tag in tags:
         if attached := ATTACHED.fullmatch(tag):
             by_subject.setdefault(f"sha256:{attached[1]}", []).append(tag)
-    attachments = _Attachments(repository, by_subject)
+    attachments = _Attachments(repository, by_subject, trust)
     images = []
     tagged = _tagged(repository, tags, channel)
     known = {digest: manifest for digest, (manifest, _) in tagged.items()}
@@ -90,7 +107,9 @@ def survey(repository: Repository, channel: str) -> list[Image]:
         manifests = _with_parts(repository, manifest, named[0], known)
         *_, built = found = attachments.of(manifests)
         created = (built or _created(repository, manifests.values())) if aged else None
-        images.append(Image(digest, tuple(named), created, manifests, *found[:-1]))
+        image = Image(digest, tuple(named), created, manifests, *found[:-1])
+        by_text = {note.text: note for note in (*image.notes, *claimed.get(digest, ()))}
+        images.append(replace(image, notes=tuple(by_text.values())))
     return images
 
 
@@ -122,6 +141,8 @@ class _Attachments:
 
     repository: Repository
     by_subject: Mapping[str, Sequence[str]]
+    trust: Trust
+    """Whose notes count."""
     lists: bool | None = None
     """Whether the registry has the referrers API; None: not known yet."""
     unlisted: str = ""
@@ -132,20 +153,20 @@ class _Attachments:
     def of(
         self, manifests: Collection[str]
     ) -> tuple[
-        dict[str, Manifest | None], tuple[str, ...], bool, tuple[Move, ...], datetime | None
+        dict[str, Manifest | None], tuple[str, ...], bool, tuple[Note, ...], datetime | None
     ]:
         """The attachments of an image, their tags, whether one is a signature, the notes of moves
         among them, and when the image was built by the first of its verdicts."""
         attached: dict[str, Manifest | None] = {}
         tags: list[str] = []
         kinds: list[str] = []
-        notes: list[Move] = []
+        notes: list[Note] = []
         built: list[datetime] = []
         subjects = list(manifests)
         for subject in subjects:  # grows: an attachment may have attachments
             found, entries = self._direct(subject)
             kinds += [str(entry.get("artifactType") or "") for entry in entries]
-            notes += notes_in(entries, subject)
+            notes += notes_in(entries, subject, self.repository.path, self.trust)
             built += filter(None, [built_at(entries, subject)])
             subjects += [digest for digest in found if digest not in {*attached, *manifests}]
             attached |= found
@@ -154,7 +175,6 @@ class _Attachments:
         return attached, tuple(tags), _signed(tags, kinds), tuple(notes), min(built, default=None)
 
     def _direct(self, subject: str) -> _Direct:
-        """The attachments of one manifest, by digest, and their descriptors."""
         if subject not in self.known:
             self.known[subject] = self._found(subject)
         return self.known[subject]
@@ -198,7 +218,7 @@ class _Attachments:
         if self.lists and self.unlisted:
             raise RegistryError(
                 f"{self.repository.name} does not list the referrers of {self.unlisted}",
-                "it lists those of other images, so this answer is wrong",
+                "it lists the referrers of other images, so this answer is wrong",
                 "nothing was deleted; try again",
             )
         return listed
@@ -254,14 +274,12 @@ def _created_by_label(repository: Repository, manifest: Manifest) -> datetime | 
 
 
 def _kinds(manifest: Manifest) -> list[str]:
-    """The types of an artifact, of its configuration and of its layers."""
     parsed = manifest.parsed()
     parts = [parsed.get("config") or {}, *(parsed.get("layers") or [])]
     return [parsed.get("artifactType") or "", *(part.get("mediaType") or "" for part in parts)]
 
 
 def _signed(tags: Collection[str], kinds: Collection[str]) -> bool:
-    """Whether cosign's tags, or the types of attachments, show a signature."""
     suffixes = {found[2] for tag in tags if (found := ATTACHED.fullmatch(tag))}
     return not suffixes.isdisjoint(SIGNED_SUFFIXES) or any(
         kind.startswith(SIGNATURES) for kind in kinds

@@ -1,10 +1,13 @@
-"""The history of a tag: a note of each move is attached to the image that the tag moved to."""
+"""The history of a tag: a note of each move is attached to the image that the tag moved to.
+
+A note lists the moves before it, so one note tells the history of its tag: a move reads as much
+after a year as on the first day, and it does not matter which images are gone.  Where a key is
+configured, notes are signed, and others count for nothing.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -12,17 +15,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.errors import RegistryError
-from builder.publish.referrers import attach, referrers
-from builder.publish.remote_image import CREATED
+from builder.publish.referrers import Attachment, referrers
+from builder.publish.tag_claims import Claim, read_claims
 from builder.publish.update_size import Update
-from builder.tools.registry.client import Manifest, Repository
+from builder.publish.verdicts import Trust
+from builder.tools.registry.client import Repository
 from builder.tools.registry.responses import TAG, Digest
 
-MOVE = "application/vnd.builder.move.v1"
-UPDATES = r"^([a-z0-9]+/[a-z0-9]+=[0-9]{1,15}(,|$))*$"
-"""Bytes by platform: ``linux/amd64=1,linux/arm64=2``."""
-By = Literal["", "night", "rollback"]
-"""What moved a tag: a nightly run or a rollback; empty: a push or a promotion."""
+MOVE = "application/vnd.builder.move.v2+json"
+TEXT = "builder.move"
+SIGNATURE = "builder.move.signature"
+"""The annotations of a note: a ``_Note`` as JSON, and its signature (base64)."""
+PAST = 40
+"""Earlier moves that a note lists."""
+CHAPTERS = 250
+"""Notes whose past is read, one after the other; a forged one may list any moves."""
+HIGHEST = 10**12
+"""The number of a move that no tag reaches; one that is forged must not stop the tag."""
+By = Literal["", "night", "rollback", "replacement"]
+"""What moved a tag: a nightly run, a rollback, or a push that replaced the image of a tag that does
+not move; empty: another push, or a promotion."""
+Number = Annotated[int, Field(ge=1, le=HIGHEST)]
+Size = Annotated[int, Field(ge=0, le=10**15)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +48,13 @@ class Move:
     before: str
     """The digest that it pointed to before; empty: none."""
     created: str
-    """RFC 3339, UTC."""
+    """RFC 3339, UTC; empty: the note is gone, or it is too far back."""
     reason: str
-    by_night: bool = False
-    """Whether a nightly run moved it, because upstream had moved."""
-    back: bool = False
-    """Whether it was a rollback."""
+    by: By = ""
     number: int = 1
     """Its place among the moves of the tag: clocks differ."""
     version: str = ""
     """The version of the image, where the note has it."""
-    earlier: tuple[str, ...] = ()
-    """The numbers of earlier moves of the tag to this image; other notes on it never came true."""
     update: int | None = None
     """Bytes to download for somebody who had the image before, of several platforms the most; None:
     the note does not have it."""
@@ -53,176 +62,265 @@ class Move:
     """The same by platform ("linux/amd64"), where the image is an index."""
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A note: its move, and the moves before it, newest first, without their reasons."""
+
+    move: Move
+    past: tuple[Move, ...]
+    text: str
+    """The JSON that is signed."""
+    signature: str
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """All of them, newest first."""
+        return (self.move, *self.past)
+
+    @property
+    def attachment(self) -> Attachment:
+        """The note as it is attached to its image."""
+        signed = {SIGNATURE: self.signature} if self.signature else {}
+        return Attachment(MOVE, annotations={TEXT: self.text, **signed})
+
+
+class _Step(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    number: Number
+    digest: Digest
+    by: By = ""
+
+
 class _Note(BaseModel):
-    """The annotations of a note; annotations that do not fit are no note."""
+    """The text of a note; a text that does not fit is no note."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    tag: str = Field(pattern=TAG, alias="builder.move.tag")
-    before: Digest | Literal[""] = Field("", alias="builder.move.before")
-    created: str = Field("", alias=CREATED)
-    reason: str = Field("", alias="builder.move.reason")
-    by: str = Field("", alias="builder.move.by")
-    number: Annotated[str, Field(pattern="^[0-9]{1,9}$")] = Field("0", alias="builder.move.number")
-    version: str = Field("", alias="builder.move.version")
-    earlier: str = Field("", alias="builder.move.earlier")
-    update: Annotated[str, Field(pattern="^[0-9]{0,15}$")] = Field("", alias="builder.move.update")
-    updates: Annotated[str, Field(pattern=UPDATES)] = Field("", alias="builder.move.updates")
+    repository: str
+    """Its path, so that a signed note speaks for one repository."""
+    tag: str = Field(pattern=TAG)
+    digest: Digest
+    before: Digest | Literal[""] = ""
+    number: Number
+    created: str
+    reason: str = ""
+    by: By = ""
+    version: str = ""
+    update: Size | None = None
+    updates: dict[str, Size] = {}
+    past: tuple[_Step, ...] = Field((), max_length=PAST)
+    first: Digest | Literal[""] = ""
+    """What the tag pointed to before the last of ``past``; empty: none."""
 
-    def move(self, digest: str) -> Move:
-        """The move to an image that it describes."""
-        return Move(
+    def note(self, text: str, signature: str) -> Note:
+        """The note with that text."""
+        move = Move(
             self.tag,
-            digest,
+            self.digest,
             self.before,
             self.created,
             self.reason,
-            by_night=self.by == "night",
-            back=self.by == "rollback",
-            number=int(self.number),
+            by=self.by,
+            number=self.number,
             version=self.version,
-            earlier=tuple(filter(None, self.earlier.split(","))),
-            update=int(self.update) if self.update else None,
-            updates={
-                platform: int(size)
-                for platform, _, size in (each.partition("=") for each in self.updates.split(","))
-                if platform
-            },
+            update=self.update,
+            updates=self.updates,
         )
+        befores = (*(step.digest for step in self.past[1:]), self.first)
+        past = (
+            Move(self.tag, step.digest, before, "", "", by=step.by, number=step.number)
+            for step, before in zip(self.past, befores, strict=False)
+        )
+        return Note(move, tuple(past), text, signature)
 
 
-def attach_note(
+def parsed_note(text: str, signature: str, path: str) -> Note | None:
+    """A note of the repository with that path; None where the text is none.  It is not verified."""
+    try:
+        found = _Note.model_validate_json(text)
+    except ValidationError:
+        return None
+    return found.note(text, signature) if found.repository == path else None
+
+
+def new_note(
     repository: Repository,
-    image: Manifest,
-    tag: str,
-    before: str,
-    reason: str,
-    by: By = "",
-    version: str = "",
-    updates: Sequence[Update] = (),
-) -> Move:
-    """Attach a note of a move to an image, right before the tag is moved to it.
+    wanted: Move,
+    last: Note | None,
+    numbers: Iterable[int],
+    updates: Sequence[Update],
+    trust: Trust,
+) -> Note:
+    """The note of a move that is about to be made, signed where there is a key.
 
-    ``updates`` are those of somebody who has the image ``before``.  The note does not count until
-    the tag points there.  Raises ``RegistryError``, ``FetchError``.
+    ``last`` is the last note of the tag, ``numbers`` those that are taken.  Raises ``WorldError``.
     """
-    created = datetime.now(UTC).isoformat(timespec="microseconds")
-    known = moves(repository, tag)
-    numbers = [each.number for each in (*_notes(repository, tag, image.digest), *known[:1])]
-    note = _Note.model_validate(
-        {
-            "builder.move.tag": tag,
-            "builder.move.before": before,
-            "builder.move.reason": reason,
-            "builder.move.by": by,
-            "builder.move.number": str(max(numbers, default=0) + 1),
-            "builder.move.version": version,
-            "builder.move.earlier": ",".join(
-                str(each.number) for each in known if each.digest == image.digest
-            ),
-            "builder.move.update": str(max(each.size for each in updates)) if updates else "",
-            "builder.move.updates": ",".join(
-                f"{each.platform}={each.size}" for each in updates if each.platform
-            ),
-            CREATED: created,
-        }
+    past = last.moves[:PAST] if last else ()
+    steps = (_Step(number=each.number, digest=each.digest, by=each.by) for each in past)
+    made = _Note(
+        repository=repository.path,
+        tag=wanted.tag,
+        digest=wanted.digest,
+        before=wanted.before,
+        number=min(max((*numbers, *(each.number for each in past)), default=0) + 1, HIGHEST),
+        created=datetime.now(UTC).isoformat(timespec="microseconds"),
+        reason=wanted.reason,
+        by=wanted.by,
+        version=wanted.version,
+        update=max((each.size for each in updates), default=None),
+        updates={each.platform: each.size for each in updates if each.platform},
+        past=tuple(steps),
+        first=past[-1].before if past else "",
     )
-    written = note.model_dump(by_alias=True)
-    attach(repository, image, MOVE, {name: value for name, value in written.items() if value})
-    return note.move(image.digest)
+    text = made.model_dump_json(exclude_defaults=True)
+    return made.note(text, trust.signature(text))
 
 
-def moves(repository: Repository, tag: str) -> list[Move]:
-    """The moves of a tag, newest first, as far as the registry has them.
+def last_note(
+    repository: Repository,
+    tag: str,
+    digest: str,
+    trust: Trust,
+    claims: Sequence[Claim] | None = None,
+) -> Note | None:
+    """The note of the move that brought a tag to the image ``digest``; None: it is not noted.
+
+    ``claims`` on the tag; None: they are read.  Raises ``RegistryError``, ``FetchError``.
+    """
+    if not digest:
+        return None
+    claims = read_claims(repository, tag) if claims is None else claims
+    claimed = notes_claimed(repository, tag, claims, trust).get(digest, [])
+    return newest([*notes_of_tag(repository, tag, digest, trust), *claimed])
+
+
+def notes_claimed(
+    repository: Repository, tag: str, claims: Iterable[Claim], trust: Trust
+) -> dict[str, list[Note]]:
+    """The notes of a tag in its claims that count, by the image that the tag moves to."""
+    found: dict[str, list[Note]] = {}
+    for each in claims:
+        note = parsed_note(each.text, each.signature, repository.path)
+        if note is None or note.move.tag != tag or each.withdrawn:
+            continue
+        if trust.accepts(each.text, each.signature):
+            found.setdefault(note.move.digest, []).append(note)
+    return found
+
+
+def newest(notes: Iterable[Note]) -> Note | None:
+    """The newest of the notes of one tag on one image; earlier ones may be of interrupted moves."""
+    return max(notes, key=lambda each: (each.move.number, each.move.created), default=None)
+
+
+def notes_of_tag(repository: Repository, tag: str, digest: str, trust: Trust) -> list[Note]:
+    """The notes of a tag's moves to an image, also of interrupted ones."""
+    found = notes_in(referrers(repository, digest), digest, repository.path, trust)
+    return [each for each in found if each.move.tag == tag]
+
+
+def notes_in(
+    entries: Iterable[Mapping[str, Any]], digest: str, path: str, trust: Trust
+) -> Iterator[Note]:
+    """The notes of moves to an image that count, among the descriptors of its referrers.
+
+    ``path`` is the repository's.  Raises ``WorldError``.
+    """
+    for entry in entries:
+        annotations = entry.get("annotations")
+        if entry.get("artifactType") != MOVE or not isinstance(annotations, dict):
+            continue
+        text, signature = str(annotations.get(TEXT, "")), str(annotations.get(SIGNATURE, ""))
+        found = parsed_note(text, signature, path)
+        if found and found.move.digest == digest and trust.accepts(text, signature):
+            yield found
+
+
+def past_moves(repository: Repository, tag: str, trust: Trust) -> tuple[Move, ...]:
+    """The last moves of a tag, newest first, all but the first one without reasons.
 
     Raises ``RegistryError``, ``FetchError``.
     """
-    return list(_moves_to(repository, tag, repository.head_digest(tag)))
+    found = last_note(repository, tag, repository.head_digest(tag), trust)
+    return found.moves if found else ()
 
 
-def last_move(repository: Repository, tag: str, digest: str) -> Move | None:
-    """The move that brought a tag to the image ``digest``, where the tag points; None: not noted.
+def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
+    """The moves of a tag, newest first, as far as the registry has their notes.
 
     Raises ``RegistryError``, ``FetchError``.
     """
-    return next(_moves_to(repository, tag, digest), None)
+
+    digest = repository.head_digest(tag)
+    if not digest:
+        return []
+    claimed = notes_claimed(repository, tag, read_claims(repository, tag), trust)
+    known: dict[str, Sequence[Note]] = {}
+
+    def notes_of(digest: str) -> Sequence[Note]:
+        if digest not in known:
+            attached, more = notes_of_tag(repository, tag, digest, trust), claimed.get(digest, [])
+            gone = more and not attached and not repository.head_digest(digest)
+            known[digest] = [] if gone else [*attached, *more]
+        return known[digest]
+
+    return [each for each in trace_moves(digest, notes_of) if each.created]
 
 
-def _moves_to(repository: Repository, tag: str, digest: str) -> Iterator[Move]:
-    """The moves that led a tag to an image, newest first; each is looked up when it is needed."""
-
-    def notes_of(digest: str) -> list[Move] | None:
-        found = _notes(repository, tag, digest)
-        return found if found or repository.head_digest(digest) else None
-
-    return trace_moves(digest, notes_of)
+def reason_of(repository: Repository, move: Move, trust: Trust) -> str:
+    """The reason of a move; empty where its note is gone.  Raises like ``moves``."""
+    if move.created:
+        return move.reason
+    found = _with_number(notes_of_tag(repository, move.tag, move.digest, trust), move.number)
+    return found.move.reason if found else ""
 
 
-def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Move] | None]) -> Iterator[Move]:
+def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Note]]) -> Iterator[Move]:
     """The moves that led a tag to the image ``digest``, newest first.
 
-    ``notes_of`` gives the notes of the tag on an image; None where the image is gone, and its notes
-    with it.  A move counts where the tag points to its image, or where a later move names that
-    image as the one before.  Each move has a lower number than the one after it: so the note of an
-    interrupted move is left out, for the tag never pointed there with that number.  Where the image
-    of the move before is gone, the trace continues at an earlier move to an image that the tag
-    pointed to since, if a later note on that image has its number.
+    ``notes_of`` gives the notes of the tag on an image, none where the image is gone.  A move
+    counts where the tag points to its image, or where a later note lists it: so the note of an
+    interrupted move is left out.
     """
-    counted: set[tuple[str, str]] = set()
-    known: dict[str, Sequence[Move] | None] = {}
-    last: Move | None = None
-    while digest:
-        if digest not in known:
-            known[digest] = notes_of(digest)
-        notes = known[digest]
-        below = last.number if last is not None else math.inf
-        if notes is None:
-            # The move to an image that is gone had the number before the last one's.
-            below -= 1
-            seen = [each for found in known.values() for each in found or ()]
-            notes = [each for each in seen if (each.digest, str(each.number)) in counted]
-        earlier = [each for each in notes if each.number < below]
-        if not earlier:
+    note = newest(notes_of(digest))
+    if note is not None:
+        yield note.move
+    listed = 0  # of the note's past
+    for _ in range(CHAPTERS if note else 0):
+        older, after = None, 0
+        for step in note.past[listed:] if note else ():
+            found = _with_number(notes_of(step.digest), step.number)
+            older, after = (found, 0) if found else (older, after + 1)
+            yield found.move if found else step
+        if older is None or note is None or len(note.past) < PAST:
             return
-        last = max(earlier, key=lambda each: (each.number, each.created))
-        counted |= {(last.digest, number) for number in last.earlier}
-        yield last
-        digest = last.before
+        note, listed = older, after
 
 
-def _notes(repository: Repository, tag: str, digest: str) -> list[Move]:
-    """The notes of a tag's moves to an image, also of interrupted ones."""
-    return [each for each in notes_in(referrers(repository, digest), digest) if each.tag == tag]
+def _with_number(notes: Iterable[Note], number: int) -> Note | None:
+    return newest(each for each in notes if each.move.number == number)
 
 
-def notes_in(entries: Iterable[Mapping[str, Any]], digest: str) -> Iterator[Move]:
-    """The notes of moves to an image, among the descriptors of its referrers."""
-    for entry in entries:
-        if entry.get("artifactType") == MOVE:
-            with suppress(ValidationError):
-                noted = _Note.model_validate(entry.get("annotations") or {})
-                yield noted.move(digest)
-
-
-def require_previous(repository: Repository, tag: str) -> str:
+def require_previous(repository: Repository, tag: str, trust: Trust) -> str:
     """The digest that a rollback of a tag goes to.
 
     Raises ``RegistryError`` where it is not known, or the repository has no such tag.
     """
-    known = moves(repository, tag)
-    found = rollback_target(known)
+    known = past_moves(repository, tag, trust)
+    found = rollback_targets(known)
     if not found:
         require_tag(repository, tag)
-        if known and not known[-1].before:
+        if known and not known[-1].before and known[-1].digest == known[0].digest:
             what = f"{repository.name}:{tag} points to its first image: there is no earlier one"
         else:
             what = f"the image before the last move of {repository.name}:{tag} is not known"
         raise RegistryError(what, hint="name the image to move the tag to: --to TAG|DIGEST")
-    return found
+    return found[0]
 
 
-def rollback_target(known: Sequence[Move]) -> str:
-    """The digest that a tag pointed to before it first came to where it is; empty: not known.
+def rollback_targets(known: Sequence[Move]) -> list[str]:
+    """The digests that one rollback of a tag after the other goes to.
 
     ``known`` are its moves, newest first.  A rollback never goes to an image that was rolled back.
     """
@@ -230,12 +328,12 @@ def rollback_target(known: Sequence[Move]) -> str:
     for move in reversed(known):
         if move.digest in trail:
             trail = trail[: trail.index(move.digest)]
-        elif move.back:
+        elif move.by == "rollback":
             trail = []  # the image that it was rolled back from is no target
         elif move.before not in trail[-1:]:
             trail.append(move.before)
         trail.append(move.digest)
-    return trail[-2] if len(trail) > 1 else ""
+    return [each for each in reversed(trail[:-1]) if each]
 
 
 def require_tag(repository: Repository, tag: str) -> str:

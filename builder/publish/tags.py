@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from builder import settings
 from builder.errors import RegistryError
 from builder.families.layout import LABEL_KEY
-from builder.publish.remote_image import PlatformImage, described, images_in, remote_image
-from builder.publish.tag_history import By, Move, attach_note, no_image
+from builder.publish.referrers import attach_all
+from builder.publish.remote_image import described, images_in
+from builder.publish.tag_history import By, Move, no_image, notes_of_tag
+from builder.publish.tag_move import make_move, plan_move
 from builder.publish.update_size import Update, updates_of
+from builder.publish.verdicts import UNSIGNED, Trust
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
@@ -20,11 +23,11 @@ from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
-IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
+IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|\.moves$|^sha256-")
 """Immutable tags, and tags under which builder and others keep attachments."""
 
-Approve = Callable[[Sequence[Update], Sequence[PlatformImage]], None]
-"""Gets the updates of a move and the images that it leads to."""
+Approve = Callable[[Sequence[Update]], None]
+"""Gets the updates of a move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class Tags:
 def tags_of(record: Record, recipe: Recipe) -> Tags:
     """The tags that a push gives an image; the first reference of its record is immutable.
 
-    The recipe's channel is none of them: a nightly run may have moved it to a newer image than that
-    of the recipe's pin.
+    The recipe's channel is none of them: a nightly run may have moved it to an image that is newer
+    than the recipe's pin.
     """
     immutable, *named = (reference.rpartition(":")[2] for reference in record.references)
     return Tags(immutable, *_named(named, recipe))
@@ -60,33 +63,13 @@ def _named(names: Iterable[str], recipe: Recipe) -> tuple[tuple[str, ...], tuple
     return versions, tuple(tag for tag in recipe.image.moving if tag != channel)
 
 
-def require_moving(recipes: Iterable[Recipe], repository: Repository, name: str, tag: str) -> None:
-    """Raise ``RegistryError`` where a tag is a version tag, which does not move.
-
-    ``name`` is the repository's name in the recipes.  They declare version tags and moving tags; a
-    tag that none of them has is a version tag where its image has that version.
-    """
-    images = [recipe.image for recipe in recipes if recipe.image.repository == name]
-    if any(tag in image.moving for image in images):
-        return
-    owners = [each.name for each in recipes if each.image in images and tag in each.image.tags]
-    there = remote_image(repository, tag) if not owners else None
-    if there is not None and tag == there.version:
-        owners = [f"an image of version {tag}, whose recipe is not in this catalog"]
-    if owners:
-        raise RegistryError(
-            f"{tag} is the version tag of {owners[0]}: it does not move",
-            hint="to replace the image of that version: `builder push --replace --reason TEXT`",
-        )
-
-
 def open_repository(name: str, log: Log) -> Repository:
     """A repository to push to; raises ``RegistryError`` where it is one of Docker's own."""
     loaded = settings.load()
     repository = Repository(name, log, loaded.token_hosts)
     if repository.registry == HUB and repository.path.startswith("library/"):
         if loaded.namespace:
-            what = f"the namespace {loaded.namespace} is that of Docker Hub's official images"
+            what = f"the namespace {loaded.namespace} belongs to Docker Hub's official images"
         else:
             what = "BUILDER_NAMESPACE is not set: there is no account to push to"
         raise RegistryError(
@@ -123,13 +106,15 @@ def move(
     by: By = "",
     before: str | None = None,
     *,
-    approve: Approve = lambda *_: None,
+    trust: Trust = UNSIGNED,
+    approve: Approve = lambda _: None,
 ) -> Move:
     """Move a tag to the image ``to``, a tag or a digest, and attach the reason to that image.
 
     ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
-    up.  ``approve`` gets the updates and the new images, unless the tag is new; where it raises an
-    error, the tag does not move.  A tag that points to the image already is not moved.
+    up.  ``trust`` signs the note of the move.  ``approve`` gets the updates, unless the
+    tag is new; where it raises an error, the tag does not move.  A tag that points to
+    the image already is not moved.
     Raises ``RegistryError`` where the tag does not move, there is no such image, or it has no label
     with a build key (any user with push access can write it); ``TagMovedError`` where another
     machine moves the tag at the same time.
@@ -158,9 +143,11 @@ def move(
     images = images_in(repository, wanted) if before else ()
     updates = updates_of(repository, (tag,), before, images, repository.log)
     if updates:
-        approve(updates, images)
+        approve(updates)
+    done = Move(tag, wanted.digest, before, "", reason, by, version=image.version)
+    taken = notes_of_tag(repository, tag, wanted.digest, trust)
+    planned = plan_move(repository, done, updates, trust, taken)
     # The note comes first, so that no move lacks one: it counts when the tag points there.
-    done = attach_note(repository, wanted, tag, before, reason, by, image.version, updates)
-    repository.put_tag(tag, wanted, before)
-    require_points_to(repository, tag, wanted.digest)
-    return done
+    attach_all(repository, wanted, [planned.note.attachment])
+    make_move(repository, planned, wanted, trust)
+    return planned.note.move

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,13 +51,12 @@ def statement_of(kept: Record) -> Statement:
     """The statement on an image by its record.  Raises ``SmokeError`` if its verdict is bad."""
     if not kept.verdict.good:
         raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
-    checks = Counter(check.kind for check in kept.verdict.checks)
     return Statement(
         recipe=kept.recipe,
         key=kept.key,
         digest=kept.digest,
         contract=kept.contract,
-        checks=dict(checks),
+        checks=kept.verdict.passed_by_kind,
         created=kept.created,
     )
 
@@ -76,10 +74,19 @@ class Trust:
 
     def annotations(self, statement: Statement) -> dict[str, str]:
         """The annotations of an attached verdict; raises ``WorldError`` where signing fails."""
-        text = statement.text
-        if not self.signing:
-            return {TEXT: text}
-        return {TEXT: text, SIGNATURE: cosign.sign_text(text, self.signing, self.work)}
+        signature = self.signature(statement.text)
+        return {TEXT: statement.text, **({SIGNATURE: signature} if signature else {})}
+
+    def signature(self, text: str) -> str:
+        """The signature (base64) of a text; empty without a key.  Raises ``WorldError``."""
+        return cosign.sign_text(text, self.signing, self.work) if self.signing else ""
+
+    def accepts(self, text: str, signature: str) -> bool:
+        """Whether a text counts: a trusted key signed it, or no key is configured.
+
+        Raises ``WorldError``.
+        """
+        return not (self.signing or self.trusted) or bool(self.signer(text, signature))
 
     def is_trusted(self, annotations: Mapping[str, str]) -> bool:
         """Whether a verdict is signed by a trusted key.  Raises ``WorldError``."""
@@ -106,6 +113,10 @@ class Trust:
 
     def _signed(self, text: str, signature: str, public: str) -> bool:
         return bool(signature) and cosign.signed_by(text, signature, public, self.work)
+
+
+UNSIGNED = Trust("", (), Path())
+"""No key is configured: nothing is signed, and signatures do not count."""
 
 
 def trust_of(settings: Settings, work: Path) -> Trust:
@@ -138,17 +149,21 @@ def attached_verdicts(
 def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | None:
     """When an image was first built, by the verdicts among its referrers; None: there is none."""
     found = []
-    for statement, _ in _statements(entries):
+    for statement in verdicts_on(entries, digest):
         with suppress(ValueError):
-            if statement.digest == digest:
-                found.append(datetime.fromisoformat(statement.created).astimezone(UTC))
+            found.append(datetime.fromisoformat(statement.created).astimezone(UTC))
     return min(found, default=None)
+
+
+def verdicts_on(entries: Iterable[Mapping[str, Any]], digest: str) -> list[Statement]:
+    """The verdicts on an image among its referrers, the newest first; signatures do not count."""
+    found = [statement for statement, _ in _statements(entries) if statement.digest == digest]
+    return sorted(found, key=lambda each: each.created, reverse=True)
 
 
 def _statements(
     entries: Iterable[Mapping[str, Any]],
 ) -> Iterator[tuple[Statement, dict[str, str]]]:
-    """The verdicts among the descriptors of referrers, with their annotations."""
     for entry in entries:
         annotations = entry.get("annotations") or {}
         if entry.get("artifactType") == VERDICT and isinstance(annotations, dict):

@@ -18,7 +18,7 @@ from builder.tools.files import write_json
 
 @dataclass(frozen=True, slots=True)
 class ReceiptEntry:
-    """A receipt that was taken; ``name`` is that of its file without the suffix."""
+    """A receipt that was taken; ``name`` is its file's without the suffix."""
 
     name: str
     receipt: Receipt

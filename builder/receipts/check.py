@@ -85,7 +85,6 @@ def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]
 
 
 def _private(receipt: Receipt) -> Iterator[str]:
-    """Text that a receipt must not have."""
     for place, text in _texts(receipt.model_dump(mode="json", exclude={"arguments", "created"})):
         if what := redaction.private(text):
             yield f"{place}: {text[: redaction.SHOWN]!r} has {what}"
@@ -114,7 +113,6 @@ def _when(receipt: Receipt, now: datetime) -> Iterator[str]:
 
 
 def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
-    """What the image does not run on; raises ``RecipeError`` for an unknown recipe."""
     recipe = catalog.engine(receipt.image.recipe).recipe
     if recipe.name != receipt.image.recipe:
         yield f"{receipt.image.recipe} is no recipe: it is {recipe.name}"
@@ -136,7 +134,7 @@ def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
     """What cannot be so; ``tokens`` are the most of one answer."""
     mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
     if abs(mean - measured.mean) > ROUNDING * abs(mean) + LEAST:
-        yield f"the mean is {measured.mean:g} tokens/s, that of its runs is {mean:.2f}"
+        yield f"the mean is {measured.mean:g} tokens/s, the mean of its runs is {mean:.2f}"
     for on_gpu, layers in measured.layers:
         if not 0 <= on_gpu <= layers:
             yield f"{on_gpu} of {layers} layers are on the GPU"
@@ -199,7 +197,6 @@ def _same(receipt: Receipt, taken: Sequence[ReceiptEntry]) -> Iterator[str]:
 
 
 def _unpublished(receipt: Receipt, published: Published) -> Iterator[str]:
-    """Why the image is not one that the registry has."""
     image = receipt.image
     found = published(image.recipe, image.digest)
     if found is None:

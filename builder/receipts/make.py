@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from builder.bench.benchmark import ServedImage
 from builder.bench.results import Benchmark, Loaded, Point
-from builder.bench.run import Target
 from builder.errors import ReceiptError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.fit.results import Fit
@@ -39,7 +39,7 @@ COMMON = frozenset({"root", "user", "localhost"})
 """Names that identify nobody."""
 
 
-def require_receipt(target: Target, by: str | None) -> None:
+def require_receipt(target: ServedImage, by: str | None) -> None:
     """Raise ``ReceiptError`` where a benchmark of ``target`` could have no receipt.
 
     The image must have a key, and no name or flag anything private.  The server's flags lose
@@ -82,14 +82,13 @@ def _named(words: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _own_names() -> set[str]:
-    """The names of this machine and of the user."""
     names = {platform.node(), platform.node().partition(".")[0]}
     with suppress(KeyError, OSError):  # a user without a name
         names.add(getpass.getuser())
     return {name for name in names if len(name) >= SHORTEST} - COMMON
 
 
-def predictions(file: Path | None, target: Target) -> dict[int, Predicted]:
+def predictions(file: Path | None, target: ServedImage) -> dict[int, Predicted]:
     """The memory by context, of the output of `builder fit --json` in ``file``; None: no file.
 
     Raises ``ReceiptError`` where it is of another image, model or flags.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from builder import families
-from builder.bench.interval import mean_interval
+from builder.bench.series import mean_interval
 from builder.choose.choice import Measured, Receipts
 from builder.choose.machine import HostCard, is_listed_as
 from builder.presets import command, model_files
@@ -26,8 +26,8 @@ Settings = dict[str, tuple[str, ...]]
 def lookup(entries: Sequence[ReceiptEntry], catalog: Catalog) -> Receipts:
     """The figures of the receipts for ``choose``.
 
-    Of several receipts the newest counts, with its figure for the context that is asked for, else
-    that of its largest one.
+    The newest of several receipts counts, with its figure for the context that is asked for, else
+    the figure for its largest one.
     """
 
     def found(preset: PresetEntry, cards: Sequence[HostCard], context: int) -> Measured | None:
@@ -80,7 +80,6 @@ def is_file(wanted: presets.ModelFile, measured: schema.ModelFile) -> bool:
 
 
 def _on(receipt: Receipt, cards: Sequence[HostCard]) -> bool:
-    """Whether it was measured on such cards, and as many."""
     there = list(cards)
     for each in receipt.cards:
         same = (card for card in there if is_listed_as(card, each.name, each.memory))

@@ -23,7 +23,7 @@ Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 Count = Annotated[int, Field(gt=0, le=LARGEST_NUMBER)]
 
 
-class Part(BaseModel):
+class ReceiptPart(BaseModel):
     """The base class of all parts."""
 
     model_config = ConfigDict(
@@ -36,17 +36,17 @@ class Part(BaseModel):
     )
 
 
-class MeasuredImage(Part):
+class MeasuredImage(ReceiptPart):
     """The image that was measured."""
 
     recipe: Name
     key: Sha256
-    """Of the build: the label ``builder.key``."""
+    """The build's: the label ``builder.key``."""
     digest: Digest
-    """Of the manifest."""
+    """The manifest's."""
 
 
-class MeasuredCard(Part):
+class MeasuredCard(ReceiptPart):
     """A card, as nvidia-smi lists it in the container."""
 
     name: Text
@@ -56,7 +56,7 @@ class MeasuredCard(Part):
     """MiB."""
 
 
-class ModelFile(Part):
+class ModelFile(ReceiptPart):
     """A file that the engine loaded; of a split model, the first part."""
 
     name: Text
@@ -65,7 +65,7 @@ class ModelFile(Part):
     sha256: Sha256
 
 
-class Request(Part):
+class Request(ReceiptPart):
     """The request of each run."""
 
     prompt: Sha256
@@ -79,18 +79,18 @@ class Request(Part):
     """Share of the context that is filled before the prompt."""
 
 
-class Predicted(Part):
+class Predicted(ReceiptPart):
     """The memory on simulated cards, as `builder fit` found it for the same run."""
 
     cards: list[Text]
     """Names of the simulated cards."""
     peak: Size
-    """Of all cards, with their CUDA contexts."""
+    """Sum of all cards, with their CUDA contexts."""
     memory: dict[Text, Size]
     """By kind, at the peak."""
 
 
-class Measured(Part):
+class Measured(ReceiptPart):
     """The runs with one context."""
 
     context: Count
@@ -106,11 +106,11 @@ class Measured(Part):
     runs: Annotated[list[Generation], Field(min_length=1)]
 
 
-class Receipt(Part):
+class Receipt(ReceiptPart):
     """A benchmark of an image on a machine's cards."""
 
     version: Literal[1] = 1
-    """Of the format."""
+    """The format's."""
     image: MeasuredImage
     device: Literal["GPU", "CPU"]
     """CPU: the engine had no card."""
@@ -122,7 +122,7 @@ class Receipt(Part):
     draft: ModelFile | None = None
     """The draft model of speculative decoding."""
     arguments: list[Value]
-    """Of the server, with the recipe's own; files without their directories."""
+    """The server's, with the recipe's own; files without their directories."""
     request: Request
     measured: Annotated[list[Measured], Field(min_length=1)]
     """One for each context."""

@@ -21,7 +21,7 @@ Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A file of the catalog; ``name`` is that of the file without its suffix."""
+    """A file of the catalog; ``name`` is the file's without its suffix."""
 
     name: str
     file: Path
@@ -126,20 +126,18 @@ class Catalog:
         return [recipe for recipe in found if recipe.image.repository == name]
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems of all files of the catalog, those of the bases first."""
+        """All problems of all files of the catalog, the bases' first."""
         entries = (*self.bases.values(), *self.engines.values())
         return tuple(problem for entry in entries for problem in problems_of(entry))
 
 
 def problems_of(entry: Entry[Any] | BrokenEntry[Any]) -> tuple[Problem, ...]:
-    """The problems of an entry: those of a broken one."""
+    """The problems of an entry, if it is a broken one."""
     return entry.problems if isinstance(entry, BrokenEntry) else ()
 
 
 @dataclass(slots=True)
 class _Draft(Generic[R]):
-    """A file while it is checked: problems are added."""
-
     file: CatalogFile
     recipe: R | None
     problems: list[Problem]
@@ -156,17 +154,19 @@ def load(
     root: Path,
     engine_families: Mapping[str, Check[Recipe]],
     base_families: Mapping[str, Check[BaseRecipe]],
+    new: CatalogFile | None = None,
 ) -> Catalog:
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
-    A broken file breaks its own entry and those that build on it, no others.  Raises
+    A broken file breaks its own entry and those that build on it, no others.  ``new`` is a recipe
+    that has not been written: the catalog is as it will be.  Raises
     ``RecipeError`` when there is no such directory.
     """
     folder = root / "recipes"
     if not folder.is_dir():
         raise no_recipes(str(root))
     bases = _drafts(folder / "bases", BaseRecipe, base_families)
-    engines = _drafts(folder, Recipe, engine_families)
+    engines = _drafts(folder, Recipe, engine_families, new)
     for base in bases.values():
         base.problems.extend(_base_problems(base, bases))
     for engine in engines.values():
@@ -187,11 +187,17 @@ def no_recipes(where: str) -> RecipeError:
     )
 
 
-def _drafts(folder: Path, model: type[R], families: Mapping[str, Check[R]]) -> dict[str, _Draft[R]]:
+def _drafts(
+    folder: Path,
+    model: type[R],
+    families: Mapping[str, Check[R]],
+    new: CatalogFile | None = None,
+) -> dict[str, _Draft[R]]:
     """The files of a directory, each checked but for what its bases are."""
+    files = {*folder.glob("*.toml"), *([new.file] if new else [])}
     drafts: dict[str, _Draft[R]] = {
-        file.stem: _read(file, model)
-        for file in sorted(folder.glob("*.toml"), key=attrgetter("stem"))
+        file.stem: _parsed(new, model) if new and file == new.file else _read(file, model)
+        for file in sorted(files, key=attrgetter("stem"))
     }
     declared: dict[str, list[str]] = defaultdict(list)
     for stem, draft in drafts.items():
@@ -220,8 +226,12 @@ def _read(file: Path, model: type[R]) -> _Draft[R]:
     except RecipeError as error:
         unreadable = error.problems or (Problem(file, 1, "", error.why),)
         return _Draft(CatalogFile(file.stem, file, ""), None, list(unreadable))
-    recipe, problems = parse(text, file, model)
-    return _Draft(CatalogFile(file.stem, file, text), recipe, list(problems))
+    return _parsed(CatalogFile(file.stem, file, text), model)
+
+
+def _parsed(file: CatalogFile, model: type[R]) -> _Draft[R]:
+    recipe, problems = parse(file.text, file.file, model)
+    return _Draft(file, recipe, list(problems))
 
 
 def _patch_problems(file: CatalogFile, recipe: Recipe | BaseRecipe) -> Iterable[Problem]:

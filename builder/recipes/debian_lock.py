@@ -61,11 +61,11 @@ class Install(Model):
     stage: Name
     architecture: Literal["amd64", "arm64"]
     foreign: Literal["amd64", "arm64"] | None = None
-    """The other architecture whose packages it may have: that of the target of a cross build."""
+    """The other architecture whose packages it may have: the target of a cross build."""
     packages: list[DebianPackage]
     """The packages that were asked for."""
     files: list[DebianFile]
-    """These packages with those that they depend on, without those of the stage below."""
+    """These packages and their dependencies, without the packages of the stage below."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
@@ -81,7 +81,7 @@ class DebianLock(Model):
     """Date of the package lists that it was made from."""
     install: Annotated[list[Install], Field(min_length=1)]
     sha256: Sha256
-    """Of the other fields."""
+    """Covers the other fields."""
 
     @field_validator("sha256")
     @classmethod
@@ -99,7 +99,6 @@ def make(suite: str, as_of: datetime, install: Sequence[Install]) -> DebianLock:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    """sha256 (hex) of the fields of a lock, however its text is laid out."""
     installs = [each.model_dump(exclude_none=True) for each in data["install"]]
     fields = [data["suite"], int(data["as_of"].timestamp()), installs]
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

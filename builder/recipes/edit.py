@@ -21,7 +21,7 @@ SHORT_COMMIT = 7  # digits: fewer are not taken for a commit
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NamedCommit:
     """A commit, and the name that it is known by: a tag, a branch, or itself.
 
     The commit of a published image is its digest.
@@ -32,6 +32,15 @@ class Target:
     kind: Literal["tag", "branch", "commit", "release", "image"]
     file: PinnedFile | None = None
     """The file of a release on PyPI."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """The number of a source's commits, under a key of the recipe, before and after a move."""
+
+    key: tuple[str, str]
+    old: int
+    new: int
 
 
 def edited(text: str, changes: Mapping[Keys, Any]) -> str:
@@ -70,30 +79,29 @@ def moved(
     text: str,
     recipe: Recipe,
     source: GitSource,
-    target: Target,
-    build_number: int,
+    target: NamedCommit,
+    recount: Recount | None,
     *,
     moving: bool,
 ) -> str:
     """A recipe's text with its pin at another commit, and what follows from that.
 
-    The ref becomes the target's name (a commit has none), the build number that of the new
-    commit; a version or a tag of the image that named the old pin (its tag, its build number, the
-    start of its commit) names the new one.  ``moving`` says that the old ref is a branch: then a
-    name like it moves with the pin, and stays.
+    The ref becomes the target's name (a commit has none); a version or a tag of the image that
+    named the old pin (its tag, its number of commits, the start of its commit) names the new one.
+    ``moving`` says that the old ref is a branch: then a name like it moves with the pin, and stays.
     """
     changes: dict[Keys, Any] = {
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
     }
-    if recipe.llama is not None:
-        changes["llama", "build_number"] = build_number
+    if recount is not None:
+        changes[recount.key] = recount.new
     names: dict[Keys, str] = {("version",): recipe.version}
     names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
     for path, name in names.items():
         if moving and name == source.ref:
             continue
-        new = _renamed(name, recipe, source, target, build_number)
+        new = _renamed(name, source, target, recount)
         if new != name:
             changes[path] = new
     return edited(text, changes)
@@ -114,17 +122,15 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
     return edited(text, changes)
 
 
-def _renamed(
-    name: str, recipe: Recipe, source: GitSource, target: Target, build_number: int
-) -> str:
+def _renamed(name: str, source: GitSource, target: NamedCommit, recount: Recount | None) -> str:
     """The new name for a name of the old pin; any other name stays."""
     by_name = target.name if target.kind == "tag" else target.commit[:SHORT_COMMIT]
     if name == source.ref:
         return by_name
     if source.ref == f"v{name}":
         return by_name.removeprefix("v")
-    if recipe.llama is not None and name == f"b{recipe.llama.build_number}":
-        return f"b{build_number}"
+    if recount is not None and name == f"b{recount.old}":
+        return f"b{recount.new}"
     if len(name) >= SHORT_COMMIT and source.commit.startswith(name):
         return target.commit[: len(name)]
     return name
@@ -145,7 +151,6 @@ ORDER = ("pull", "git", "base", "head", "why")
 
 
 def _with_patch(text: str, values: Mapping[str, Any]) -> str:
-    """The text with one more patch, written as those are that it has."""
     document = tomlkit.parse(text)
     known = document.get("patch")
     if isinstance(known, Array):
@@ -175,7 +180,9 @@ def without_patches(text: str, indices: Sequence[int]) -> str:
         del patches[index]
     if not patches:
         document.pop("patch")
-    known: Any = document["probe"]
+    if any(probes) and "probe" not in document:
+        document.add("probe", tomlkit.aot())
+    known: Any = document.get("probe")
     for probe in probes:
         if probe is not None:
             table = tomlkit.inline_table() if isinstance(known, Array) else tomlkit.table()
@@ -185,7 +192,7 @@ def without_patches(text: str, indices: Sequence[int]) -> str:
 
 
 def write(file: Path, text: str, like: Path | None = None) -> None:
-    """Write a file whole or not at all; its lines end as those of ``like`` do, or as they did.
+    """Write a file whole or not at all; its lines end as in ``like``, or as before.
 
     Raises ``WorldError`` when the directory does not take it.
     """

@@ -100,7 +100,6 @@ def _problems(
 
 
 def _key(part: str | int) -> str:
-    """A key as TOML would write it, on one line."""
     plain = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_-]+", part)
     return str(part) if plain else json.dumps(part)
 

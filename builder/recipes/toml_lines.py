@@ -25,7 +25,6 @@ def _leaves(value: Any, at: Path) -> list[Path]:
 
 
 def _statement(lines: list[str], start: int) -> tuple[dict[str, Any] | None, int]:
-    """The statement that begins on line ``start``, and the line after it."""
     for end in range(start + 1, len(lines) + 1):
         try:
             return tomllib.loads("\n".join(lines[start:end])), end

@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from builder.smoke.verdict import Check, Verdict
+from builder.smoke.verdict import Check, CheckState, Verdict
 
 ILLEGAL = dict.fromkeys((*range(9), 11, 12, *range(14, 32)), "\N{REPLACEMENT CHARACTER}")
 """Characters that XML 1.0 does not allow (section 2.2)."""
+ELEMENTS = {
+    CheckState.FAILED: "failure",
+    CheckState.UNTRIED: "error",
+    CheckState.SKIPPED: "skipped",
+}
 MESSAGE_LIMIT = 300  # characters of a message attribute; the element's text has all of it
 
 
 def junit(verdicts: Mapping[str, Verdict]) -> str:
     """Verdicts by name as JUnit XML: one suite for each, one test case for each check.
 
-    The format is that of Ant's JUnit reports: a failed check has ``failure``, one that could not
-    be run has ``error``, each with the expected and the found value.
+    The format follows Ant's JUnit reports: a failed check has ``failure``, an untried one
+    ``error``, a skipped one ``skipped``, each with the expected and the found value.
     """
     root = ElementTree.Element("testsuites")
     root.extend(_suite(name, verdict) for name, verdict in verdicts.items())
@@ -38,7 +43,7 @@ def _suite(name: str, verdict: Verdict) -> ElementTree.Element:
         tests=str(len(verdict.checks)),
         failures=str(len(verdict.failures)),
         errors=str(len(verdict.untried)),
-        skipped="0",
+        skipped=str(len(verdict.skipped)),
         time=f"{sum(check.seconds for check in verdict.checks):.3f}",
     )
     properties = ElementTree.SubElement(suite, "properties")
@@ -60,8 +65,8 @@ def _case(name: str, check: Check) -> ElementTree.Element:
         name=_legal(f"{check.subject}: {check.expected}"),
         time=f"{check.seconds:.3f}",
     )
-    if not check.passed:
-        tag = "error" if check.passed is None else "failure"
+    tag = ELEMENTS.get(check.state)
+    if tag is not None:
         text = _legal(check.comparison)
         child = ElementTree.SubElement(case, tag, message=text[:MESSAGE_LIMIT], type=check.kind)
         child.text = text

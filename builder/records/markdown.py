@@ -10,8 +10,6 @@ from builder.smoke.verdict import Check, Verdict
 from builder.tools import sizes
 
 CELL_LIMIT = 300  # characters
-STATES = {True: "ok", False: "FAILED", None: "not tried"}
-"""The state of a check, for people."""
 
 
 def of_verdict(name: str, verdict: Verdict) -> str:
@@ -23,7 +21,7 @@ def of_verdict(name: str, verdict: Verdict) -> str:
         f"### {name}: {state}",
         "",
         f"{len(verdict.checks)} checks in {seconds:.0f} s: {len(verdict.failures)} failed, "
-        f"{len(verdict.untried)} could not be run. "
+        f"{len(verdict.untried)} untried, {len(verdict.skipped)} skipped. "
         f"{sizes.shown(verdict.download_size)} to download, "
         f"{sizes.shown(verdict.unpacked_size)} unpacked.",
         "",
@@ -56,7 +54,7 @@ def append(text: str, files: Sequence[Path]) -> None:
 def _check_table(checks: Sequence[Check]) -> list[str]:
     rows = ["| | check | of | expected | found | took |", "|---|---|---|---|---|---|"]
     for check in checks:
-        cells = (STATES[check.passed], check.kind, check.subject, check.expected, check.found)
+        cells = (check.state, check.kind, check.subject, check.expected, check.found)
         rows.append("| " + " | ".join(map(_cell, cells)) + f" | {check.seconds:.2f} s |")
     return [*rows, ""]
 

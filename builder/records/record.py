@@ -18,8 +18,8 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    format: Literal[2] = 2
-    """Of the file."""
+    format: Literal[3] = 3
+    """The file's; a file of another one is not read."""
     recipe: str
     platform: Platform = "linux/amd64"
     key: str
@@ -35,6 +35,8 @@ class Record(BaseModel):
     """By stage."""
     way: str = ""
     """How it was compiled: "native", "cross", "remote cross emulated"; empty: not known."""
+    built_here: bool = False
+    """Whether this machine built the image: only then does the record vouch for it."""
     base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
@@ -44,30 +46,25 @@ class Record(BaseModel):
         return self.model_dump(mode="json")
 
 
-def path_of(state: Path, recipe: str, key: str, digest: str = "") -> Path:
-    """The file of a record.
-
-    An image that a registry gave may differ from the engine's image of the same key: its record
-    has the ``digest`` in the name.
-    """
-    pulled = f"-{digest.removeprefix('sha256:')[:12]}" if digest else ""
-    return state / "records" / recipe / f"{key[:12]}{pulled}.json"
+def path_of(state: Path, recipe: str, key: str) -> Path:
+    """The file of a record."""
+    return state / "records" / recipe / f"{key[:12]}.json"
 
 
-def write(state: Path, record: Record, *, apart: bool = False) -> Path:
-    """Write a record; ``apart`` for an image that a registry gave (see ``path_of``).
+def write(state: Path, record: Record) -> Path:
+    """Write a record.
 
     Raises ``OSError`` where the file cannot be written; an earlier file then stays.
     """
-    path = path_of(state, record.recipe, record.key, record.digest if apart else "")
+    path = path_of(state, record.recipe, record.key)
     write_json(path, record.as_json())
     return path
 
 
-def read(state: Path, recipe: str, key: str, digest: str = "") -> Record | None:
+def read(state: Path, recipe: str, key: str) -> Record | None:
     """The record of an image; None where there is none, or its file cannot be read as one."""
     try:
-        record = Record.model_validate_json(path_of(state, recipe, key, digest).read_bytes())
+        record = Record.model_validate_json(path_of(state, recipe, key).read_bytes())
     except (OSError, ValueError):
         return None
     return record if record.key == key else None

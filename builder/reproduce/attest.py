@@ -10,14 +10,14 @@ from pathlib import Path
 
 from builder import __version__
 from builder.errors import WorldError
-from builder.images.session import BuildSession
+from builder.pipeline.session import BuildSession
 from builder.publish.referrers import attach
 from builder.publish.remote_image import images_in
 from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Statement
 from builder.publish.tag_history import no_image
 from builder.publish.verdicts import require_signing
-from builder.reproduce.place import place_of
-from builder.reproduce.results import Result
+from builder.reproduce.published import place_of
+from builder.reproduce.reproduction import Reproduced
 from builder.tools.docker import buildx
 from builder.tools.files import workspace
 from builder.tools.registry import cosign
@@ -31,11 +31,11 @@ class Attestation:
     session: BuildSession
     repository: Repository
     manifest: Manifest
-    """Of an image, or of an index: then the statement is attached to its image that was built."""
+    """An image's, or an index's: then the statement is attached to its image that was built."""
     work: Path
     """A directory for the files of cosign."""
 
-    def attach(self, result: Result) -> str:
+    def attach(self, result: Reproduced) -> str:
         """Attach the statement of a result; the digest that the image has there.
 
         Raises ``WorldError`` where the registry has another image, or signing fails;

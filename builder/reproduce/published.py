@@ -9,21 +9,22 @@ from pathlib import Path
 from builder.errors import FetchError, RecipeError, RegistryError, UsageError
 from builder.families import load_catalog
 from builder.families.layout import LABEL_KEY
-from builder.images.lookup import compiled_on, recipe_label
-from builder.images.session import BuildSession
-from builder.plan.rendered import EngineImage
+from builder.pipeline.lookup import REFERENCE, compiled_on, is_recipe, recipe_label
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts
+from builder.publish.tags import open_repository
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog
-from builder.reproduce.place import place_of
 from builder.tools.docker import engine as docker
+from builder.tools.registry.client import Repository
 
 
-def image_of(session: BuildSession, target: str, found: docker.Image, work: Path) -> EngineImage:
+def image_of(session: BuildSession, target: str, found: docker.Image, work: Path) -> Plan:
     """The plan with the key of an image that Docker has by the name ``target``.
 
     From the catalog's recipe; else from the recipe that is attached to the image in its registry,
-    such as that of a nightly run.  ``work`` is a directory for a catalog that contains it.
+    such as the recipe of a nightly run.  ``work`` is a directory for a catalog that contains it.
 
     Raises ``RecipeError`` where the image names no recipe, neither recipe has its key, or it was
     compiled on another platform than this build would be.
@@ -50,28 +51,26 @@ def image_of(session: BuildSession, target: str, found: docker.Image, work: Path
     )
 
 
-def _planned(
-    session: BuildSession, recipe: str, key: str, target: str
-) -> tuple[EngineImage | None, str]:
+def _planned(session: BuildSession, recipe: str, key: str, target: str) -> tuple[Plan | None, str]:
     """The image of a recipe that has this key, or why there is none."""
     try:
-        images = session.images(recipe)
+        plans = session.plans(recipe)
     except RecipeError as error:
         return None, error.what
-    same = next((image for image in images if image.key == key), None)
+    same = next((plan for plan in plans if plan.key == key), None)
     if same is not None:
         return same, ""
-    for image in images:
-        if (other := compiled_on(session, image, key)) is not None:
-            build = image.plan.platforms.build
+    for plan in plans:
+        if (other := compiled_on(session, plan, key)) is not None:
+            build = plan.platforms.build
             raise RecipeError(
                 f"{target} was compiled on linux/{other}, and this build would be on linux/{build}",
                 "the platform that compiles is part of the key of an image",
                 f"set BUILDER_COMPILE_ON={other}, or name a builder of that platform: --builder",
             )
-    keys = " and ".join(each.short_key for each in images)
+    keys = " and ".join(each.short_key for each in plans)
     found = key[:12] or "absent"
-    return None, f"the key of the image is {found}, that of the recipe {recipe} is {keys}"
+    return None, f"the key of the image is {found}, the key of the recipe {recipe} is {keys}"
 
 
 def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:
@@ -92,3 +91,23 @@ def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> C
     for name, text in texts.items():
         edit.write(folder / "recipes" / name, text)
     return load_catalog(folder)
+
+
+def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
+    """The repository of an image, and its tag or digest there.
+
+    ``target`` is a recipe, or the name of an image.  Raises ``UsageError`` where an image of a
+    registry cannot have that name.
+    """
+    if is_recipe(session, target):
+        plan = session.resolve(target)
+        return open_repository(plan.repository, session.log), plan.immutable_tag
+    name, _, digest = target.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if REFERENCE.fullmatch(target) and (digest or (colon and "/" not in tag)):
+        place = repository if colon and "/" not in tag else name
+        return open_repository(place, session.log), digest or tag
+    raise UsageError(
+        f"{target} is no image of a registry: nothing is attached to it",
+        hint="name a recipe, or an image: REGISTRY/REPOSITORY:TAG",
+    )

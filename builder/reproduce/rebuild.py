@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from builder.images.active import ActiveBuild
 from builder.images.bases import ensure_bases_of
 from builder.images.build import anew
 from builder.images.log import BuildLog
 from builder.images.names import build_labels
-from builder.images.session import ActiveBuild
 from builder.images.stages import build_stages, require_disk
 from builder.plan import published_image
-from builder.plan.rendered import BaseImage, EngineImage
+from builder.plan.plan import BasePlan, Plan
 from builder.tools.docker import containers
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
@@ -26,7 +26,7 @@ IMAGE = "image"  # the stage that is an engine's image
 
 @contextmanager
 def rebuilding(active: ActiveBuild, log: BuildLog) -> Iterator[Rebuilder]:
-    """Builds images again; they go when the context ends, and first those of killed runs."""
+    """Builds images again; they go when the context ends, and first the images of killed runs."""
     remove_orphans()
     rebuilder = Rebuilder(active, log)
     try:
@@ -59,66 +59,65 @@ class Rebuilder:
     active: ActiveBuild
     log: BuildLog
     names: list[str] = field(default_factory=list)
-    """Of the images in the engine."""
+    """Names of the images in the engine."""
     bases: dict[str, dict[str, docker.Image]] = field(default_factory=dict)
     """The images of the bases that were built again: by the base's name, and by stage."""
 
-    def engine(self, image: EngineImage, *, with_bases: bool = False) -> docker.Image:
+    def engine(self, plan: Plan, *, with_bases: bool = False) -> docker.Image:
         """Build an engine, compiled without the compiler cache.
 
         On the bases that Docker has, or on ones built again.  Raises like ``build_stages``.
         """
         if with_bases:
             found: dict[str, docker.Image] = {}
-            for base in image.bases():
+            for base in plan.bases():
                 found = self.base(base) | found
         else:
-            found = ensure_bases_of(image, self.active, self.log)
+            found = ensure_bases_of(plan, self.active, self.log)
         runtime = found.get("runtime")
         if runtime is not None:  # the label has the name that the base has in Docker
-            runtime = replace(runtime, reference=image.base_references["runtime"])
+            runtime = replace(runtime, reference=plan.base_references["runtime"])
         options = anew(compiles=True, ccache=False)
-        labels = build_labels(image, runtime)
-        return self._built(image, {IMAGE: ""}, labels, found, options)[IMAGE]
+        labels = build_labels(plan, runtime)
+        return self._built(plan, {IMAGE: ""}, labels, found, options)[IMAGE]
 
-    def base(self, image: BaseImage) -> dict[str, docker.Image]:
+    def base(self, plan: BasePlan) -> dict[str, docker.Image]:
         """Build a base on the bases below it, built again; its images by stage.
 
         A published image stays what it is.  Raises like ``build_stages``.
         """
-        name = image.plan.name
+        name = plan.name
         if name not in self.bases:
-            below = self.base(image.base) if image.base else self._published(image)
+            below = self.base(plan.base) if plan.base else self._published(plan)
             options = anew(compiles=False)
-            stages = image.plan.stages
-            self.bases[name] = self._built(image, stages, image.labels, below, options)
+            stages = plan.stages
+            self.bases[name] = self._built(plan, stages, plan.labels, below, options)
         return self.bases[name]
 
-    def _published(self, image: BaseImage) -> dict[str, docker.Image]:
-        plan, options = image.plan, self.active.options
+    def _published(self, plan: BasePlan) -> dict[str, docker.Image]:
         published, root = plan.recipe.published, plan.published_root
         if published is None or root is None:
             return {}
-        log, target = self.active.reporter.log, plan.platforms.target
+        log, target = self.active.progress.log, plan.platforms.target
         fetched = published_image.fetch(
-            plan.name, published, root.digest, log, target=target, offline=options.offline
+            plan.name, published, root.digest, log, target=target, offline=self.active.offline
         )
         return {"published": fetched}
 
     def _built(
         self,
-        image: EngineImage | BaseImage,
+        plan: Plan | BasePlan,
         stages: Mapping[str, str],
         labels: Mapping[str, str],
         below: Mapping[str, docker.Image],
         options: list[str],
     ) -> dict[str, docker.Image]:
-        plan, active = image.plan, self.active
+        active = self.active
         owner = containers.owner()
-        wanted = {stage: name_of(plan.name, stage, image.short_key, owner) for stage in stages}
+        wanted = {stage: name_of(plan.name, stage, plan.short_key, owner) for stage in stages}
         self.names += wanted.values()
-        require_disk(active.options, plan.recipe.build.disk, f"the build of {plan.name}")
-        active.reporter.log(f"building {plan.name} ({image.short_key}) without caches")
+        require_disk(active.settings, plan.recipe.build.disk, f"the build of {plan.name}")
+        active.progress.log(f"building {plan.name} ({plan.short_key}) without caches")
         with workspace(active.settings.cache_dir) as work:
-            built = build_stages(image, wanted, labels, below, active, self.log, work, options)
+            built = build_stages(plan, wanted, labels, below, active, self.log, work, options)
         return {stage: each.image for stage, each in built.items()}

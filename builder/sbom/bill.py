@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from builder.plan.inputs import Plan
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.records.record import Record
 from builder.sbom.addresses import image_purl
 from builder.sbom.changes import Change, changes_of
@@ -57,17 +56,16 @@ class Bill:
         return tuple(change for change in self.changes if change.applied)
 
 
-def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
+def bill_of(plan: Plan, record: Record, dpkg: Dpkg | None) -> Bill:
     """The bill of materials of a verified image; ``dpkg``: its package database, if it has one."""
-    plan = image.plan
     repository, _, tag = record.references[0].rpartition(":")
-    base_shipped = _ships_its_base(plan)
+    base_shipped = "runtime" in plan.family.requires_stages  # or it is made from scratch
     engine = engine_of(plan)
     parts = [
-        *bases(image, record.base, base_shipped),
-        *wheels(image, base_shipped),
-        *scripts(image, base_shipped),
-        *debian_packages(image, dpkg, base_shipped),
+        *bases(plan, record.base, base_shipped),
+        *wheels(plan, base_shipped),
+        *scripts(plan, base_shipped),
+        *debian_packages(plan, dpkg, base_shipped),
     ]
     return Bill(
         repository=repository,
@@ -79,20 +77,15 @@ def bill_of(image: EngineImage, record: Record, dpkg: Dpkg | None) -> Bill:
         summary=plan.recipe.summary,
         properties={
             "builder:recipe": plan.recipe.name,
-            "builder:key": image.key,
+            "builder:key": plan.key,
             "builder:architectures": " ".join(plan.recipe.cuda.arch),
         },
         engine=engine,
         changes=changes_of(plan),
         # The patched package may be a wheel of the base: it is listed as the engine.
         parts=_each_once(part for part in parts if part.identity != engine.identity),
-        gaps=tuple(_gaps(image, dpkg, base_shipped)),
+        gaps=tuple(_gaps(plan, dpkg, base_shipped)),
     )
-
-
-def _ships_its_base(plan: Plan) -> bool:
-    """Whether the image contains the base's runtime, or is made from scratch."""
-    return "runtime" in plan.family.requires_stages
 
 
 def _each_once(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -104,13 +97,13 @@ def _each_once(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(sorted(found.values(), key=lambda part: (part.kind, part.identity)))
 
 
-def _gaps(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[str]:
+def _gaps(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[str]:
     if not base_shipped:
         return
     if dpkg is None:
         yield "Debian packages: the image has no dpkg database; only the requested ones are listed"
-    for below in image.base.chain():
-        recipe = below.plan.recipe
+    for below in plan.base.chain():
+        recipe = below.recipe
         published = getattr(recipe, "published", None)
         if published is not None:
             yield f"{published.image}: only its Debian packages are listed"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from builder.plan.inputs import Plan, PlannedPatch
+from builder.plan.inputs import PlannedPatch
+from builder.plan.plan import Plan
 from builder.recipes.schema import AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
 from builder.sbom.addresses import at_commit, page, public
-
-UPSTREAM = re.compile(r"([A-Za-z0-9-]+/[A-Za-z0-9._-]+)#([0-9]+)")
-"""GitHub's notation for an issue or a pull request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,6 @@ class Change:
     def location(self) -> str:
         """``git+URL@COMMIT`` of the change; empty where it has no public URL."""
         return at_commit(self.git, self.after) if self.git else ""
-
-    @property
-    def issue(self) -> str:
-        """The URL of the discussion: the recipe's ``upstream``, else the change's own page."""
-        found = UPSTREAM.fullmatch(self.upstream)
-        return f"https://github.com/{found[1]}/issues/{found[2]}" if found else self.page
 
     def description(self) -> str:
         """One line for people: name, source and reason."""

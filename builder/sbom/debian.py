@@ -10,7 +10,7 @@ from pathlib import Path
 from debian.deb822 import Packages
 
 from builder.errors import UntriedError
-from builder.tools.docker import containers
+from builder.tools.docker import copies
 
 STATUS = "/var/lib/dpkg/status"
 RELEASE = "/etc/os-release"
@@ -49,7 +49,7 @@ def installed(reference: str, work: Path) -> Dpkg | None:
     """
     status, release = work / "dpkg-status", work / "os-release"
     try:
-        containers.copy_all_out(reference, {STATUS: status, RELEASE: release})
+        copies.copy_all_out(reference, {STATUS: status, RELEASE: release})
     except UntriedError as error:
         if not ABSENT.search(error.why):
             raise
@@ -86,7 +86,6 @@ def _packages(status: str) -> Iterator[Package]:
 
 
 def _assignments(release: str) -> Iterator[tuple[str, str]]:
-    """The variables of an os-release(5) file."""
     for line in release.splitlines():
         name, equals, value = line.partition("=")
         if equals and not name.startswith("#"):

@@ -14,16 +14,14 @@ from packageurl import PackageURL
 
 from builder.plan.inputs import (
     Archive,
-    BasePlan,
     BootstrappedRoot,
     GitCommit,
     Installed,
-    Plan,
     PypiFile,
     SourceTree,
     where,
 )
-from builder.plan.rendered import BaseImage, EngineImage
+from builder.plan.plan import BasePlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
@@ -116,39 +114,37 @@ def engine_of(plan: Plan) -> Part:
             return replace(common, purl=purl, properties={"builder:installed": known})
 
 
-def bases(image: EngineImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
-    """The bases of the image; ``digests`` are those of their images, by name."""
-    for below, within in all_bases(image):
+def bases(plan: Plan, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+    """The bases of the image; ``digests`` of their images are by name."""
+    for below, within in all_bases(plan):
         yield from _base(below, digests, shipped and within)
 
 
-def all_bases(image: EngineImage) -> Iterator[tuple[BaseImage, bool]]:
+def all_bases(plan: Plan) -> Iterator[tuple[BasePlan, bool]]:
     """Every base, and whether the image is made on it; else the entrypoint is compiled in it."""
-    for lowest in image.bases():
-        yield from ((below, lowest is image.base) for below in lowest.chain())
+    for lowest in plan.bases():
+        yield from ((below, lowest is plan.base) for below in lowest.chain())
 
 
-def _base(below: BaseImage, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
-    """A base, and the published image that it begins with."""
-    plan = below.plan
-    names = f"builder-base/{plan.name}:"
+def _base(base: BasePlan, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+    names = f"builder-base/{base.name}:"
     digest = next((digests[name] for name in digests if name.startswith(names)), "")
     part = Part(
         "base",
-        plan.name,
-        below.short_key,
-        addresses.generic_purl(plan.name, below.short_key),
-        {"builderKey": below.key},
-        about=plan.recipe.summary,
+        base.name,
+        base.short_key,
+        addresses.generic_purl(base.name, base.short_key),
+        {"builderKey": base.key},
+        about=base.recipe.summary,
         properties={"builder:image": digest} if digest else {},
         shipped=shipped,
     )
-    if isinstance(plan.root, BootstrappedRoot):
-        packages = f"packages of {plan.root.suite} as of {plan.root.as_of}"
+    if isinstance(base.root, BootstrappedRoot):
+        packages = f"packages of {base.root.suite} as of {base.root.as_of}"
         part = replace(part, properties={**part.properties, "builder:root": packages})
     yield part
-    if plan.base is None and plan.root is not None and plan.root.way == "registry":
-        yield _published(plan.root.image, plan.root.digest, shipped)
+    if base.base is None and base.root is not None and base.root.way == "registry":
+        yield _published(base.root.image, base.root.digest, shipped)
 
 
 def _published(image: str, digest: str, shipped: bool) -> Part:
@@ -164,10 +160,10 @@ def _published(image: str, digest: str, shipped: bool) -> Part:
     )
 
 
-def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
+def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
-    for plan, shipped in _plans(image, base_shipped):
-        for context, files in plan.packages.items():
+    for each, shipped in _plans(plan, base_shipped):
+        for context, files in each.packages.items():
             for file in files:
                 yield Part(
                     "python",
@@ -175,15 +171,15 @@ def wheels(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
                     file.version,
                     addresses.python_purl(file.name, file.version),
                     {"sha256": file.sha256},
-                    shipped=shipped and _stays(plan, context, file.name),
+                    shipped=shipped and _stays(each, context, file.name),
                 )
 
 
-def _plans(image: EngineImage, base_shipped: bool) -> Iterator[tuple[Plan | BasePlan, bool]]:
+def _plans(plan: Plan, base_shipped: bool) -> Iterator[tuple[Plan | BasePlan, bool]]:
     """The plans of the image and of all bases, each with whether the image contains its files."""
-    yield image.plan, True
-    for below, within in all_bases(image):
-        yield below.plan, base_shipped and within
+    yield plan, True
+    for below, within in all_bases(plan):
+        yield below, base_shipped and within
 
 
 def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
@@ -199,15 +195,15 @@ def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
     return context != "build-wheels"
 
 
-def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
+def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     """The scripts of builder that the image contains, or that the build ran; of programs the
     sources."""
-    starts = bool(image.plan.recipe.start)
-    entrypoint = image.plan.entrypoint
+    starts = bool(plan.recipe.start)
+    entrypoint = plan.entrypoint
     kept = {"healthcheck", *(["start.py"] if starts else []), *entrypoint}
-    for plan, shipped in _plans(image, base_shipped):
-        programs = entrypoint if isinstance(plan, Plan) else {}
-        for name, digest in {**plan.scripts, **programs}.items():
+    for each, shipped in _plans(plan, base_shipped):
+        programs = entrypoint if isinstance(each, Plan) else {}
+        for name, digest in {**each.scripts, **programs}.items():
             yield Part(
                 "script",
                 name,
@@ -218,11 +214,11 @@ def scripts(image: EngineImage, base_shipped: bool) -> Iterator[Part]:
             )
 
 
-def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
+def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
     """The installed packages, then by name the requested ones that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
-    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (image.suite() or "")
-    files = [file for plan, _ in _plans(image, base_shipped) for file in plan.debian.files]
+    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (plan.suite or "")
+    files = [file for plan, _ in _plans(plan, base_shipped) for file in plan.debian.files]
     locked = {(file.name, file.version, file.architecture): file.sha256 for file in files}
     for package in dpkg.packages if dpkg else ():
         known = {"arch": package.architecture, "distro": distro}
@@ -236,14 +232,14 @@ def debian_packages(image: EngineImage, dpkg: Dpkg | None, base_shipped: bool) -
             properties={"builder:source": f"{package.source} {package.source_version}"},
         )
     listed = {package.name for package in dpkg.packages} if dpkg else set()
-    for name, shipped in sorted(_requested(image, unlisted=dpkg is None and base_shipped)):
+    for name, shipped in sorted(_requested(plan, unlisted=dpkg is None and base_shipped)):
         plain, _, architecture = name.partition(":")
         if plain not in listed:
-            platforms = image.plan.platforms
+            platforms = plan.platforms
             arch = architecture or (platforms.target if shipped else platforms.build)
             yield _requested_part(files, plain, _Debian(vendor, distro, arch), shipped=shipped)
-    if image.tools is not None:
-        yield from _of_tools(image.tools)
+    if plan.tools is not None:
+        yield from _of_tools(plan.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +262,13 @@ def _requested_part(
     return Part("debian", name, version, purl, digest, shipped=shipped)
 
 
-def _of_tools(base: BaseImage) -> Iterator[Part]:
+def _of_tools(base: BasePlan) -> Iterator[Part]:
     """The packages of the base that the entrypoint is compiled in: its Debian is its own."""
-    recipes = [below.plan.recipe for below in base.chain()]
+    recipes = [below.recipe for below in base.chain()]
     names = {name for each in recipes for name in each.devel.packages}
     names |= {name for each in recipes if each.root for name in each.root.packages}
-    files = [file for below in base.chain() for file in below.plan.debian.files]
-    debian = _Debian("debian", base.suite() or "", base.plan.platforms.build)
+    files = [file for below in base.chain() for file in below.debian.files]
+    debian = _Debian("debian", base.suite or "", base.platforms.build)
     for name in sorted(names):
         yield _requested_part(files, name, debian, shipped=False)
 
@@ -282,17 +278,17 @@ def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> st
     return PackageURL("deb", vendor, name, version or None, known).to_string()
 
 
-def _requested(image: EngineImage, *, unlisted: bool) -> set[tuple[str, bool]]:
+def _requested(plan: Plan, *, unlisted: bool) -> set[tuple[str, bool]]:
     """Debian packages that the recipes request, each with whether the image contains it.
 
     Runtime packages only where they are ``unlisted``: the image has no dpkg database.
     """
-    build = set(image.plan.recipe.debian.build)
-    runtime = set(image.plan.recipe.debian.runtime)
-    for below in image.base.chain():
-        recipe = below.plan.recipe
+    build = set(plan.recipe.debian.build)
+    runtime = set(plan.recipe.debian.runtime)
+    for below in plan.base.chain():
+        recipe = below.recipe
         build.update(recipe.devel.packages)
-        build.update(recipe.devel.crossing(below.plan.platforms))
+        build.update(recipe.devel.crossing(below.platforms))
         runtime.update(recipe.runtime.packages)
         runtime.update(recipe.root.packages if recipe.root else ())
     shipped = runtime if unlisted else set()

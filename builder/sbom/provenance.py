@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from builder import __version__
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.records.record import Record
 from builder.sbom.bill import Bill
 from builder.sbom.changes import Change
@@ -42,9 +42,8 @@ def platform(environment: Mapping[str, str]) -> str:
     return f"{server}/{workflow}" if server and workflow else LOCAL
 
 
-def to_json(bill: Bill, image: EngineImage, record: Record, builder: str = LOCAL) -> str:
+def to_json(bill: Bill, plan: Plan, record: Record, builder: str = LOCAL) -> str:
     """The statement on an image, unsigned; ``builder`` is the URI of the builder."""
-    plan = image.plan
     platforms = {"build": plan.platforms.build, "target": plan.platforms.target}
     statement = {
         "_type": STATEMENT,
@@ -57,7 +56,7 @@ def to_json(bill: Bill, image: EngineImage, record: Record, builder: str = LOCAL
                 "buildType": BUILD_TYPE,
                 "externalParameters": {"recipe": bill.recipe, "version": bill.version},
                 "internalParameters": {
-                    "key": image.key,
+                    "key": plan.key,
                     "contract": record.contract,
                     "platforms": platforms,
                 },

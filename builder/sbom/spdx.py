@@ -144,6 +144,7 @@ def _patch(identifier: str, change: Change) -> Package:
         homepage=change.page or None,
         summary=change.why,
         source_info=change.description(),
+        comment=_comment({"builder:upstream": change.upstream}),
         primary_package_purpose=PackagePurpose.SOURCE,
     )
 
@@ -162,7 +163,6 @@ def _location(origin: str) -> str | SpdxNoAssertion:
 
 
 def _license(expression: str) -> Any:
-    """The expression, parsed by a library without types."""
     return spdx_licensing.parse(expression) if expression else SpdxNoAssertion()
 
 

@@ -6,8 +6,12 @@ OpenAI's API reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+PLACE = re.compile(r"\{(\w+)\}")
+"""What stands for a model or a number in a recipe's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,6 @@ class Tokenizer:
     tokenize: str
     text: str
     detokenize: str
-    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,27 @@ class ApiFlavor:
     chat: str = "/v1/chat/completions"
     device_page: str | None = None
     """Page with the compute backend; None if only the log shows it."""
+    predictions: str | None = None
+    """Page that answers with probabilities (``answers.Prediction``); None: there is none."""
     projector: str | None = None
     """Option that names the file of a multimodal projector; None: it takes none."""
 
 
-LLAMA = Tokenizer("/tokenize", "content", "/detokenize", "content")
+LLAMA = Tokenizer("/tokenize", "content", "/detokenize")
 
 API_FLAVORS: Mapping[str, ApiFlavor] = {
-    "llama-server": ApiFlavor("/health", LLAMA, projector="--mmproj"),
+    "llama-server": ApiFlavor("/health", LLAMA, predictions="/completion", projector="--mmproj"),
     "llama-cpp-python": ApiFlavor(
         "/v1/models",
-        Tokenizer("/extras/tokenize", "input", "/extras/detokenize", "text"),
+        Tokenizer("/extras/tokenize", "input", "/extras/detokenize"),
         projector="--clip_model_path",
     ),
-    "hello": ApiFlavor("/health", LLAMA, device_page="/props"),
+    "hello": ApiFlavor("/health", LLAMA, device_page="/props", predictions="/completion"),
     "openai": ApiFlavor("/v1/models", None),
 }
 """By the name that a recipe's ``[serve]`` gives."""
+
+
+def filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """The words with the values by their names in place of ``{model}``, ``{context}``, ..."""
+    return [PLACE.sub(lambda place: values.get(place[1], place[0]), word) for word in words]

@@ -1,4 +1,7 @@
-"""An HTTP client for servers of engines, with limits for time and size."""
+"""An HTTP client for servers of engines, with limits for time and size.
+
+The server may be anything: it is asked at its own address alone, and no redirect is followed.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
-from builder.tools.web.errors import REFUSED, cause
+from pydantic import BaseModel, ValidationError
 
-if TYPE_CHECKING:
-    from requests import Response
+from builder.servers.answers import Answer
+from builder.tools.web import client as web
+from builder.tools.web.client import Opened
+from builder.tools.web.errors import REFUSED, WebError, cause
+from builder.tools.web.json_model import first_error
 
+Model = TypeVar("Model", bound=BaseModel)
 MOST = 16 << 20  # bytes of an answer
-BLOCK = 1 << 16
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MOST_EVENTS = 100_000  # of a stream
 SHOWN = 200  # characters of an answer in an error
 
 
@@ -29,7 +34,7 @@ class UnansweredError(Exception):
 class Event:
     """One piece of a stream, and when it came (seconds since the request)."""
 
-    data: Mapping[str, Any]
+    data: Answer
     at: float
 
 
@@ -45,7 +50,7 @@ class Stream:
     @property
     def text(self) -> str:
         """The generated text."""
-        return "".join(piece_of(event.data) for event in self.events)
+        return "".join(event.data.text for event in self.events)
 
 
 class Client:
@@ -53,147 +58,135 @@ class Client:
 
     def __init__(self, url: str, key: str = "") -> None:
         self.url = url.rstrip("/")
-        host = urlsplit(url).hostname or ""
-        # A proxy of the environment cannot reach this machine's own loopback.
-        self._proxies = {"no_proxy": host} if host in LOOPBACK else None
+        self._web = web.Client()
         self._headers = {"Connection": "close"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
 
-    def get(self, path: str, seconds: float) -> Any:
+    def get(self, path: str, model: type[Model], seconds: float) -> Model:
         """The JSON of a page; raises ``UnansweredError``."""
-        return self._json("GET", path, None, seconds)
+        return self._json("GET", path, None, model, seconds)
 
     def text(self, path: str, seconds: float) -> str:
         """The text of a page; raises ``UnansweredError``."""
-        with self._request("GET", path, None, seconds) as (response, deadline):
-            return b"".join(_blocks(response, deadline, path)).decode(errors="replace")
+        return self._content("GET", path, None, seconds).decode(errors="replace")
 
-    def post(self, path: str, body: Mapping[str, Any], seconds: float) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], model: type[Model], seconds: float) -> Model:
         """The JSON of an answer; raises ``UnansweredError``."""
-        return self._json("POST", path, body, seconds)
+        return self._json("POST", path, body, model, seconds)
 
     def stream(self, path: str, body: Mapping[str, Any], seconds: float) -> Stream:
         """Server-sent events up to their end; raises ``UnansweredError``."""
         started = time.monotonic()
         events: list[Event] = []
         finished = False
-        with self._request("POST", path, body, seconds) as (response, deadline):
-            for line in _lines(_blocks(response, deadline, path)):
+        with self._opened("POST", path, body, seconds) as opened:
+            if opened.coding not in {"", "identity"}:
+                raise UnansweredError(
+                    f"{path}: the stream has the coding {opened.coding[:SHOWN]!r}"
+                )
+            for line in _lines(opened.blocks(), path):
                 name, _, data = line.partition(b":")
                 if name != b"data":
                     continue
                 if data.strip() == b"[DONE]":
                     finished = True
                     break
+                if len(events) == MOST_EVENTS:
+                    raise UnansweredError(
+                        f"{path}: the stream has more than {MOST_EVENTS:,} events"
+                    )
                 at = time.monotonic() - started
-                events.append(Event(_object(data, path), at))
+                events.append(Event(_event(data, path), at))
         return Stream(tuple(events), time.monotonic() - started, finished)
 
     def status(self, path: str, seconds: float) -> int:
         """The HTTP status of a page; raises ``UnansweredError`` if there is no response."""
-        import requests
+        with self._sent("GET", path, None, seconds) as opened:
+            return opened.status
 
-        try:
-            response = requests.get(
-                self.url + path,
-                headers=self._headers,
-                timeout=seconds,
-                stream=True,
-                proxies=self._proxies,
-            )
-        except requests.RequestException as error:
-            raise UnansweredError(f"GET {path}: {self._why(error)}") from error
-        with response:
-            return response.status_code
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        model: type[Model],
+        seconds: float,
+    ) -> Model:
+        return _parsed(self._content(method, path, body, seconds), model, path)
 
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Any:
-        with self._request(method, path, body, seconds) as (response, deadline):
-            text = b"".join(_blocks(response, deadline, path))
-        return _parsed(text, path)
+    def _content(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> bytes:
+        with self._opened(method, path, body, seconds) as opened:
+            return opened.read(MOST)
 
     @contextmanager
-    def _request(
+    def _opened(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
-    ) -> Iterator[tuple[Response, float]]:
-        import requests
-        import urllib3
+    ) -> Iterator[Opened]:
+        """A response with the status 200."""
+        with self._sent(method, path, body, seconds) as opened:
+            if opened.status != 200:
+                start = opened.read(MOST)[:SHOWN].decode(errors="replace")
+                raise UnansweredError(f"{method} {path}: status {opened.status}: {start!r}")
+            yield opened
 
-        deadline = time.monotonic() + seconds
+    @contextmanager
+    def _sent(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> Iterator[Opened]:
+        headers, data = self._headers, b""
+        if body is not None:
+            headers = headers | {"Content-Type": "application/json"}
+            data = json.dumps(body).encode()
         try:
-            with requests.request(
+            with self._web.open(
                 method,
                 self.url + path,
-                json=body,
-                headers=self._headers,
-                timeout=seconds,
-                stream=True,
-                proxies=self._proxies,
-            ) as response:
-                if response.status_code != 200:
-                    start = b"".join(_blocks(response, deadline, path))[:SHOWN]
-                    shown = start.decode(errors="replace")
-                    raise UnansweredError(
-                        f"{method} {path}: status {response.status_code}: {shown}"
-                    )
-                yield response, deadline
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise UnansweredError(f"{method} {path}: {self._why(error)}") from error
-
-    def _why(self, error: Exception) -> str:
-        import requests
-
-        # With ``stream=True`` this is raised until there is a response, and never after it.
-        why = cause(error)
-        if isinstance(error, requests.ConnectionError) and why == REFUSED:
-            return f"nothing listens at {self.url}: {why}"
-        return why
+                headers=headers,
+                data=data or None,
+                read_timeout=seconds,
+                total_timeout=seconds,
+            ) as opened:
+                yield opened
+        except WebError as error:
+            why = cause(error)
+            if why == REFUSED:
+                why = f"nothing listens at {self.url}: {why}"
+            raise UnansweredError(f"{method} {path}: {why}") from error
 
 
-def _blocks(response: Response, deadline: float, path: str) -> Iterator[bytes]:
-    """The blocks of a body; raises ``UnansweredError`` if it is too long or takes too long."""
-    size = 0
-    while block := response.raw.read1(BLOCK, decode_content=True):
+def _lines(blocks: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """The lines of a stream; raises ``UnansweredError`` if it is too long."""
+    size, waiting = 0, bytearray()
+    for block in blocks:
         size += len(block)
         if size > MOST:
             raise UnansweredError(f"{path}: the answer is longer than {MOST >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise UnansweredError(f"{path}: the answer did not end in time")
-        yield block
-
-
-def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    waiting = b""
-    for block in blocks:
-        *complete, waiting = (waiting + block).split(b"\n")
-        yield from complete
+        waiting += block
+        if b"\n" in block:
+            *complete, rest = bytes(waiting).split(b"\n")
+            yield from complete
+            waiting = bytearray(rest)
     if waiting:
-        yield waiting
+        yield bytes(waiting)
 
 
-def _parsed(text: bytes, path: str) -> Any:
+def _parsed(text: bytes, model: type[Model], path: str) -> Model:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return model.model_validate_json(text)
+    except ValidationError as error:
         shown = text[:SHOWN].decode(errors="replace")
-        raise UnansweredError(f"{path}: the answer is not JSON: {shown!r}") from error
+        why = f"has an unexpected format: {first_error(error)}"
+        if error.errors(include_input=False)[0]["type"] == "json_invalid":
+            why = "is not JSON"
+        raise UnansweredError(f"{path}: the answer {why}: {shown!r}") from None
 
 
-def _object(text: bytes, path: str) -> dict[str, Any]:
-    found = _parsed(text, path)
-    if not isinstance(found, dict):
-        raise UnansweredError(f"{path}: an event of the stream is not an object: {found!r}")
-    if "error" in found:
-        raise UnansweredError(f"{path}: the stream ended with an error: {found['error']}")
+def _event(text: bytes, path: str) -> Answer:
+    found = _parsed(text, Answer, path)
+    if found.error is not None:
+        shown = json.dumps(found.error)[:SHOWN]
+        raise UnansweredError(f"{path}: the stream ended with an error: {shown}")
     return found
-
-
-def piece_of(data: Mapping[str, Any]) -> str:
-    """The text of an answer or of one event of a stream, in any format that servers use."""
-    choices = data.get("choices")
-    if isinstance(choices, list):
-        choice = choices[0] if choices and isinstance(choices[0], dict) else {}
-        part = choice.get("delta") or choice.get("message") or choice
-        reasoning = part.get("reasoning_content") or part.get("reasoning") or ""
-        return str(reasoning) + str(part.get("content") or part.get("text") or "")
-    return str(data.get("content") or "")

@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.families import entrypoint
 from builder.recipes.schema import Serve
-from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
+from builder.servers.api_flavor import API_FLAVORS, ApiFlavor, filled
 from builder.servers.client import Client, UnansweredError
 from builder.tools.docker.containers import Container, Start, started
 from builder.tools.docker.proxy import proxy
+from builder.tools.split_models import parts_of
 
 PAUSE = 0.25  # seconds between two health checks
 HEALTH_TIMEOUT = 10.0  # seconds for one health check
@@ -24,8 +24,7 @@ LOG_LINES = 15
 ENDING = 1.0  # seconds from the end of a server's connections to the end of its container
 LOCK = "--mlock"  # llama.cpp: keeps the model in memory
 # llama.cpp, src/llama-model.cpp: its log after loading the weights.
-OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama-gguf-split names them
+OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 
 
 class NotServingError(Exception):
@@ -38,11 +37,10 @@ class NotReadyError(NotServingError):
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """Directories of the host by their path in the container, and variables that name them."""
+    """What of the host is mounted, by its path in the container, and variables that name it."""
 
     volumes: Mapping[str, Path] = field(default_factory=dict)
-    """Read-only."""
-    writable: Mapping[str, Path] = field(default_factory=dict)
+    """Read-only; a socket can be written to all the same."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +55,7 @@ class ServeSpec:
     context: int
     draft: Path | None = None
     extra: Sequence[str] = ()
-    """More arguments, after those of the recipe."""
+    """More arguments, after the recipe's."""
     gpus: str | None = None
     driver_stub: Path | None = None
     simulator: Mounts | None = None
@@ -128,7 +126,6 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         arguments=command,
         env={**_cpu(spec), **serve.env, **mounts.env},
         volumes={**_volumes(spec), **mounts.volumes},
-        writable=mounts.writable,
         memory=serve.memory if spec.limited else None,
         # The simulator's libraries make mlock do nothing.
         locks_memory=LOCK in command and spec.simulator is None,
@@ -146,12 +143,12 @@ def _cpu(spec: ServeSpec) -> Mapping[str, str]:
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
     """The arguments after the entrypoint."""
-    places = {
-        "{model}": f"/model/{spec.model.name}",
-        "{draft}": f"/draft/{spec.draft.name}" if spec.draft else "",
-        "{context}": str(spec.context),
+    values = {
+        "model": f"/model/{spec.model.name}",
+        "draft": f"/draft/{spec.draft.name}" if spec.draft else "",
+        "context": str(spec.context),
     }
-    words = [_filled(argument, places) for argument in arguments_of(serve, spec)]
+    words = filled(arguments_of(serve, spec), values)
     option = API_FLAVORS[serve.api_flavor].projector
     if spec.projector is not None and option is not None:
         words += [option, f"/projector/{spec.projector.name}"]
@@ -166,12 +163,6 @@ def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     return words + (serve.draft if spec.draft is not None else [])
 
 
-def _filled(argument: str, places: dict[str, str]) -> str:
-    for name, value in places.items():
-        argument = argument.replace(name, value)
-    return argument
-
-
 def _volumes(spec: ServeSpec) -> dict[str, Path]:
     """The mounts of the models, links followed: model caches link to files elsewhere."""
     volumes = mounts_of("/model", spec.model)
@@ -181,9 +172,5 @@ def _volumes(spec: ServeSpec) -> dict[str, Path]:
 
 def mounts_of(folder: str, file: Path) -> dict[str, Path]:
     """The mounts of a model; of a split model, all its parts."""
-    split = SPLIT.search(file.name)
-    parts = [file]
-    if split:
-        pattern = f"{escape(file.name[: split.start()])}-*-of-{split[2]}.gguf"
-        parts = sorted(file.parent.glob(pattern))
-    return {f"{folder}/{part.name}": part.resolve() for part in parts}
+    parts = parts_of(file.name, (each.name for each in file.parent.iterdir()))
+    return {f"{folder}/{part}": (file.parent / part).resolve() for part in parts}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import socket
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,11 +17,18 @@ from builder.farm import installed
 from builder.platforms import GNU_TRIPLETS
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
-from builder.tools.files import is_disk_full, mentions_full_disk, named_lock, workspace
+from builder.tools.files import is_disk_full, named_lock, workspace
 from builder.tools.log import Log
 
-SOURCES = "dockerfiles/simulator"
-LINES = 15  # of the compiler's output in an error
+SOURCES = "simulator"
+COMPILED = ("Dockerfile", "card", "ptx", "ptx/ops")  # what of the sources becomes libraries
+LOOPS = {
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
+    "avx2": {"avx2", "fma", "bmi2"},
+    "portable": set[str](),
+}
+"""The variants of the interpreter's loops, best first, and the flags of /proc/cpuinfo that each
+needs (simulator/ptx/variants.cpp)."""
 UNUSED = 7 * 86400  # seconds without use after which libraries are removed
 
 
@@ -27,9 +37,11 @@ def sources() -> Path:
     return installed() / SOURCES
 
 
-def libraries(cache: Path, devel: str, log: Log) -> Path:
+def libraries(cache: Path, devel: str, log: Log, *, computes: bool = False) -> Path:
     """The directory of the libraries that were compiled in ``devel``, the base's image to compile
     in; they are compiled now if need be, without network.
+
+    ``computes``: with mode compute, which takes most of the time.
 
     Raises ``UntriedError`` where the engine lacks that image, ``BuildError`` where the libraries do
     not compile, ``SpaceError`` where a disk is full.
@@ -41,17 +53,19 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
             f"looked for {devel}",
             "`builder build` of any recipe on this base makes it",
         )
-    key = _key(sources(), image.digest)
+    parts = {"COMPUTES": "1", "VARIANTS": _variants()} if computes else {"COMPUTES": "0"}
+    key = key_of(sources(), f"{image.digest} {parts}")
     folder = cache / "simulator" / key
-    if _use(folder):
+    if use(folder):
         return folder
     with named_lock(cache, f"simulator-{key}", wait=log), workspace(cache) as work:
-        if _use(folder):  # another run has compiled them
+        if use(folder):  # another run has compiled them
             return folder
         remove_unused(folder.parent)
-        log("compiling the simulator of the cards, once for this base")
+        what = ", which computes" if computes else ""
+        log(f"compiling the simulator of the cards{what}, once for this base")
         made = work / "libraries"
-        _compile(devel, _cross(image), made)
+        _compile(devel, {"CROSS": cross_prefix(image), **parts}, made)
         made.chmod(0o755)  # buildx makes it private; the image's own user reads it
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -63,8 +77,8 @@ def libraries(cache: Path, devel: str, log: Log) -> Path:
     return folder
 
 
-def _use(folder: Path) -> bool:
-    """Whether there are such libraries; they count as used now."""
+def use(folder: Path) -> bool:
+    """Whether there is such a directory; it counts as used now."""
     with suppress(FileNotFoundError):
         os.utime(folder)
         return True
@@ -72,8 +86,8 @@ def _use(folder: Path) -> bool:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove libraries that no run has started to use for a week: those of other sources or
-    bases.  No run is so long that one is still in use."""
+    """Remove what no run has started to use for a week: it belongs to other sources or bases.  No
+    run is so long that one is still in use."""
     oldest = time.time() - UNUSED
     for found in folder.glob("*"):
         with suppress(FileNotFoundError):
@@ -81,33 +95,43 @@ def remove_unused(folder: Path) -> None:
                 shutil.rmtree(found, ignore_errors=True)
 
 
-def _key(folder: Path, digest: str) -> str:
-    """12 hex digits over the sources and the image that they are compiled in."""
-    found = hashlib.sha256(digest.encode())
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+def _variants() -> str:
+    """The variants of the interpreter's loops that the engine's machine needs: one where that is
+    this machine, because each takes a minute to compile; all where it may be another."""
+    cpu = Path("/proc/cpuinfo")
+    if docker.engine().host != socket.gethostname() or not cpu.exists():
+        return " ".join(LOOPS)
+    return _best(cpu.read_text("utf-8", "replace"))
+
+
+def _best(cpu: str) -> str:
+    """The best variant for a machine, from its /proc/cpuinfo (proc(5)): arm64's names no flags."""
+    flags = {*re.findall(r"\w+", cpu)}
+    return next(name for name, needed in LOOPS.items() if needed <= flags)
+
+
+def key_of(folder: Path, how: str, parts: Sequence[str] = COMPILED) -> str:
+    """12 hex digits over the sources that are compiled, and a text that says how."""
+    found = hashlib.sha256(how.encode())
+    paths = [folder / part for part in parts]
+    files = (path for part in paths for path in (part.iterdir() if part.is_dir() else [part]))
+    for file in sorted(path for path in files if path.is_file() and path.suffix != ".md"):
         content = hashlib.sha256(file.read_bytes()).hexdigest()
         found.update(f"{file.relative_to(folder)} {content}\n".encode())
     return found.hexdigest()[:12]
 
 
-def _cross(devel: docker.Image) -> str:
+def cross_prefix(devel: docker.Image) -> str:
     """The prefix of the compiler: a base to compile in is of the machine that compiles."""
     return "" if devel.platform == buildx.TARGET else f"{GNU_TRIPLETS['amd64']}-"
 
 
-def _compile(devel: str, cross: str, made: Path) -> None:
+def _compile(devel: str, arguments: Mapping[str, str], made: Path) -> None:
     """Build the last stage of the Dockerfile of the sources, and write its files to ``made``."""
-    lines: list[str] = []
-    options = ["--network=none", "--provenance=false"]
-    options += [f"--build-arg=BASE={devel}", f"--build-arg=CROSS={cross}"]
-    options.append(f"--output={buildx.fields('type=local', f'dest={made}')}")
-    status = buildx.build(buildx.builder(), [*options, str(sources())], lines.append)
-    output = "\n".join(lines[-LINES:])
-    if status != 0 and mentions_full_disk(output):
-        raise buildx.full_disk(buildx.builder(), "the simulator was being compiled", made.parent)
-    if status != 0:
+    output = buildx.build_files(sources(), {"BASE": devel, **arguments}, made)
+    if output:
         raise BuildError(
             "the simulator of the cards does not compile",
             output,
-            f"it needs the headers of CUDA 13, and {devel} has others; see docs/simulator.md",
+            f"it needs the headers of CUDA 13, and {devel} has others",
         )

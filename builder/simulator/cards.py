@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -123,20 +124,39 @@ def plain_name(name: str) -> str:
     return plain
 
 
-def text(
-    cards: Sequence[Card], *, vocabulary: int = 0, tokens: Sequence[int] = (), copy_limit: int = 0
-) -> str:
-    """The file ``cards`` of the simulator's configuration (``dockerfiles/simulator``).
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Kernels are computed, and memory has contents."""
 
-    ``vocabulary`` is the number of the model's tokens, 0: unknown; ``tokens`` are those that win
-    in turns; copies to a card of more than ``copy_limit`` bytes are counted and not made, 0: the
-    simulator's own limit.
+    ptx: str = ""
+    """The directory, in the container, with the PTX of machine code: ``DIGEST.ptx`` by its sha256.
+    PTX that is beside the machine code in a program goes first."""
+    races: bool = False
+    """Whether races on shared memory are found; that is slow."""
+
+
+def text(
+    cards: Sequence[Card],
+    *,
+    vocabulary: int = 0,
+    tokens: Sequence[int] = (),
+    copy_limit: int = 0,
+    compute: Compute | None = None,
+) -> str:
+    """The file ``cards`` of the simulator's configuration (``simulator/card``).
+
+    Without ``compute`` kernels are counted and not run.  Then ``vocabulary`` is the number of the
+    model's tokens, 0: unknown; ``tokens`` are those that win in turns; copies to a card of more
+    than ``copy_limit`` bytes are counted and not made, 0: the simulator's own limit.
     """
     lines = [f"vocabulary {vocabulary}"]
     if tokens:
         lines.append("tokens " + " ".join(str(token) for token in tokens))
     if copy_limit:
         lines.append(f"copy_limit {copy_limit}")
+    if compute is not None:
+        lines += ["mode compute", f"races {int(compute.races)}"]
+        lines += [f"ptx {compute.ptx}"] if compute.ptx else []
     for number, card in enumerate(cards):
         lines += [f"card {number}", *_lines(card)]
     return "\n".join(lines) + "\n"

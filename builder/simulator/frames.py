@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from builder.simulator.report import Report
 from builder.tools import elf
 from builder.tools.demangle import function_of
+from builder.tools.elf_sections import MalformedElf
 
 Files = Callable[[str], Path | None]
 """The copy of a file of the image, by its path in it; None where there is none."""
+OFFSET = re.compile("0x[0-9a-f]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class _Symbols:
     def frame(self, text: str) -> Frame:
         place, _, symbol = text.partition(" ")
         file, _, offset = place.rpartition("+")
-        at = int(offset, 16) if offset.startswith("0x") else 0
+        at = int(offset, 16) if OFFSET.fullmatch(offset) else 0
         name = symbol.strip() or self._name(file, at)
         return Frame(file, at, function_of(name) if name else "")
 
@@ -75,5 +78,5 @@ class _Symbols:
         try:
             with copy.open("rb") as stream:
                 return elf.read_functions(stream)
-        except (OSError, elf.MalformedElf):
+        except (OSError, MalformedElf):
             return []

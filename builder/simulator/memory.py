@@ -17,9 +17,9 @@ BLOCK = 2 * MIB  # what a large allocation is rounded up to
 
 # Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
 # ggml/src/ggml-alloc.c, ggml/src/ggml-backend.cpp, ggml/src/ggml-cuda/, tools/mtmd/clip.cpp) and
-# its forks.  All that a drafter or a projector asks for is theirs (common/speculative.cpp: also a
-# model's own MTP context); else the first pattern that the innermost frame matches decides, else
-# the next frame's.
+# its forks.  All that a drafter or a projector asks for counts as drafter or projector
+# (common/speculative.cpp: also a model's own MTP context); else the first pattern that the
+# innermost frame matches decides, else the next frame's.
 OWNERS: Sequence[tuple[str, Kind]] = (
     (r"^common_speculative", "drafter"),
     (r"^(clip|mtmd)_", "projector"),
@@ -31,7 +31,9 @@ FUNCTIONS: Sequence[tuple[str, Kind]] = (
     (r"^llama_context|^llama_(de|en)code", "compute"),
 )
 # llama.cpp's logs: "CUDA0 model buffer size = 10038.14 MiB"; RS: the state of recurrent layers.
-LOGGED = re.compile(r"CUDA(\d+) +(model|KV|RS|compute) buffer size *= *([0-9.]+) MiB")
+LOGGED = re.compile(
+    r"CUDA(\d{1,3}) +(model|KV|RS|compute) buffer size *= *(\d{1,9}(?:\.\d{1,9})?) MiB"
+)
 OF_LOG: Mapping[str, Kind] = {
     "model": "weights",
     "KV": "KV cache",
@@ -75,7 +77,7 @@ def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use
 def logged(log: str) -> dict[Kind, int]:
     """Bytes by kind, as an engine's own log states them; empty where it states none.
 
-    Of the buffers for computing, the largest of each card counts: llama.cpp states them again when
+    The largest buffer for computing of each card counts: llama.cpp states them again when
     it reserves anew, and before it loads, for its own estimate (common/fit.cpp), where the weights
     and the cache have no bytes.
     """

@@ -1,119 +1,141 @@
 """The reports of the simulator's libraries: what the processes of a container did with the cards.
 
-Each process writes one JSON file, anew while something changes (dockerfiles/simulator).
+Each process sends JSON, anew while something changes (simulator/card).  The programs of the
+image may send it, too: texts are made printable and short, numbers and lengths are bounded, and an
+error never shows what was sent.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Sequence
-from functools import reduce
-from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from builder.errors import UntriedError
+from builder.errors import UntriedError, plain
 
-SETTLE = 0.5  # seconds until a report has what happened before: twice the pause of its thread
-Shape = tuple[int, int, int]
+LONGEST = 4096  # characters of a text: names of template functions have up to thousands
+MOST = 1 << 14  # parts of one kind
+CARDS = 64
+DEPTH = 64  # frames of a stack (stacks.cpp)
+
+
+def _shown(text: str) -> str:
+    """Text as it is safe to show and to publish."""
+    line = " ".join(plain(text).split()) if not text.isprintable() else text
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+
+
+Text = Annotated[str, AfterValidator(_shown)]
+Number = Annotated[int, Field(ge=0, lt=1 << 64)]
+Shape = tuple[Number, Number, Number]
 """Threads or blocks along x, y and z."""
+Parts = Field(default=(), max_length=MOST, fail_fast=True)  # an error each were too many
 
 
 class Part(BaseModel):
     """The base class of all parts of a report; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
 
 class CardUse(Part):
     """The memory of one card."""
 
-    name: str
-    memory: int
-    context: int
+    name: Text
+    memory: Number
+    context: Number
     """The context's own memory, which is part of ``used`` and ``peak``."""
-    used: int
-    peak: int
+    used: Number
+    peak: Number
 
 
 class Allocation(Part):
     """The allocations of one place in the code."""
 
-    stack: int
+    stack: Number
     """Index into ``Report.stacks``."""
-    card: int
-    function: str
-    count: int
-    live: int
+    card: Number
+    function: Text
+    count: Number
+    live: Number
     """Bytes that are not freed."""
-    at_peak: int
+    at_peak: Number
     """Bytes that were not freed when the card's use was at its peak."""
-    largest: int
+    largest: Number
 
 
 class Failed(Part):
     """An allocation for which the card had no room."""
 
-    stack: int
-    card: int
-    function: str
-    requested: int
-    free: int
+    stack: Number
+    card: Number
+    function: Text
+    requested: Number
+    free: Number
 
 
 class Launch(Part):
     """The launches of one kernel; the shapes are the largest."""
 
-    kernel: str
-    file: str
-    code: str
+    kernel: Text
+    file: Text
+    code: Text
     """What the driver would run: "sm_120a"; "compute_120": PTX, which it would compile."""
-    card: int
-    count: int
+    card: Number
+    count: Number
     grid: Shape
     block: Shape
-    shared: int
+    shared: Number
     """Dynamic shared memory."""
+    computed: Number = 0
+    """How many of the launches were computed, to their end or to a fault."""
+    instructions: Number = 0
+    """What they executed, counted for each thread."""
+    nanoseconds: Number = 0
 
 
 class Violation(Part):
-    """A launch that the card refuses."""
+    """A launch that the card refuses, or a fault of a kernel that was computed."""
 
-    kernel: str
-    error: str
-    why: str
-    grid: Annotated[tuple[int, ...], Field(max_length=3)] = ()
-    block: Annotated[tuple[int, ...], Field(max_length=3)] = ()
-    shared: int = 0
-    stack: int
-    count: int
+    kernel: Text
+    error: Text
+    why: Text
+    grid: Annotated[tuple[Number, ...], Field(max_length=3)] = ()
+    block: Annotated[tuple[Number, ...], Field(max_length=3)] = ()
+    shared: Number = 0
+    stack: Number
+    count: Number
 
 
 class Unsupported(Part):
     """A function that was called and is not implemented."""
 
-    function: str
-    count: int
-    stack: int
+    function: Text
+    count: Number
+    stack: Number
 
 
 class UnknownCode(Part):
     """Device code that no file of the image has."""
 
-    file: str
-    kernels: tuple[str, ...]
+    file: Text
+    kernels: tuple[Text, ...] = Parts
 
 
 class Copies(Part):
     """Copies in one direction; ``kept`` are the bytes that can be read back."""
 
-    count: int = 0
-    bytes: int = 0
-    kept: int = 0
+    count: Number = 0
+    bytes: Number = 0
+    kept: Number = 0
 
 
+Stack = Annotated[tuple[Text, ...], Field(max_length=DEPTH, fail_fast=True)]
 Placed = TypeVar("Placed", Allocation, Failed, Violation, Unsupported)
 """The parts that a stack belongs to."""
 
@@ -130,28 +152,42 @@ class Report(Part):
     """What one process did, or all processes of a container."""
 
     version: Literal[1]
-    began: int = 0
+    mode: Literal["count", "compute"] = "count"
+    """Whether kernels were counted only, or computed."""
+    began: Number = 0
     """When the process first used a card, in nanoseconds of the machine's clock."""
-    ended: int = 0
+    ended: Number = 0
     """When the process ended by itself; 0: it did not, or was killed."""
-    processes: int = 1
+    processes: Number = 1
     """How many processes' peaks are added to the peak of a card: those that ran at one time."""
-    command: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
+    command: tuple[Text, ...] = Parts
+    libraries: tuple[Text, ...] = Parts
     """The CUDA libraries that were loaded, by path."""
-    cards: tuple[CardUse, ...] = ()
-    stacks: tuple[tuple[str, ...], ...] = ()
+    cards: Annotated[tuple[CardUse, ...], Field(max_length=CARDS, fail_fast=True)] = ()
+    stacks: tuple[Stack, ...] = Parts
     """Frames "FILE+0xOFFSET SYMBOL", innermost first; the symbol may be missing."""
-    allocations: tuple[Allocation, ...] = ()
-    failed: tuple[Failed, ...] = ()
-    launches: tuple[Launch, ...] = ()
-    violations: tuple[Violation, ...] = ()
-    unsupported: tuple[Unsupported, ...] = ()
-    unknown_code: tuple[UnknownCode, ...] = ()
-    called: dict[str, int] = {}
+    allocations: tuple[Allocation, ...] = Parts
+    failed: tuple[Failed, ...] = Parts
+    launches: tuple[Launch, ...] = Parts
+    violations: tuple[Violation, ...] = Parts
+    unsupported: tuple[Unsupported, ...] = Parts
+    unknown_code: tuple[UnknownCode, ...] = Parts
+    called: Annotated[dict[Text, Number], Field(max_length=MOST)] = {}
     """Functions of CUDA, and how often each was called."""
-    implemented: tuple[str, ...] = ()
+    implemented: tuple[Text, ...] = Parts
     copies: AllCopies = AllCopies()
+
+    @model_validator(mode="after")
+    def _places_exist(self) -> Self:
+        placed: list[Allocation | Failed | Violation | Unsupported]
+        placed = [*self.allocations, *self.failed, *self.violations, *self.unsupported]
+        if any(part.stack >= len(self.stacks) for part in placed):
+            raise ValueError("names a stack that it does not have")
+        on_cards: list[Allocation | Failed | Launch]
+        on_cards = [*self.allocations, *self.failed, *self.launches]
+        if any(part.card >= len(self.cards) for part in on_cards):
+            raise ValueError("names a card that it does not have")
+        return self
 
     @property
     def live(self) -> int:
@@ -175,56 +211,64 @@ class Report(Part):
         return {each.kernel for each in self.launches}
 
 
-def read(folder: Path) -> Report | None:
-    """All reports of a directory as one; None where no process called a function of CUDA.
+def read(messages: Mapping[int, bytes]) -> Report | None:
+    """The reports of processes, by their ids, as one; None where none called a function of CUDA.
 
-    Raises ``UntriedError`` for a file that is no report.
+    Raises ``UntriedError`` for a message that is no report.
     """
-    found = [_parsed(file) for file in sorted(folder.glob("*.json"))]
+    found = [_parsed(process, message) for process, message in sorted(messages.items())]
     used = [report for report in found if report.called]
     return _merged(used) if used else None
 
 
-def settled(folder: Path) -> Report | None:
-    """As ``read``, with all that happened until now: the processes may be writing it."""
-    time.sleep(SETTLE)
-    return read(folder)
-
-
-def _parsed(file: Path) -> Report:
+def _parsed(process: int, message: bytes) -> Report:
     try:
-        return Report.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
+        return Report.model_validate_json(message)
+    except ValidationError as error:
         raise UntriedError(
-            f"{file.name} is not a report of the simulator",
-            str(error),
-            "try again: a report is cut short where a disk is full",
-        ) from error
+            f"process {process} of the container sent no report of the simulator",
+            _fault(error),
+            "a program of the image, and not the simulator, wrote to the simulator's socket",
+        ) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """The first fault, without what was sent: of its place, only the name of our field is shown."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = next((name for name in first["loc"] if name in Report.model_fields), "report")
+    return f"{place}: {first['msg']}"
 
 
 def _merged(reports: Sequence[Report]) -> Report:
     """Several processes as one.
 
-    The peak of a card is that of the processes which had the most of it together.  What the others
-    had at their own peaks is no part of it.
+    The peak of a card counts the processes which had the most of it together.  What the others
+    had at their own peaks is no part of it.  The work grows with what was sent, not with its
+    square: a hostile image sends hundreds of reports.
     """
     count = max(len(report.cards) for report in reports)
     peaking = [_peaking(reports, card) for card in range(count)]
     cards = tuple(_card(reports, card, peaking[card]) for card in range(count))
-    counted = [_at_peak(report, peaking) for report in reports]
-    found = reduce(_added, counted)
+    found = _together([_at_peak(report, peaking) for report in reports])
     most = max((len(group) for group in peaking), default=1)
     return found.model_copy(update={"cards": cards, "processes": most})
 
 
 def _peaking(reports: Sequence[Report], card: int) -> list[Report]:
-    """Of the processes that use a card, those at one time whose peaks are the most together."""
+    """The processes on a card that ran at one time and whose peaks are the most together."""
     users = [report for report in reports if card < len(report.cards) and report.cards[card].peak]
-    groups = [
-        [other for other in users if other.began <= report.began and _lives_at(other, report.began)]
+    changes = [(report.began, report.cards[card].peak) for report in users]
+    changes += [
+        (max(report.began, report.ended), -report.cards[card].peak)
         for report in users
+        if report.ended
     ]
-    return max(groups, key=lambda group: sum(each.cards[card].peak for each in group), default=[])
+    together = most = moment = 0
+    for at, change in sorted(changes):  # who ends at a moment does not live at it
+        together += change
+        if together > most:
+            most, moment = together, at
+    return [each for each in users if each.began <= moment and _lives_at(each, moment)]
 
 
 def _lives_at(report: Report, moment: int) -> bool:
@@ -244,43 +288,63 @@ def _card(reports: Sequence[Report], card: int, peaking: Sequence[Report]) -> Ca
 
 def _at_peak(report: Report, peaking: Sequence[Sequence[Report]]) -> Report:
     """The report with ``at_peak`` only where it is part of a card's peak."""
+    part_of = [any(report is other for other in group) for group in peaking]
     kept = tuple(
-        each
-        if any(report is other for other in peaking[each.card])
-        else each.model_copy(update={"at_peak": 0})
+        each if part_of[each.card] else each.model_copy(update={"at_peak": 0})
         for each in report.allocations
     )
     return report.model_copy(update={"allocations": kept})
 
 
-def _added(one: Report, other: Report) -> Report:
-    shift = len(one.stacks)
-    return Report(
-        version=1,
-        command=one.command,
-        libraries=tuple(dict.fromkeys(one.libraries + other.libraries)),
-        stacks=one.stacks + other.stacks,
-        allocations=one.allocations + _shifted(other.allocations, shift),
-        failed=one.failed + _shifted(other.failed, shift),
-        launches=one.launches + other.launches,
-        violations=one.violations + _shifted(other.violations, shift),
-        unsupported=one.unsupported + _shifted(other.unsupported, shift),
-        unknown_code=tuple(dict.fromkeys(one.unknown_code + other.unknown_code)),
-        called=dict(Counter(one.called) + Counter(other.called)),
-        implemented=tuple(dict.fromkeys(one.implemented + other.implemented)),
-        copies=AllCopies(
-            to_device=_copies(one.copies.to_device, other.copies.to_device),
-            to_host=_copies(one.copies.to_host, other.copies.to_host),
-            device=_copies(one.copies.device, other.copies.device),
+def _together(reports: Sequence[Report]) -> Report:
+    """The parts of all reports, in their order."""
+    called: Counter[str] = Counter()
+    for report in reports:
+        called.update(report.called)
+    copies = [report.copies for report in reports]
+    together = {
+        "libraries": _distinct(report.libraries for report in reports),
+        "stacks": tuple(chain.from_iterable(report.stacks for report in reports)),
+        "allocations": _placed(reports, lambda report: report.allocations),
+        "failed": _placed(reports, lambda report: report.failed),
+        "launches": tuple(chain.from_iterable(report.launches for report in reports)),
+        "violations": _placed(reports, lambda report: report.violations),
+        "unsupported": _placed(reports, lambda report: report.unsupported),
+        "unknown_code": _distinct(report.unknown_code for report in reports),
+        "called": dict(called),
+        "implemented": _distinct(report.implemented for report in reports),
+        "copies": AllCopies(
+            to_device=_copies(each.to_device for each in copies),
+            to_host=_copies(each.to_host for each in copies),
+            device=_copies(each.device for each in copies),
         ),
-    )
+    }
+    return reports[0].model_copy(update=together)
 
 
-def _shifted(parts: tuple[Placed, ...], shift: int) -> tuple[Placed, ...]:
-    return tuple(part.model_copy(update={"stack": part.stack + shift}) for part in parts)
+def _distinct(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(parts)))
 
 
-def _copies(one: Copies, other: Copies) -> Copies:
-    return Copies(
-        count=one.count + other.count, bytes=one.bytes + other.bytes, kept=one.kept + other.kept
+def _placed(
+    reports: Sequence[Report], parts_of: Callable[[Report], tuple[Placed, ...]]
+) -> tuple[Placed, ...]:
+    """The parts of all reports, each with the place of its stack among the stacks of all."""
+    found: list[Placed] = []
+    first = 0
+    for report in reports:
+        parts = parts_of(report)
+        found += (part.model_copy(update={"stack": part.stack + first}) for part in parts)
+        first += len(report.stacks)
+    return tuple(found)
+
+
+def _copies(parts: Iterable[Copies]) -> Copies:
+    found = list(parts)
+    return found[0].model_copy(
+        update={
+            "count": sum(each.count for each in found),
+            "bytes": sum(each.bytes for each in found),
+            "kept": sum(each.kept for each in found),
+        }
     )

@@ -1,4 +1,4 @@
-"""One run of an image on simulated cards: what its container gets, and the report that it writes.
+"""One run of an image on simulated cards: what its container gets, and the report that it sends.
 
 The libraries come first on LD_LIBRARY_PATH.  Files with DT_RPATH look there first (ld.so(8)), so
 for images that have such files the libraries are loaded into every program (LD_PRELOAD).  One
@@ -7,67 +7,77 @@ library always is: it keeps programs from reading whole model files ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.servers.server import Mounts
 from builder.simulator import report
+from builder.simulator.receiver import Receiver, receiving
 from builder.simulator.report import Report
 
-LIBRARIES, CONFIGURATION, REPORTS = "/simulator/lib", "/simulator/config", "/simulator/report"
+LIBRARIES, CONFIGURATION, SOCKET = "/simulator/lib", "/simulator/config", "/simulator/report"
+PTX = "/simulator/ptx"
+SETTLE = 0.5  # seconds until a report has what happened before: twice the pause of its thread
 VARIABLE = "BUILDER_SIMULATOR"
 RUNTIME = "libcudart.so.13"
-"""The library without which there is nothing to simulate: that of the base's CUDA."""
+"""The library without which there is nothing to simulate: the base's CUDA runtime."""
 PAGES = "libpages.so"
 STAND_INS = (RUNTIME, "libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a container gets to run on simulated cards, and where its processes report.
+    """What a container gets to run on simulated cards, and what its processes report.
 
-    A simulation is good for one container: ``reports`` has the reports of one.
+    A simulation is good for one container: ``receiver`` has the reports of one.
     """
 
     mounts: Mounts
-    reports: Path
+    receiver: Receiver
 
     def report(self) -> Report | None:
         """All processes' reports as they are now; raises ``UntriedError``."""
-        return report.read(self.reports)
+        return report.read(self.receiver.messages())
 
     def settled(self) -> Report | None:
         """All processes' reports, with all that happened until now; raises ``UntriedError``."""
-        return report.settled(self.reports)
+        time.sleep(SETTLE)
+        return self.report()
 
 
-def prepare(
+@contextmanager
+def simulation(
     libraries: Path,
     files: Mapping[str, str],
     work: Path,
     *,
     search_path: str = "",
     preload: bool = False,
-) -> Simulation:
-    """Write the configuration, ``files`` by name (``config.files``), below the directory ``work``.
+    ptx: Path | None = None,
+) -> Iterator[Simulation]:
+    """Write the configuration, ``files`` by name (``config.files``), below the directory ``work``,
+    and receive reports.
 
-    ``libraries`` are those of ``build.libraries``; ``search_path`` is the image's own
-    LD_LIBRARY_PATH.
+    ``libraries`` come from ``build.libraries``; ``search_path`` is the image's own
+    LD_LIBRARY_PATH; ``ptx`` is a directory that the container has as ``PTX``.
     """
-    configuration, reports = work / "config", work / "report"
+    configuration = work / "config"
     configuration.mkdir(parents=True)
     configuration.chmod(0o755)  # the image's own user reads it
     for name, text in files.items():
         (configuration / name).write_text(text, "utf-8")
         (configuration / name).chmod(0o644)
-    reports.mkdir()
-    reports.chmod(0o777)  # the image's own user writes there
     preloaded = (PAGES, *(STAND_INS if preload else ()))
     env = {
         VARIABLE: CONFIGURATION,
         "LD_LIBRARY_PATH": ":".join(filter(None, (LIBRARIES, search_path))),
         "LD_PRELOAD": ":".join(f"{LIBRARIES}/{name}" for name in preloaded),
     }
-    volumes = {LIBRARIES: libraries, CONFIGURATION: configuration}
-    return Simulation(Mounts(volumes, {REPORTS: reports}, env), reports)
+    volumes = {LIBRARIES: libraries, CONFIGURATION: configuration, SOCKET: work / "report"}
+    if ptx is not None:
+        volumes[PTX] = ptx
+    with receiving(work, "report") as receiver:
+        yield Simulation(Mounts(volumes, env), receiver)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from builder.choose import machine, needs
 from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_speed, choose
+from builder.exports import compose
+from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
+from builder.presets.service import Run, service
 from builder.recipes.catalog import Catalog
 from builder.records.record import Record
 from builder.simulator import cards
-from builder.site import composes
-from builder.site.facts import CardFact, Option, Refusal
+from builder.site.facts import CardFact, ImageFact, Option, Refusal
 
 Records = Callable[[str], Record | None]
 """The record of a recipe's newest verified image."""
@@ -98,9 +100,46 @@ def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
         caveats=found.caveats,
         command=shlex.join(words),
         other_context=context,
-        compose=composes.path(found.preset, context) if published else "",
+        compose=compose_path(found.preset, context) if published else "",
     )
 
 
 def _refusal(found: Excluded, entry: PresetEntry) -> Refusal:
     return Refusal(found.preset, entry.preset.model.name, entry.preset.cards, found.why)
+
+
+MODELS = "./models"
+"""The models directory, beside the file."""
+
+
+def compose_path(preset: str, context: int | None) -> str:
+    """The file of a preset; ``context`` where it is not the preset's own."""
+    return f"compose/{preset}{f'-{context}' if context else ''}.yaml"
+
+
+def compose_files(
+    catalog: Catalog,
+    entries: Iterable[PresetEntry],
+    images: Iterable[ImageFact],
+    options: Iterable[Option],
+) -> dict[str, str]:
+    """The texts of the files that the options name, by compose_path.
+
+    A file of a model whose name the preset does not give has a name that stands for it.
+    """
+    presets = {entry.name: entry for entry in entries}
+    references = {each.recipe: f"{each.repository}@{each.digest}" for each in images}
+    wanted = {each.compose: each for each in options if each.compose}
+    return {
+        file: _document(catalog, presets[each.preset], each.other_context, references)
+        for file, each in sorted(wanted.items())
+    }
+
+
+def _document(
+    catalog: Catalog, entry: PresetEntry, context: int | None, references: Mapping[str, str]
+) -> str:
+    preset = entry.preset
+    files = model_files.mounted(model_files.of_preset(preset), MODELS, {})
+    run = Run(entry.name, catalog.engine(preset.recipe).recipe, preset, context)
+    return compose.document(service(run, references[preset.recipe], files))

@@ -14,7 +14,8 @@ from builder.receipts.of_preset import lookup
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record
 from builder.settings import Settings
-from builder.site import choices, composes
+from builder.site import choices
+from builder.site.compilers import compiler_tables, compiler_threads
 from builder.site.facts import ImageFact, Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
@@ -33,8 +34,8 @@ def collect(
     """The facts of all valid recipes and presets; broken ones are logged and left out.
 
     The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
-    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` is
-    invalid.
+    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` or
+    ``compilers/`` is invalid.
     """
     entries = _presets(catalog, log)
     broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
@@ -57,7 +58,9 @@ def collect(
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, records),
         measurements=measurements(entry.receipt for entry in receipts),
-        composes=composes.documents(
+        compilers=compiler_tables(catalog.root),
+        compiler_threads=compiler_threads(catalog.root),
+        composes=choices.compose_files(
             catalog, entries, images, [option for card in cards for option in card.fits]
         ),
     )

@@ -16,7 +16,7 @@ from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
 FORMAT = 1
-"""Of ``index.json``."""
+"""The format of ``index.json``."""
 
 Mark = Literal["compiled", "run without a GPU", "run on a card"]
 """``compiled``: an image was built and passed its checks; ``run without a GPU``: the preset's
@@ -89,7 +89,7 @@ class Option:
     """The context of that figure."""
     measured_on: str
     measured: Measured | None
-    """Of a receipt on such cards."""
+    """The figure of a receipt on such cards."""
     memory: int | None
     """Bytes on all cards."""
     memory_by: str
@@ -98,7 +98,7 @@ class Option:
     caveats: tuple[str, ...]
     command: str
     other_context: int | None
-    """The context of the command, where it is not that of the preset."""
+    """The context of the command, where it is not the preset's."""
     compose: str
     """Path of its file for Docker Compose; empty where its image is not published."""
 
@@ -169,13 +169,64 @@ class Measurement:
     tokens_per_second: float
     """The mean of the runs."""
     interval: tuple[float, float] | None
-    """Of the mean, with 95 % confidence; None for one run."""
+    """The mean's, with 95 % confidence; None for one run."""
     runs: tuple[float, ...]
     """Tokens in a second of each run."""
     by: str
     """Who measured; empty: not named."""
     created: str
     """RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerRow:
+    """The results of an nvcc for a tree."""
+
+    nvcc: str
+    """Version."""
+    released: str
+    """Day on which the package index got it."""
+    wrong: tuple[str, ...]
+    """The types that it miscompiles."""
+    nmse: Mapping[str, float]
+    """Normalized mean square error, by type."""
+    ended: Mapping[str, str]
+    """How a kernel ended that gave no numbers, by type."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerTable:
+    """Which compilers are right for the tree of a recipe."""
+
+    recipe: str
+    source: str
+    commit: str
+    committed: str
+    """Day of the commit."""
+    tried: str
+    """Day."""
+    architecture: str
+    limit: float
+    """The largest error that is not wrong."""
+    types: tuple[str, ...]
+    compilers: tuple[CompilerRow, ...]
+    """The oldest first."""
+    not_compared: Mapping[str, str]
+    """Why, by type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFact:
+    """A thread of GitHub about compilers."""
+
+    thread: str
+    url: str
+    about: str
+    nvcc: tuple[str, ...]
+    """Versions."""
+    types: tuple[str, ...]
+    answer: str
+    """What the tables say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +243,8 @@ class Site:
     """The fastest first."""
     measurements: tuple[Measurement, ...]
     """The figures of all receipts, the fastest first."""
+    compilers: tuple[CompilerTable, ...]
+    compiler_threads: tuple[ThreadFact, ...]
     composes: Mapping[str, str]
     """The files for Docker Compose, by path; not in ``index.json``."""
 

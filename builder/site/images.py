@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,12 @@ from builder.plan.explain import explained
 from builder.plan.resolve import complete
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import Patch, PullPatch, Recipe
+from builder.recipes.schema import Patch, Recipe
 from builder.records.record import Record
 from builder.site.facts import ImageFact, PatchFact
-from builder.site.published import Published, PublishedTag
-from builder.tools.web.github import ADDRESS
+from builder.site.published import PublishedRecipe, PublishedTag
 
-UNPUBLISHED = Published((), ())
+UNPUBLISHED = PublishedRecipe((), ())
 
 
 def image_fact(
@@ -27,11 +25,11 @@ def image_fact(
     repository: str,
     presets: Sequence[PresetEntry],
     record: Record | None,
-    published: Published = UNPUBLISHED,
+    published: PublishedRecipe = UNPUBLISHED,
 ) -> ImageFact:
     """All that is known of the image of a recipe.
 
-    ``repository`` has the namespace; ``record`` is that of this machine's newest verified image.
+    ``repository`` has the namespace; ``record`` describes this machine's newest verified image.
     Raises ``RecipeError`` where the recipe is wrong.
     """
     recipe = complete(catalog.engine(name).recipe)
@@ -71,14 +69,13 @@ def _has(tag: PublishedTag, digest: str) -> bool:
     return digest in {tag.digest, *(each.digest for each in tag.platforms.values())}
 
 
-def _main_tag(recipe: Recipe, published: Published) -> PublishedTag | None:
+def _main_tag(recipe: Recipe, published: PublishedRecipe) -> PublishedTag | None:
     """The version tag, else the channel: the registry may have one without the other."""
     order = {tag: place for place, tag in enumerate((*recipe.image.tags, *recipe.image.moving))}
     return min(published.tags, key=lambda each: order[each.tag], default=None)
 
 
 def _image(tag: PublishedTag | None, record: Record | None) -> tuple[str, str, int | None]:
-    """Its digest, its date and the bytes to download: of the registry, else of this machine."""
     if tag is not None:
         return tag.digest, tag.created, tag.download_size
     if record is not None:
@@ -88,18 +85,14 @@ def _image(tag: PublishedTag | None, record: Record | None) -> tuple[str, str, i
 
 def _checks(record: Record | None, tag: PublishedTag | None) -> Mapping[str, int]:
     if record is not None:
-        return dict(sorted(Counter(check.kind for check in record.verdict.checks).items()))
+        return dict(sorted(record.verdict.passed_by_kind.items()))
     return dict(sorted(tag.checks.items())) if tag is not None else {}
 
 
 def _patch(patch: Patch, details: Mapping[str, Any]) -> PatchFact:
-    where = str(details["where"])
-    address = ADDRESS.fullmatch(where)
-    if isinstance(patch, PullPatch) and address is not None:
-        where = f"https://github.com/{address[1]}/{address[2]}/pull/{patch.pull}"
     return PatchFact(
         name=details["name"],
-        where=where,
+        where=details["page"] or details["where"],
         why=patch.why,
         drop_when=patch.drop_when or "",
         applied=patch.expect == "applies",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from builder.errors import WorldError
 from builder.site.facts import Site
 from builder.tools import sizes
 from builder.tools.docker.gpus import version_numbers
+from builder.tools.files import is_disk_full, require_writable
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 ASSETS = ("site.css", "choose.js")
@@ -27,6 +34,8 @@ def pages(site: Site) -> Mapping[str, str]:
     }
     if any(image.nights for image in site.images):
         found["nights.html"] = _page("nights.html.j2", site)
+    if site.compilers:
+        found["compilers.html"] = _page("compilers.html.j2", site)
     for image in site.images:
         path = f"images/{image.recipe}.html"
         found[path] = _page("image.html.j2", site, up="../", image=image)
@@ -36,19 +45,17 @@ def pages(site: Site) -> Mapping[str, str]:
 
 
 def _page(template: str, site: Site, up: str = "", **values: object) -> str:
-    """A page; ``up`` leads from its directory to that of ``index.html``."""
+    """A page; ``up`` leads from its directory to the one of ``index.html``."""
     names = {image.recipe for image in site.images}
     return _environment().get_template(template).render(site=site, up=up, recipes=names, **values)
 
 
 def _drivers(site: Site) -> list[str]:
-    """The oldest drivers of all presets that run on a card, the newest first."""
     found = {option.driver for card in site.cards for option in card.fits if option.driver}
     return sorted(found, key=version_numbers, reverse=True)
 
 
 def _models(site: Site) -> list[str]:
-    """The models of all presets."""
     fits = {each.model for card in site.cards for each in card.fits}
     return sorted(fits | {each.model for card in site.cards for each in card.excluded})
 
@@ -63,20 +70,82 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"size": sizes.shown, "anchor": _anchor, "day": _day, "tokens": _tokens}
+    environment.filters |= {
+        "anchor": quote,
+        "context": sizes.context_of,
+        "day": lambda time: time[:10],  # of RFC 3339
+        "size": sizes.shown,
+        "tokens": "{:g}".format,
+    }
     environment.tests["web"] = lambda text: bool(WEB.fullmatch(text))
     return environment
 
 
-def _anchor(name: str) -> str:
-    """A name, or a path, as part of an address."""
-    return quote(name)
+DATA = "index.json"
+MARKER = ".builder-site"
+"""A file of the directory that lists the files of the site, a path a line."""
+ANOTHER = "name another directory: --output DIR"
 
 
-def _day(time: str) -> str:
-    """The day of a time (RFC 3339)."""
-    return time[:10]
+def write(site: Site, output: Path) -> Mapping[str, int]:
+    """Write all pages and ``index.json``; bytes by path.
+
+    Files of an earlier site in the directory that are no longer needed go; files of others,
+    such as ``.git`` or ``CNAME``, stay.  No page is replaced before all new ones are written.
+    Raises ``WorldError`` where the directory has files and no site, or is not writable.
+    """
+    before = _earlier(output)
+    require_writable(output, ANOTHER)
+    texts = {**pages(site), DATA: json.dumps(site.as_json(), indent=1) + "\n"}
+    try:
+        _write(texts, before, output)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise WorldError(
+            f"cannot write to the directory {output}", error.strerror or str(error), ANOTHER
+        ) from error
+    return {name: len(text.encode()) for name, text in texts.items()}
 
 
-def _tokens(count: float) -> str:
-    return f"{count:g}"
+def _write(texts: Mapping[str, str], before: Collection[str], output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    marker = output / MARKER
+    if not marker.exists():
+        marker.touch()  # a run that is killed leaves a directory that the next one accepts
+    for left in output.glob(f"{MARKER}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix=f"{MARKER}-", dir=output))
+    try:
+        for name, text in texts.items():
+            file = new / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, "utf-8")
+        marker.write_text("".join(f"{name}\n" for name in sorted({*before, *texts})), "utf-8")
+        for name in texts:
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).replace(output / name)
+        for name in {*before} - {*texts}:
+            (output / name).unlink(missing_ok=True)
+            with suppress(OSError):  # it has other files
+                (output / name).parent.rmdir()
+        marker.write_text("".join(f"{name}\n" for name in sorted(texts)), "utf-8")
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _earlier(output: Path) -> list[str]:
+    """The files of the earlier site in a directory; empty where it is new, or empty."""
+    try:
+        if (output / MARKER).is_file():
+            names = (output / MARKER).read_text("utf-8").splitlines()
+            return [each for each in names if ".." not in each and not each.startswith("/")]
+        taken = output.exists() and any(output.iterdir())
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorldError(f"cannot read the directory {output}", str(error), ANOTHER) from error
+    if taken:
+        raise WorldError(
+            f"{output} exists and was not written by `builder site`",
+            hint="name an empty or a new directory: --output DIR",
+        )
+    return []

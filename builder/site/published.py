@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from builder import sbom
 from builder.families.layout import LABEL_RECIPE
 from builder.nightly import history
 from builder.nightly.history import NightlyRun
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import RemotePlatform, described, images_in
+from builder.publish.remote_image import RemotePlatform, described
 from builder.publish.reproductions import of_all, reproduced
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
-from builder.publish.update_size import updates_of
-from builder.publish.verdicts import TEXT, VERDICT, Statement
+from builder.publish.verdicts import trust_of, verdicts_on
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
-from builder.tools.registry.client import Manifest, Repository
+from builder.tools.files import workspace
+from builder.tools.registry.client import Repository
 
-DOCUMENTS = {
-    sbom.CYCLONEDX: "CycloneDX",
-    sbom.SPDX: "SPDX",
-    sbom.PROVENANCE: "SLSA provenance",
-}
+DOCUMENTS = {sbom.SPDX: "SPDX", sbom.PROVENANCE: "SLSA provenance"}
 """The attached documents that a page names, by media type."""
 
 
@@ -44,7 +38,7 @@ class PublishedTag:
     platforms: Mapping[str, RemotePlatform]
     """The image of each platform ("linux/amd64"); empty where they are not named."""
     download_size: int
-    """Bytes of the compressed layers, of an index those of the image for linux/amd64."""
+    """Bytes of the compressed layers; for an index, of the image for linux/amd64."""
     update_size: int | None
     """Bytes of the layers that the image before the tag's last move lacks, of several platforms the
     most; None: not known."""
@@ -55,13 +49,13 @@ class PublishedTag:
     documents: tuple[str, ...]
     checks: Mapping[str, int]
     """The number of checks that passed, by kind, as the attached verdict states them; of an index
-    those of its first image that has a verdict."""
+    the checks of its first image that has a verdict."""
     moves: tuple[Move, ...]
     """The moves of the tag, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRecipe:
     """A recipe's tags in a registry, and the nights of its channel."""
 
     tags: tuple[PublishedTag, ...]
@@ -71,10 +65,10 @@ class Published:
 
 def published(
     repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
-) -> Published:
+) -> PublishedRecipe:
     """What the registry has of a recipe's tags.
 
-    A tag is left out if the registry lacks it, or its image is that of another one of ``recipes``:
+    A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
     several may have the same moving tag.  ``settings`` name the trusted keys.  Raises
     ``RegistryError``, ``FetchError``.
     """
@@ -83,7 +77,7 @@ def published(
     found = [_tag(repository, name, settings, others) for name in names]
     channel = recipe.track.channel if recipe.track else None
     nights = history.nightly_runs(repository, channel) if channel else []
-    return Published(tuple(each for each in found if each is not None), tuple(nights))
+    return PublishedRecipe(tuple(each for each in found if each is not None), tuple(nights))
 
 
 def _tag(
@@ -95,12 +89,14 @@ def _tag(
     image = described(repository, manifest)
     if image.labels.get(LABEL_RECIPE) in others:
         return None
-    noted = moves(repository, tag)
+    with workspace(settings.cache_dir) as work:
+        noted = moves(repository, tag, trust_of(settings, work))
     digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
     attached = {digest: referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
     kinds = {str(entry.get("artifactType")) for entry in entries}
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
+    verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
     again = of_all([reproduced(attached[each], each, settings) for each in images])
     return PublishedTag(
         tag=tag,
@@ -110,45 +106,18 @@ def _tag(
         commit=image.revision,
         platforms=image.platforms,
         download_size=image.download_size,
-        update_size=_update_size(repository, manifest, noted),
+        update_size=noted[0].update if noted else None,
         signed=_is_signed(repository, manifest.digest, attached[manifest.digest]),
         reproduced=again.created if again and again.key else "",
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
-        checks=next(filter(None, (_checks(attached[each], each) for each in digests)), {}),
+        checks=next((each.checks for each in verdicts), {}),
         moves=tuple(noted),
     )
-
-
-def _update_size(repository: Repository, manifest: Manifest, known: Collection[Move]) -> int | None:
-    """The size of a tag's last update: as its note has it, else by the image before it."""
-    last = next((move for move in known if move.before), None)
-    if last is None or last.update is not None:
-        return last.update if last else None
-    found = updates_of(repository, (last.tag,), last.before, images_in(repository, manifest))
-    return max((each.size for each in found), default=None)
 
 
 def _is_signed(
     repository: Repository, digest: str, entries: Collection[Mapping[str, object]]
 ) -> bool:
-    """Whether a signature is attached, as a referrer or under cosign's tag."""
     if any(str(entry.get("artifactType")).startswith(SIGNATURES) for entry in entries):
         return True
     return bool(repository.head_digest(f"{digest.replace(':', '-')}.sig"))
-
-
-def _checks(entries: Collection[Mapping[str, object]], digest: str) -> Mapping[str, int]:
-    """The checks of the newest verdict that is attached to an image."""
-    found = []
-    for entry in entries:
-        annotations = entry.get("annotations")
-        if entry.get("artifactType") != VERDICT or not isinstance(annotations, dict):
-            continue
-        try:
-            statement = Statement.model_validate_json(annotations.get(TEXT, ""))
-        except ValidationError:
-            continue
-        if statement.digest == digest:
-            found.append(statement)
-    newest = max(found, key=lambda each: each.created, default=None)
-    return newest.checks if newest is not None else {}

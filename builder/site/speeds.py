@@ -87,7 +87,6 @@ def _speed(entry: PresetEntry, result: Result, marks: tuple[Mark, ...]) -> Speed
 
 
 def _acceptance(result: Result) -> float | None:
-    """Percent: as stated, else by the tokens that were drafted and accepted."""
     if result.acceptance is not None:
         return round(result.acceptance.middle, 1)
     share = result.accepted_share

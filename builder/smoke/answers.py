@@ -19,6 +19,7 @@ from builder.recipes.schema import (
 from builder.smoke import help_text
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
+from builder.tools.docker.client import Finished
 
 TIMEOUT = 120.0  # seconds for a program to end
 
@@ -31,7 +32,7 @@ class Sandbox:
         self.driver_stub = driver_stub
         self._helps: dict[tuple[str, ...], str] = {}
 
-    def run(self, program: str, arguments: list[str]) -> containers.Finished:
+    def run(self, program: str, arguments: list[str]) -> Finished:
         """Run a program; raises ``UntriedError``."""
         return containers.run(
             self.reference,
@@ -77,7 +78,7 @@ def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
     subject = subject_of(probe)
     done = sandbox.run(program, arguments)
     ended = done.status == probe.status
-    yield Check(
+    yield Check.of(
         "runs",
         subject,
         f"exit status {probe.status}",
@@ -87,15 +88,15 @@ def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
     for text in probe.contains:
         passed = text in done.output
         found = text if passed else excerpt(done.output)
-        yield Check("output", subject, f"contains {text}", found, passed)
+        yield Check.of("output", subject, f"contains {text}", found, passed)
     for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
         match = re.search(pattern, done.output)
         found = excerpt(match[0] if match else done.output)
-        yield Check("output", subject, f"matches {name}", found, match is not None)
+        yield Check.of("output", subject, f"matches {name}", found, match is not None)
     for text in probe.excludes:
         passed = text not in done.output
         found = "not there" if passed else text
-        yield Check("output", subject, f"does not contain {text}", found, passed)
+        yield Check.of("output", subject, f"does not contain {text}", found, passed)
 
 
 def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterator[Check]:
@@ -106,16 +107,18 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
     subject = subject_of(probe)
     listed = text is not None
     if probe.absent:
-        yield Check("option", subject, "is not listed", excerpt(text or "not listed"), not listed)
+        yield Check.of(
+            "option", subject, "is not listed", excerpt(text or "not listed"), not listed
+        )
         return
     found = "is listed" if text else excerpt(help_output)
-    yield Check("option", subject, "is listed", found, listed)
+    yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")
     for value in probe.has:
-        yield Check("option", subject, f"has {value}", shown, has_value(text, values, value))
+        yield Check.of("option", subject, f"has {value}", shown, has_value(text, values, value))
     for value in probe.missing:
-        yield Check(
+        yield Check.of(
             "option", subject, f"does not have {value}", shown, not has_value(text, values, value)
         )
 

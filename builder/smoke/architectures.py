@@ -5,24 +5,24 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 
+from builder.contents.contents import Contents, File
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability, runs
 from builder.recipes.schema import LibraryProbe
-from builder.smoke.contents import Contents, File
-from builder.smoke.rules import Rules
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
 ENGINE = f"{LAYOUT.engine}/"
+ARCHITECTURES = ("120",)  # of an image without a recipe
 GLIBC = re.compile(r"GLIBC_(.+)")
 
 
 def _summary(code: ElfFile) -> str:
-    names: dict[str, int] = {}
-    for entry in code.code:
-        names[entry.name] = names.get(entry.name, 0) + 1
+    names = Counter(entry.name for entry in code.code)
     return ", ".join(f"{count} {name}" for name, count in sorted(names.items())) or "no GPU code"
 
 
@@ -30,7 +30,7 @@ def _machine_code(code: ElfFile) -> set[str]:
     return {entry.name for entry in code.code if entry.kind == "elf"}
 
 
-def satisfied(expected: str, found: set[str]) -> bool:
+def _satisfied(expected: str, found: set[str]) -> bool:
     """Whether machine code for ``expected`` is there; without a suffix, any variant is enough.
 
     llama.cpp's cmake turns 120 into 120a, and both run on compute capability 12.0.
@@ -46,32 +46,30 @@ def _run_by(code: ElfFile, name: str) -> bool:
     return any(entry.kind == "elf" and runs(entry, card) for entry in code.code)
 
 
-def expected_of(architectures: Sequence[str]) -> list[str]:
-    """``sm_120`` and so on: the entries of ``[cuda] arch`` that ask for machine code."""
-    wanted = [arch for arch in architectures if not arch.endswith("-virtual")]
-    return [f"sm_{re.sub('-real$', '', arch)}" for arch in wanted]
-
-
-def check(architectures: Sequence[str], contents: Contents, rules: Rules) -> Iterator[Check]:
+def check(context: Context) -> Iterator[Check]:
     """Every ELF file of the image with GPU code has the architectures that the recipe asks for.
 
     The engine's own files need exactly that variant.  For a library of the base any machine code is
     enough that the card runs: cuBLAS has sm_120, for an engine with sm_120a, and for compute
     capability 12.1.
     """
-    expected = expected_of(architectures)
+    contents, rules, recipe = context.added, context.rules, context.subject.recipe
+    wanted = recipe.cuda.arch if recipe else ARCHITECTURES
+    expected = [
+        f"sm_{arch.removesuffix('-real')}" for arch in wanted if not arch.endswith("-virtual")
+    ]
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
     place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
     if not any(file.path.startswith(place) for file, _ in with_code):
-        wanted = f"GPU code for {' '.join(expected)}"
-        yield Check("architectures", place, wanted, "none at all", False)
+        needed = f"GPU code for {' '.join(expected)}"
+        yield Check.of("architectures", place, needed, "none at all", False)
     for file, parsed in with_code:
         found = _machine_code(parsed)
         of_engine = file.path.startswith(ENGINE)
         names = expected if of_engine else [name.rstrip("af") for name in expected]
         summary = _summary(parsed)
         complete = (
-            all(satisfied(name, found) for name in names)
+            all(_satisfied(name, found) for name in names)
             if of_engine
             else all(_run_by(parsed, name) for name in names)
         )
@@ -100,31 +98,33 @@ def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
     libraries = next(filter(None, (matching(contents, name) for name in names)), [])
     if not libraries:
         subject = " or ".join(names)
-        yield Check("library", subject, "is in the image", "no such ELF file", False)
+        yield Check.of("library", subject, "is in the image", "no such ELF file", False)
     for file, parsed in libraries:
         found = _machine_code(parsed)
         for name in probe.architectures:
-            passed = satisfied(name, found)
-            yield Check("library", file.path, f"machine code for {name}", _summary(parsed), passed)
+            passed = _satisfied(name, found)
+            yield Check.of(
+                "library", file.path, f"machine code for {name}", _summary(parsed), passed
+            )
         needed = ", ".join(parsed.needed)
         for name in probe.needs:
-            yield Check("library", file.path, f"needs {name}", needed, name in parsed.needed)
+            yield Check.of("library", file.path, f"needs {name}", needed, name in parsed.needed)
         for name in probe.needs_not:
             passed = name not in parsed.needed
-            yield Check("library", file.path, f"does not need {name}", needed, passed)
+            yield Check.of("library", file.path, f"does not need {name}", needed, passed)
         defined = file.symbols or frozenset()
         for name in probe.symbols:
             there = name in defined
             shown = name if there else f"not among {len(defined)} symbols"
-            yield Check("library", file.path, f"defines {name}", shown, there)
+            yield Check.of("library", file.path, f"defines {name}", shown, there)
         for name in probe.symbols_not:
             there = name in defined
             shown = name if there else "not there"
-            yield Check("library", file.path, f"does not define {name}", shown, not there)
+            yield Check.of("library", file.path, f"does not define {name}", shown, not there)
         for pattern, least in probe.symbols_at_least.items():
             count = len(fnmatch.filter(defined, pattern))
             expected = f"defines at least {least} symbols like {pattern}"
-            yield Check("library", file.path, expected, str(count), count >= least)
+            yield Check.of("library", file.path, expected, str(count), count >= least)
         if probe.glibc is not None:
             yield _glibc(probe.glibc, file, parsed)
 
@@ -141,7 +141,7 @@ def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
     )
     passed = not needed or _number(needed[-1]) <= _number(newest)
     found = f"GLIBC_{needed[-1]}" if needed else "no version"
-    return Check("library", file.path, f"needs glibc {newest} at most", found, passed)
+    return Check.of("library", file.path, f"needs glibc {newest} at most", found, passed)
 
 
 def _number(version: str) -> list[float]:

@@ -1,6 +1,6 @@
 """Check: ld.so finds every library that a file of the image needs.
 
-The order is that of ld.so(8): DT_RPATH where there is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH,
+The order follows ld.so(8): DT_RPATH where there is no DT_RUNPATH, LD_LIBRARY_PATH, DT_RUNPATH,
 the directories of ld.so.conf, the trusted directories.
 """
 
@@ -10,9 +10,9 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from builder.contents.contents import Contents, File
 from builder.families.layout import LAYOUT
-from builder.smoke.contents import Contents, File
-from builder.smoke.rules import Rules
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
@@ -81,15 +81,10 @@ class Loader:
         return found.path, found.elf
 
 
-def check(
-    contents: Contents, rules: Rules, *, vmm: bool, image: Contents | None = None
-) -> Iterator[Check]:
-    """All needed libraries, their symbol versions, the driver, and the run paths.
-
-    ``contents`` has the files to check; ``image`` has all files, if the image extends another one.
-    """
-    image = image or contents
-    loader = Loader(image)
+def check(context: Context) -> Iterator[Check]:
+    """All needed libraries, their symbol versions, and the driver."""
+    contents, rules, recipe = context.added, context.rules, context.subject.recipe
+    loader = Loader(context.contents)
     missing: list[tuple[str, str]] = []
     driver: list[tuple[str, str]] = []
     too_old: list[tuple[str, str]] = []
@@ -108,10 +103,9 @@ def check(
     yield rules.check("closure", subject, "all found", missing, f"{count} of {count} found")
     subject = "every library defines the symbol versions that are needed"
     yield rules.check("closure", subject, "all versions defined", too_old, _ceilings(contents))
-    if not vmm:
+    if recipe is not None and not recipe.cuda.vmm:
         subject = "nothing needs the driver's library (vmm = false)"
         yield rules.check("closure", subject, "no libcuda.so.1 among NEEDED", driver)
-    yield _run_paths(contents, image, rules)
 
 
 def _undefined(
@@ -143,16 +137,17 @@ def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _run_paths(contents: Contents, image: Contents, rules: Rules) -> Check:
+def check_run_paths(context: Context) -> Iterator[Check]:
+    """RUNPATH and RPATH name directories of the image, and none of the build."""
     wrong = []
-    for file, parsed in contents.elves():
+    for file, parsed in context.added.elves():
         for path in _expand((*parsed.runpath, *parsed.rpath), file):
             place = posixpath.normpath(path)
-            fault = _fault(path, place, file, image)
+            fault = _fault(path, place, file, context.contents)
             if fault:
                 wrong.append((file.path, f"{file.path} looks in {fault}"))
     expected = "no build directory, no missing directory"
-    return rules.check(
+    yield context.rules.check(
         "run paths", "RUNPATH and RPATH lead into the image", expected, wrong, "all do"
     )
 

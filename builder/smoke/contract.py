@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from builder.contents import secrets
+from builder.contents.contents import Contents, Layer
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
-from builder.platforms import Platform
 from builder.recipes.schema import Recipe
-from builder.smoke import secrets
-from builder.smoke.contents import Contents, ExtendedImage, Layer
-from builder.smoke.rules import Rules
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.docker.gpus import is_older
 
@@ -21,20 +20,23 @@ ZSTD = "zstd"
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
-def check(
-    recipe: Recipe,
-    labels: Mapping[str, str],
-    contents: Contents,
-    extended: ExtendedImage | None = None,
-    platform: Platform = "linux/amd64",
-) -> Iterator[Check]:
+def check_extended(context: Context) -> Iterator[Check]:
+    """The image that this one extends is another's: only what is added is checked."""
+    below = len(context.contents.layers) - len(context.added.layers)
+    files = len(context.contents.files) - len(context.added.files)
+    why = f"{files} files of {below} layers are the published image's"
+    yield Check.skipped("extended", "the image that it extends", "is checked", why)
+
+
+def check(context: Context) -> Iterator[Check]:
     """Platform, user, entrypoint, port, health check, environment, labels, compression, driver.
 
     Where the recipe says nothing, an image keeps the configuration of the image that it extends.
     """
+    recipe, contents, extended = context.recipe, context.contents, context.subject.extended
     image, config = recipe.image, contents.config
     before = extended.config if extended else {}
-    yield _equal("platform", platform, contents.platform)
+    yield _equal("platform", context.subject.platform, contents.platform)
     user = (before.get("User") or "root") if extended else LAYOUT.user
     yield _equal("user", image.user or user, config.get("User") or "root")
     starts = [] if recipe.artifact else entrypoint.command(image.entrypoint)
@@ -52,16 +54,16 @@ def check(
     if image.port and image.health:
         test = " ".join((config.get("Healthcheck") or {}).get("Test") or ["none"])
         wanted = f"{image.port} {image.health}"
-        yield Check("contract", "health check", f"asks {wanted}", test, test.endswith(wanted))
+        yield Check.of("contract", "health check", f"asks {wanted}", test, test.endswith(wanted))
     for name, value in image.env.items():
         found = contents.environment.get(name)
         shown = "not set" if found is None else found
-        yield Check("contract", f"environment {name}", value, shown, found == value)
+        yield Check.of("contract", f"environment {name}", value, shown, found == value)
     there = config.get("Labels") or {}
-    for name, value in labels.items():
+    for name, value in context.subject.labels.items():
         shown = there.get(name, "not set")
-        yield Check("contract", f"label {name}", value, shown, shown == value)
-    yield _compression(image.compression, contents.layers[extended.layers if extended else 0 :])
+        yield Check.of("contract", f"label {name}", value, shown, shown == value)
+    yield _compression(image.compression, context.added.layers)
     if recipe.cuda.driver is not None or not (extended or recipe.artifact):
         yield _driver(recipe, contents)
 
@@ -71,7 +73,7 @@ def _compression(wanted: str, layers: Sequence[Layer]) -> Check:
     zstd = [layer.media_type.endswith(ZSTD) for layer in layers]
     right = all(zstd) if wanted == ZSTD else not any(zstd)
     found = f"{sum(zstd)} of {len(zstd)} layers are {ZSTD}"
-    return Check("contract", "compression", wanted, found, right)
+    return Check.of("contract", "compression", wanted, found, right)
 
 
 def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:
@@ -90,7 +92,7 @@ def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:
 
 
 def _equal(subject: str, expected: str, found: str) -> Check:
-    return Check("contract", subject, expected, found, expected == found)
+    return Check.of("contract", subject, expected, found, expected == found)
 
 
 def _shown(words: list[str]) -> str:
@@ -108,23 +110,30 @@ def _driver(recipe: Recipe, contents: Contents) -> Check:
     oldest = recipe.cuda.driver
     if oldest is None:
         found = f"{needed} or newer" if needed else "no libcudart of a known CUDA in the image"
-        return Check("contract", "driver", "a known CUDA", found, needed is not None)
+        return Check.of("contract", "driver", "a known CUDA", found, needed is not None)
     enough = needed is not None and not is_older(oldest, needed)
     found = f"its CUDA needs {needed}" if needed else "no libcudart of a known CUDA in the image"
-    return Check("contract", "driver", f"runs with {oldest}", found, enough)
+    return Check.of("contract", "driver", f"runs with {oldest}", found, enough)
 
 
-def check_texts(contents: Contents, rules: Rules) -> Iterator[Check]:
-    """For every image: no label, variable or build argument is empty, and none has a secret."""
-    config = contents.config
-    empty = [f"label {name}" for name, text in (config.get("Labels") or {}).items() if not text]
+def check_texts(context: Context) -> Iterator[Check]:
+    """No label, variable or build argument is empty."""
+    contents = context.added
+    labels = contents.config.get("Labels") or {}
+    empty = [f"label {name}" for name, text in labels.items() if not text]
     empty += [f"environment {name}" for name, text in contents.environment.items() if not text]
     for number, step in enumerate(contents.image.get("history") or [], 1):
         arguments = secrets.arguments_of(str(step.get("created_by", "")))
         empty += [f"argument {name} of step {number}" for name, text in arguments if not text]
     subject = "labels, environment and build arguments"
-    yield Check("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
-    yield rules.check("secrets", "files of every layer", "none", secrets.found_in(contents))
-    found = list(secrets.found_in_configuration(contents.image))
+    yield Check.of("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
+
+
+def check_secrets(context: Context) -> Iterator[Check]:
+    """No layer, label, variable or build argument has a secret."""
+    contents = context.added
+    found = secrets.found_in(contents)
+    yield context.rules.check("secrets", "files of every layer", "none", found)
+    texts = list(secrets.found_in_configuration(contents.image))
     subject = "environment, labels and history"
-    yield Check("secrets", subject, "none", "; ".join(found) or "none", not found)
+    yield Check.of("secrets", subject, "none", "; ".join(texts) or "none", not texts)

@@ -62,11 +62,11 @@ class DeviceTrial:
         try:
             took = self.server.wait(self.serve.seconds)
         except NotServingError as error:
-            yield Check("device", "starts", expected, str(error), False)
+            yield Check.of("device", "starts", expected, str(error), False)
             report = self.simulation.report()
             yield from _refusals(report, frames.named(report)) if report else ()
             return
-        yield Check("device", "starts", expected, f"after {took:.1f} s", True)
+        yield Check.of("device", "starts", expected, f"after {took:.1f} s", True)
         yield replace(gpu.placed(self.server), kind="device")
         log = self.server.container.log()  # requests follow, which fill it
         yield from self._requests()
@@ -74,7 +74,7 @@ class DeviceTrial:
         report = self.simulation.report()  # written at the end of each process
         if report is None:
             none = "it called no function of CUDA"
-            yield Check("device", "kernels", "launched on the card", none, False)
+            yield Check.of("device", "kernels", "launched on the card", none, False)
             return
         stacks = frames.named(report)
         yield check_kernels(report)
@@ -167,7 +167,7 @@ def check_kernels(report: Report) -> Check:
     for code in report.unknown_code:
         found += f"; registers not known ({code.file}): {_listed(map(function_of, code.kernels))}"
     expected = "launched on the card, as machine code"
-    return Check("device", "kernels", expected, found, bool(report.launches) and not compiled)
+    return Check.of("device", "kernels", expected, found, bool(report.launches) and not compiled)
 
 
 def refused(report: Report) -> list[str]:
@@ -192,11 +192,11 @@ def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
     ]
     if lacking:
         found = f"not simulated: {_listed(lacking)}"
-        yield Check("device", "functions", "all that it calls are simulated", found, None)
+        yield Check.untried("device", "functions", "all that it calls are simulated", found)
 
 
 def _none(subject: str, expected: str, faults: Sequence[str]) -> Check:
-    return Check("device", subject, expected, _listed(faults) or "none refused", not faults)
+    return Check.of("device", subject, expected, _listed(faults) or "none refused", not faults)
 
 
 def _memory(report: Report, stacks: Stacks, log: str) -> Check:
@@ -211,7 +211,7 @@ def _memory(report: Report, stacks: Stacks, log: str) -> Check:
         found += f"; the peaks of {report.processes} processes are added"
     wrong = memory.disagreements(kinds, stated)
     expected = "as its own log states" if stated else "counted by function"
-    return Check("device", "memory", expected, "; ".join([*wrong, found]), not wrong)
+    return Check.of("device", "memory", expected, "; ".join([*wrong, found]), not wrong)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from builder.contents.contents import Contents
 from builder.families import ENGINES, entrypoint
 from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
-from builder.smoke.contents import Contents
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
@@ -45,9 +46,9 @@ class _Report(BaseModel):
     image: _Image
 
 
-def check_static(contents: Contents) -> Check:
+def check_static(context: Context) -> Iterator[Check]:
     """The entrypoint needs no library of the image."""
-    file = contents.files.get(LAYOUT.entrypoint)
+    file = context.contents.files.get(LAYOUT.entrypoint)
     parsed = file.elf if file else None
     if parsed is None:
         found = "no such program"
@@ -55,19 +56,20 @@ def check_static(contents: Contents) -> Check:
         libraries = ", ".join(filter(None, [parsed.interpreter, *parsed.needed]))
         found = f"it needs {libraries}" if libraries else "a static program"
     passed = found == "a static program"
-    return Check(KIND, LAYOUT.entrypoint, "a static program", found, passed)
+    yield Check.of(KIND, LAYOUT.entrypoint, "a static program", found, passed)
 
 
-def check(recipe: Recipe, reference: str, contents: Contents) -> Iterator[Check]:
+def check(context: Context) -> Iterator[Check]:
     """Start the image without a GPU, and let it print what it found.  Raises ``UntriedError``.
 
     It decides on a card with ``--check`` as it does before it starts the engine, except where
     BUILDER_CPU is set: one container answers both questions.
     """
+    contents, reference = context.contents, context.subject.reference
     words = contents.config.get("Entrypoint") or []
     if words[:1] != [LAYOUT.entrypoint]:
         expected = f"starts with {LAYOUT.entrypoint}"
-        yield Check(KIND, "the image", expected, " ".join(words) or "no entrypoint", False)
+        yield Check.of(KIND, "the image", expected, " ".join(words) or "no entrypoint", False)
         return
     program, *engine = words
     arguments = [*engine, "--check", "--json"]
@@ -76,10 +78,10 @@ def check(recipe: Recipe, reference: str, contents: Contents) -> Iterator[Check]
         report = _Report.model_validate_json(done.output)
     except ValidationError as error:
         why = f"{error.error_count()} faults in: {done.output.strip()[:200]}"
-        yield Check(KIND, "--check --json", "a report of the entrypoint", why, False)
+        yield Check.of(KIND, "--check --json", "a report of the entrypoint", why, False)
         return
     yield _refused(report, done.status, contents)
-    yield _reported(recipe, report)
+    yield _reported(context.recipe, report)
 
 
 def _refused(report: _Report, status: int, contents: Contents) -> Check:
@@ -93,17 +95,17 @@ def _refused(report: _Report, status: int, contents: Contents) -> Check:
     lines = len(report.lines) == LINES
     passed = status == entrypoint.NO_CARD and lines and not report.usable and not cpu
     expected = f"exit status {entrypoint.NO_CARD} and {LINES} lines"
-    return Check(KIND, "a start without a card", expected, found, passed)
+    return Check.of(KIND, "a start without a card", expected, found, passed)
 
 
 def _reported(recipe: Recipe, report: _Report) -> Check:
-    """The report is that of the recipe."""
+    """The report names the recipe."""
     code = tuple(ENGINES[recipe.family].machine_code(recipe))
     expected = _needs(recipe.name, code, recipe.cuda.driver)
     image = report.image
     driver = image.driver if recipe.cuda.driver else None
     found = _needs(image.recipe or "no recipe", image.code, driver)
-    return Check(KIND, "--check --json", expected, found, found == expected)
+    return Check.of(KIND, "--check --json", expected, found, found == expected)
 
 
 def _needs(name: str, code: Sequence[str], driver: str | None) -> str:

@@ -7,8 +7,8 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
+from builder.contents.contents import Contents, File
 from builder.recipes.schema import FileProbe, PythonProbe, pattern_names
-from builder.smoke.contents import Contents, File
 from builder.smoke.verdict import Check
 
 SHOWN = 120  # characters of a piece of code in a table
@@ -30,9 +30,9 @@ def check_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
     found = at(contents, probe.file)
     there = ", ".join(file.path for file in found[:5]) or "no such file"
     if probe.absent:
-        yield Check("file", probe.file, "does not exist", there, not found)
+        yield Check.of("file", probe.file, "does not exist", there, not found)
         return
-    yield Check("file", probe.file, "exists", there, bool(found))
+    yield Check.of("file", probe.file, "exists", there, bool(found))
     for file in found:
         yield from _contents_of(probe, file)
 
@@ -40,24 +40,24 @@ def check_file(probe: FileProbe, contents: Contents) -> Iterator[Check]:
 def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
     if probe.sha256 is not None:
         same = file.digest == probe.sha256
-        yield Check("file", file.path, f"sha256 {probe.sha256}", file.digest, same)
+        yield Check.of("file", file.path, f"sha256 {probe.sha256}", file.digest, same)
     if probe.sha256_not is not None:
         other = file.digest != probe.sha256_not
-        yield Check("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
+        yield Check.of("file", file.path, f"not sha256 {probe.sha256_not}", file.digest, other)
     if (probe.has or probe.missing or probe.matches) and file.text is None:
-        yield Check("file", file.path, "a text of at most 16 MiB", "is not one", False)
+        yield Check.of("file", file.path, "a text of at most 16 MiB", "is not one", False)
         return
     text = file.text or ""
     for piece in probe.has:
         passed = piece in text
-        yield Check("file", file.path, f"has {piece}", _has_it(passed), passed)
+        yield Check.of("file", file.path, f"has {piece}", _has_it(passed), passed)
     for piece in probe.missing:
         passed = piece not in text
-        yield Check("file", file.path, f"does not have {piece}", _has_it(not passed), passed)
+        yield Check.of("file", file.path, f"does not have {piece}", _has_it(not passed), passed)
     for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
         match = re.search(pattern, text)
         found = match[0][:SHOWN] if match else "nothing matches"
-        yield Check("file", file.path, f"matches {name}", found, match is not None)
+        yield Check.of("file", file.path, f"matches {name}", found, match is not None)
 
 
 def _has_it(there: bool) -> str:
@@ -68,19 +68,19 @@ def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
     """The checks of a recipe's ``[[probe]] python``, on the file's syntax tree."""
     found = at(contents, probe.python)
     if not found:
-        yield Check("python", probe.python, "exists", "no such file", False)
+        yield Check.of("python", probe.python, "exists", "no such file", False)
     for file in found:
         try:
             tree: ast.AST | None = ast.parse(file.text or "", file.path)
         except (SyntaxError, ValueError) as error:
-            yield Check("python", file.path, "is Python", f"it does not parse: {error}", False)
+            yield Check.of("python", file.path, "is Python", f"it does not parse: {error}", False)
             continue
         subject = file.path
         if probe.inside is not None:
             subject = f"{file.path}, {probe.inside}"
             tree = definition(tree, probe.inside)
             there = "exists" if tree is not None else "no such class or function"
-            yield Check("python", subject, "exists", there, tree is not None)
+            yield Check.of("python", subject, "exists", there, tree is not None)
         if tree is not None:
             yield from _facts(probe, tree, subject)
 
@@ -89,14 +89,14 @@ def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
     for name in probe.defines:
         passed = definition(tree, name) is not None or _assigned(tree, name)
         found = "defines it" if passed else "does not define it"
-        yield Check("python", subject, f"defines {name}", found, passed)
+        yield Check.of("python", subject, f"defines {name}", found, passed)
     for code in probe.has:
         passed = occurs(code, tree)
-        yield Check("python", subject, f"has {code[:SHOWN]}", _has_it(passed), passed)
+        yield Check.of("python", subject, f"has {code[:SHOWN]}", _has_it(passed), passed)
     for code in probe.missing:
         passed = not occurs(code, tree)
         expected = f"does not have {code[:SHOWN]}"
-        yield Check("python", subject, expected, _has_it(not passed), passed)
+        yield Check.of("python", subject, expected, _has_it(not passed), passed)
 
 
 def definition(tree: ast.AST | None, dotted: str) -> ast.AST | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from builder.bench import series
 from builder.bench.measure import Settings, measure
@@ -13,72 +11,48 @@ from builder.errors import UntriedError
 from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
+from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
 from builder.servers.server import OFFLOADED, NotServingError, Server, ServeSpec, launched
+from builder.smoke.context import Context
+from builder.smoke.contract import driver_of
+from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
-RUNS, WARM_UPS = 10, 2
 LOADING = 900.0  # seconds for a real model
-CONTEXT, TOKENS = 8192, 2000
-TINY_TOKENS = 256
+CONTEXT = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTest:
-    """The checks on a GPU.  Without ``model``, the test model with random weights is used."""
-
-    model: Path | None = None
-    draft: Path | None = None
-    runs: int = RUNS
-    warm_ups: int = WARM_UPS
-    wanted: bool | None = None
-    """None: if the engine offers a GPU."""
-
-    def due(self) -> bool:
-        """Whether to run the checks; raises ``WorldError`` if the engine does not answer."""
-        return gpus.has_runtime() if self.wanted is None else self.wanted
-
-    @property
-    def settings(self) -> Settings:
-        """The runs of the collapse test."""
-        if self.model is None:
-            prompt, tokens = "Hello", TINY_TOKENS
-            return Settings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
-        return Settings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
-
-
-def check(
-    recipe: Recipe, reference: str, gpu_test: GpuTest, driver: str | None, work: Path
-) -> Iterator[Check]:
-    """Start the server with all GPUs; check the devices, the model's place, and the speed.
-
-    ``driver`` is the oldest one that the image's CUDA runs with.
-    """
-    if recipe.serve is None or recipe.image.port is None:
+def check(context: Context) -> Iterator[Check]:
+    """Start the server with all GPUs; check the devices, the model's place, and the speed."""
+    recipe, gpu_test = context.recipe, context.subject.gpu_test
+    if recipe.serve is None or recipe.image.port is None or gpu_test is None:
         return
-    model, context = gpu_test.model, CONTEXT
+    model, size = gpu_test.model, CONTEXT
     if model is None:
-        model, context = work / f"{test_model.NAME}.gguf", test_model.CONTEXT
+        model, size = context.work / f"{test_model.NAME}.gguf", test_model.CONTEXT
         test_model.write(model)
-    spec = ServeSpec(model, context, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
+    spec = ServeSpec(model, size, gpu_test.draft, gpus=gpus.ALL, verbose=True, limited=False)
     try:
-        with launched(reference, recipe.serve, recipe.image.port, spec) as server:
-            yield from _devices(gpus.visible_in(server.container), recipe, driver)
+        with launched(context.subject.reference, recipe.serve, recipe.image.port, spec) as server:
+            yield from _devices(
+                gpus.visible_in(server.container), recipe, driver_of(context.contents)
+            )
             yield from _on_gpu(server, recipe.serve, gpu_test)
     except UntriedError as error:
-        yield Check("gpu", "a server with a GPU", "is started", str(error), None)
+        yield Check.untried("gpu", "a server with a GPU", "is started", error)
 
 
 def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> Iterator[Check]:
     wanted = sorted({str(Capability.of_arch(arch)) for arch in recipe.cuda.arch})
     names = ", ".join(f"{gpu.name} ({gpu.capability})" for gpu in found) or "none"
     right = any(gpu.capability in wanted for gpu in found)
-    yield Check("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
+    yield Check.of("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
         enough = not gpus.is_older(found[0].driver, oldest)
-        yield Check("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
+        yield Check.of("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
 
 
 def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
@@ -87,9 +61,9 @@ def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
     try:
         took = server.wait(patience)
     except NotServingError as error:
-        yield Check("gpu", "starts", expected, str(error), False)
+        yield Check.of("gpu", "starts", expected, str(error), False)
         return
-    yield Check("gpu", "starts", expected, f"after {took:.1f} s", True)
+    yield Check.of("gpu", "starts", expected, f"after {took:.1f} s", True)
     yield placed(server)
     yield from collapse(server, gpu_test.settings)
 
@@ -99,14 +73,18 @@ def placed(server: Server) -> Check:
     subject, expected = "model", "all of it on the GPU"
     if server.api_flavor.device_page is not None:
         try:
-            backend = str(server.client.get(server.api_flavor.device_page, 30.0).get("backend"))
+            page = server.client.get(server.api_flavor.device_page, DevicePage, 30.0)
         except UnansweredError as error:
-            return Check("gpu", subject, expected, str(error), False)
-        return Check("gpu", subject, expected, f"it runs on {backend}", backend == "cuda")
+            return Check.of("gpu", subject, expected, str(error), False)
+        return Check.of(
+            "gpu", subject, expected, f"it runs on {page.backend}", page.backend == "cuda"
+        )
     match = OFFLOADED.search(server.container.log())
     if match is None:
-        return Check("gpu", subject, expected, "its log does not mention offloaded layers", False)
-    return Check("gpu", subject, expected, match[0], match[1] == match[2])
+        return Check.of(
+            "gpu", subject, expected, "its log does not mention offloaded layers", False
+        )
+    return Check.of("gpu", subject, expected, match[0], match[1] == match[2])
 
 
 def collapse(server: Server, settings: Settings) -> Iterator[Check]:
@@ -115,7 +93,7 @@ def collapse(server: Server, settings: Settings) -> Iterator[Check]:
     try:
         runs = measure(server.client, server.api_flavor, settings).runs
     except UnansweredError as error:
-        yield Check("gpu", "speed over runs", expected, str(error), False)
+        yield Check.of("gpu", "speed over runs", expected, str(error), False)
         return
     yield from check_runs(runs, expected)
 
@@ -130,10 +108,10 @@ def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
         f"{found.lowest:.2f} to {found.highest:.2f}, deviation {found.deviation:.2f}, "
         f"trend {found.trend:+.2f} % a run ({listed})"
     )
-    yield Check("gpu", "speed over runs", expected, figures, found.passed)
+    yield Check.of("gpu", "speed over runs", expected, figures, found.passed)
     shares = [run.acceptance for run in runs if run.acceptance is not None]
     if shares:
         accepted = series.evaluate_acceptance(shares)
         listed = " ".join(f"{share:.2f}" for share in shares)
         share = f"{accepted.shape}: {accepted.why} ({listed})"
-        yield Check("gpu", "draft acceptance over runs", "does not drop", share, accepted.passed)
+        yield Check.of("gpu", "draft acceptance over runs", "does not drop", share, accepted.passed)

@@ -7,7 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from builder.smoke.contents import Contents, File
+from builder.contents.contents import Contents, File
+from builder.smoke.context import Context
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
 from builder.tools import sizes
@@ -40,14 +41,22 @@ RULES = (
 )
 
 
-def check(contents: Contents, rules: Rules) -> Iterator[Check]:
-    """No file of the build is left, and no library is stored twice."""
-    kept = [file for _, file in sorted(contents.files.items()) if file.kind in {"file", "link"}]
+def check(context: Context) -> Iterator[Check]:
+    """No file of the build is left."""
     for name, pattern in RULES:
-        found = [(file.path, file.path) for file in kept if pattern.search(file.path)]
-        yield rules.check("leftovers", f"no {name}", "none", found)
-    yield _copies(kept, rules)
-    yield _versions(contents, rules)
+        found = [(file.path, file.path) for file in _kept(context) if pattern.search(file.path)]
+        yield context.rules.check("leftovers", f"no {name}", "none", found)
+
+
+def _kept(context: Context) -> list[File]:
+    files = sorted(context.added.files.items())
+    return [file for _, file in files if file.kind in {"file", "link"}]
+
+
+def check_copies(context: Context) -> Iterator[Check]:
+    """No library is stored twice, and no CUDA library is there in two versions."""
+    yield _copies(_kept(context), context.rules)
+    yield _versions(context.added, context.rules)
 
 
 def _copies(files: list[File], rules: Rules) -> Check:

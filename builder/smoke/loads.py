@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.recipes.schema import Artifact, Recipe
+from builder.recipes.schema import Artifact
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools import elf
-from builder.tools.docker import containers
+from builder.tools.docker import containers, copies
 
 STUBS = "/usr/local/cuda/lib64/stubs"
 PLACE = "/run/artifact"
@@ -22,15 +23,19 @@ TIMEOUT = 30.0  # seconds
 MAPPED = re.compile(r"^\S+-\S+ \S+ \S+ \S+ \d+ +(/.+)$", re.MULTILINE)  # proc_pid_maps(5)
 
 
-def check(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iterator[Check]:
+def check(context: Context) -> Iterator[Check]:
     """Load each file of an artifact in the image that it was compiled in, with the stubs of the
     driver's libraries."""
-    artifact = recipe.artifact
-    if artifact is None or not artifact.loads or devel is None:
+    artifact, devel, work = context.recipe.artifact, context.subject.devel, context.work
+    if artifact is None or not artifact.loads:
+        return
+    if devel is None:
+        why = "the base has no image to compile in"
+        yield Check.untried("loads", "LD_PRELOAD", "loads it into a program", why)
         return
     for name in artifact.names:
         file = work / name
-        containers.copy_out(reference, f"/{name}", file)
+        copies.copy_out(context.subject.reference, f"/{name}", file)
         place = f"{PLACE}/{name}"
         # cat does not use the library, and shows its own memory map.
         done = containers.run(
@@ -47,7 +52,7 @@ def check(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iter
         loaded = list(dict.fromkeys(MAPPED.findall(done.output)))
         passed = done.status == 0 and place in loaded
         found = "loaded" if passed else done.output.strip()[:300] or f"exit code {done.status}"
-        yield Check("loads", f"/{name}", "LD_PRELOAD loads it into a program", found, passed)
+        yield Check.of("loads", f"/{name}", "LD_PRELOAD loads it into a program", found, passed)
         if passed:
             others = [path for path in loaded if path != place]
             yield _undefined(artifact, file, devel, others, work)
@@ -56,10 +61,10 @@ def check(recipe: Recipe, reference: str, devel: str | None, work: Path) -> Iter
 def _undefined(artifact: Artifact, file: Path, devel: str, loaded: list[str], work: Path) -> Check:
     """Every symbol that ``file`` needs is defined by it or by the files ``loaded``, except those
     that the recipe accepts."""
-    copies = {path: work / f"loaded-{number}" for number, path in enumerate(loaded)}
-    containers.copy_all_out(devel, copies)
+    libraries = {path: work / f"loaded-{number}" for number, path in enumerate(loaded)}
+    copies.copy_all_out(devel, libraries)
     missing = _symbols(file).undefined
-    for library in copies.values():
+    for library in libraries.values():
         missing -= _symbols(library).defined
     accepted = artifact.undefined
     faults = [f"{name} is undefined" for name in sorted(missing - accepted.keys())]
@@ -69,7 +74,7 @@ def _undefined(artifact: Artifact, file: Path, devel: str, loaded: list[str], wo
     ]
     fine = "; ".join(f"accepted: {name} ({why})" for name, why in accepted.items())
     expected = "every symbol is defined"
-    return Check(
+    return Check.of(
         "loads", f"/{file.name}", expected, "; ".join(faults) or fine or "all are", not faults
     )
 

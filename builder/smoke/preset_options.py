@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from builder.presets import command, model_files
 from builder.presets.schema import Preset
-from builder.recipes.schema import Recipe
 from builder.smoke import help_text
-from builder.smoke.answers import Sandbox, excerpt, has_value
+from builder.smoke.answers import excerpt, has_value
+from builder.smoke.context import Context, guarded
 from builder.smoke.verdict import Check
 
 # vLLM (vllm/entrypoints: VLLM_SUBCMD_PARSER_EPILOG): --help alone names the groups of options.
@@ -23,27 +23,30 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 NUMBERS = {"N", "n", "<n>"}  # placeholders for a number in llama.cpp's --help
 
 
-def check(
-    name: str, preset: Preset, recipe: Recipe, sandbox: Sandbox, entrypoint: Sequence[str]
-) -> Iterator[Check]:
-    """One check of all options of the preset ``name``; raises ``UntriedError``.
+def check(context: Context) -> Iterator[Check]:
+    """One check of all options of each preset."""
+    before = context.subject.extended.config if context.subject.extended else {}
+    entrypoint = (*(context.recipe.image.entrypoint or before.get("Entrypoint") or []),)
+    for name, preset in context.subject.presets.items():
+        checks = _check(f"{name}: options", preset, context, entrypoint)
+        yield from guarded(checks, "preset", name)
 
-    ``entrypoint`` is the image's.
-    """
-    subject = f"{name}: options"
-    text = sandbox.help(tuple(entrypoint))
+
+def _check(
+    subject: str, preset: Preset, context: Context, entrypoint: tuple[str, ...]
+) -> Iterator[Check]:
+    expected = "each is in --help and takes its value"
+    text = context.sandbox.help(entrypoint)
     if ALL_GROUPS in text:
-        text = sandbox.help(tuple(entrypoint), ALL_GROUPS)
+        text = context.sandbox.help(entrypoint, ALL_GROUPS)
     if not help_text.lists_options(text):
-        # A kind of its own, so that no count of passed checks takes it for one of options.
-        yield Check("not tried", subject, "the reason", "its --help lists no option", True)
+        yield Check.skipped("preset", subject, expected, "its --help lists no option")
         return
     places = {place: place.upper() for place in model_files.of_preset(preset)}
-    words = command.arguments(preset, recipe, places)
+    words = command.arguments(preset, context.recipe, places)
     wrong = faults(words, preset.serve.environment, text)
     found = "; ".join(wrong) or f"all {len(_groups(words))}"
-    expected = "each is in --help and takes its value"
-    yield Check("preset", subject, expected, found, not wrong)
+    yield Check.of("preset", subject, expected, found, not wrong)
 
 
 def faults(words: Sequence[str], environment: Mapping[str, str], text: str) -> list[str]:

@@ -6,10 +6,11 @@ holes for its weights (``builder.models.shapes``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.errors import BuilderError
 from builder.families.device_code import no_code
@@ -18,15 +19,19 @@ from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
 from builder.presets import command, model_files
 from builder.presets.schema import ModelFile, Preset
+from builder.recipes.schema import Recipe
 from builder.servers import test_model
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory
+from builder.simulator.cards import Card
 from builder.simulator.figures import mib
 from builder.simulator.report import Report
 from builder.simulator.run import Simulation
-from builder.smoke import device, gpu, serves
+from builder.simulator.server import SimulatedServer
+from builder.smoke import gpu, serves
+from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import lacked_room, refused
-from builder.smoke.verdict import Check, PresetUse, timed
+from builder.smoke.verdict import Check, CheckState, PresetUse
 from builder.tools.docker.containers import NotRunnableError
 
 LOADING = 600.0  # seconds until a server with a model of 20 GB is ready
@@ -35,68 +40,68 @@ SHOWN = 2  # refused allocations that a check names
 PROJECTORS = "/projector"
 
 
-class UntriedPresetError(Exception):
-    """A preset cannot be tried on a simulated card; the text is the reason."""
-
-
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The checks of a preset, and what its server took of the card; None: it was not tried."""
-
-    checks: tuple[Check, ...]
-    use: PresetUse | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A preset that is tried: its name, its server and the card."""
+class PresetTrial:
+    """A preset that is tried: its name, its server, its card, and its models."""
 
     name: str
     preset: Preset
-    start: device.Start
+    server: SimulatedServer
+    card: Card
     files: Mapping[str, Path]
     """Models by ``model``, ``draft`` and ``mmproj``."""
 
 
-def check(
-    name: str, preset: Preset, subject: device.Tried, test: device.DeviceTest, work: Path
-) -> Result:
-    """Start the server of the preset ``name``, send a request, and compare its memory.
+def check(context: Context) -> Iterator[Check]:
+    """Start the server of each preset, send a request, and compare its memory.
 
-    ``work`` is an empty directory.  Where it cannot be tried, the only check states the reason.
+    ``context.presets`` gets what each took of its card.
     """
+    for name, preset in context.subject.presets.items():
+        with TemporaryDirectory(dir=context.work) as folder:
+            Path(folder).chmod(0o755)  # the image's own user reads the models
+            yield from _check(name, preset, context, Path(folder))
+
+
+def _check(name: str, preset: Preset, context: Context, work: Path) -> Iterator[Check]:
+    expected = "its server is started"
     try:
-        trial = _trial(name, preset, subject, test, work)
-    except UntriedPresetError as error:
-        # A kind of its own, so that no count of passed checks takes it for one of a preset.
-        return Result((Check("not tried", name, "the reason", str(error), True),))
-    use: list[PresetUse] = []
-    checks = tuple(timed(_checks(trial, subject, test, work, use.append)))
-    return Result(checks, *use)
+        trial = _trial(name, preset, context, work)
+        with trial.files["model"].open("rb") as stream:
+            header = gguf.read(stream)
+        cards = [trial.card] * preset.cards
+        with (
+            trial.server.on(cards, header, work / "simulator") as simulation,
+            _launched(trial, context, simulation) as server,
+        ):
+            yield from _of_server(trial, server, simulation, context)
+    except InapplicableError as error:
+        yield Check.skipped("preset", name, expected, error)
+    except NotRunnableError as error:
+        yield Check.of("preset", f"{name}: starts", "its program runs", str(error), False)
+    except BuilderError as error:
+        yield Check.untried("preset", name, expected, error)
 
 
-def _trial(
-    name: str, preset: Preset, subject: device.Tried, test: device.DeviceTest, work: Path
-) -> Trial:
-    """How the preset is tried, with its models written.  Raises ``UntriedPresetError``."""
-    card = test.cards.get(preset.card)
-    start = device.start_of(subject, card, f"there are no figures of the {preset.card} in cards/")
-    if isinstance(start, str):
-        raise UntriedPresetError(start)
-    capability, recipe = Capability.parse(start.card.capability), subject.recipe
+def _trial(name: str, preset: Preset, context: Context, work: Path) -> PresetTrial:
+    """How the preset is tried, with its models written.  Raises ``InapplicableError``."""
+    server, test, recipe = context.server, context.subject.device_test, context.recipe
+    card = test.cards.get(preset.card) if test else None
+    if card is None:
+        raise InapplicableError(f"there are no figures of the {preset.card} in cards/")
+    capability = Capability.parse(card.capability)
     if capability not in {Capability.of_arch(arch) for arch in recipe.cuda.arch}:
-        raise UntriedPresetError(
-            f"the image has {no_code(recipe, capability)}: it is that of its {preset.card}"
-        )
-    return Trial(name, preset, start, _models(preset, subject, work))
+        why = no_code(recipe, capability)
+        raise InapplicableError(f"its {preset.card} does not run the image, which has {why}")
+    return PresetTrial(name, preset, server, card, _models(preset, recipe, work))
 
 
-def _models(preset: Preset, subject: device.Tried, work: Path) -> dict[str, Path]:
+def _models(preset: Preset, recipe: Recipe, work: Path) -> dict[str, Path]:
     """Models of the same shape and size, by ``model``, ``draft`` and ``mmproj``.
 
     An engine that is given no model has the test model, which it does not read.
     """
-    words = command.arguments(preset, subject.recipe, {"model": "{model}"})
+    words = command.arguments(preset, recipe, {"model": "{model}"})
     if not any("{model}" in word for word in words):
         file = work / f"{test_model.NAME}.gguf"
         test_model.write(file)
@@ -108,44 +113,24 @@ def _models(preset: Preset, subject: device.Tried, work: Path) -> dict[str, Path
 
 
 def _written(model: ModelFile, file: Path) -> Path:
-    """A model of the same shape and size; raises ``UntriedPresetError``."""
-    shape = shapes.PUBLISHED.get(model.repository or "")
+    """A model of the same shape and size; raises ``InapplicableError``."""
+    shape = shapes.published().get(model.repository or "")
     if shape is None:
-        raise UntriedPresetError(f"the shape of {model.shown or 'its model'} is not known")
+        raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
     if model.known_size is None:
-        raise UntriedPresetError(f"the size of {model.shown} is not known")
+        raise InapplicableError(f"the size of {model.shown} is not known")
     try:
         shapes.write(shape, file, model.known_size)
     except SizeError as error:
-        raise UntriedPresetError(
+        raise InapplicableError(
             f"the size of {model.shown} is not one of its shape: {error}"
         ) from error
     file.chmod(0o644)
     return file
 
 
-def _checks(
-    trial: Trial,
-    subject: device.Tried,
-    test: device.DeviceTest,
-    work: Path,
-    on_use: Callable[[PresetUse], None],
-) -> Iterator[Check]:
-    name = trial.name
-    try:
-        with trial.files["model"].open("rb") as stream:
-            header = gguf.read(stream)
-        simulation = device.simulated(subject, trial.start, test, header, work, trial.preset.cards)
-        with _launched(trial, subject, simulation) as server:
-            yield from _of_server(trial, server, simulation, on_use)
-    except NotRunnableError as error:
-        yield Check("preset", f"{name}: starts", "its program runs", str(error), False)
-    except BuilderError as error:
-        yield Check("preset", name, "its server is started", str(error), None)
-
-
 def _launched(
-    trial: Trial, subject: device.Tried, simulation: Simulation
+    trial: PresetTrial, context: Context, simulation: Simulation
 ) -> AbstractContextManager[Server]:
     """The server with exactly the arguments of the preset, and a verbose log."""
     preset, files = trial.preset, trial.files
@@ -155,10 +140,10 @@ def _launched(
         places["mmproj"] = f"{PROJECTORS}/{files['mmproj'].name}"
         volumes = {**mounts.volumes, places["mmproj"]: files["mmproj"]}
         mounts = replace(mounts, volumes=volumes)
-    serve = trial.start.serve.model_copy(
+    serve = trial.server.serve.model_copy(
         update={
-            "arguments": command.arguments(preset, subject.recipe, places),
-            "env": {**trial.start.serve.env, **preset.serve.environment},
+            "arguments": command.arguments(preset, context.recipe, places),
+            "env": {**trial.server.serve.env, **preset.serve.environment},
             "gpu": [],
             "draft": [],
         }
@@ -171,11 +156,11 @@ def _launched(
         verbose=True,
         limited=False,
     )
-    return launched(subject.reference, serve, trial.start.port, spec)
+    return launched(trial.server.reference, serve, trial.server.port, spec)
 
 
 def _of_server(
-    trial: Trial, server: Server, simulation: Simulation, on_use: Callable[[PresetUse], None]
+    trial: PresetTrial, server: Server, simulation: Simulation, context: Context
 ) -> Iterator[Check]:
     """The checks of a server that was started."""
     name, preset = trial.name, trial.preset
@@ -188,9 +173,10 @@ def _of_server(
         faults = _refusals(report) if report else []
         unknown = bool(report and report.unsupported and not report.failed)
         text = "; ".join([*faults, str(error)])
-        yield Check("preset", f"{name}: starts", expected, text, None if unknown else False)
+        state = CheckState.UNTRIED if unknown else CheckState.FAILED
+        yield Check("preset", f"{name}: starts", expected, text, state)
         return
-    yield Check("preset", f"{name}: starts", expected, f"after {took:.1f} s", True)
+    yield Check.of("preset", f"{name}: starts", expected, f"after {took:.1f} s", True)
     placed = replace(gpu.placed(server), kind="preset", subject=f"{name}: model")
     yield placed
     if not placed.passed:
@@ -202,10 +188,9 @@ def _of_server(
     report = simulation.settled()
     if report is None:
         none = "it called no function of CUDA"
-        yield Check("preset", f"{name}: memory", "on the card", none, False)
+        yield Check.of("preset", f"{name}: memory", "on the card", none, False)
         return
-    use = _use(trial, report)
-    on_use(use)
+    context.presets[name] = use = _use(trial, report)
     yield _memory(trial, report, use)
 
 
@@ -215,12 +200,12 @@ def _refusals(report: Report) -> list[str]:
     return [f"refused: {each}" for each in refused(report)] + [f"no room: {each}" for each in rooms]
 
 
-def _use(trial: Trial, report: Report) -> PresetUse:
+def _use(trial: PresetTrial, report: Report) -> PresetUse:
     kinds = memory.by_kind(report, frames.named(report))
     return PresetUse(
         identity=trial.preset.identity,
         context=trial.preset.serve.context or 0,
-        card=trial.start.card.name,
+        card=trial.card.name,
         cards=trial.preset.cards,
         memory=sum(card.memory for card in report.cards),
         peak=report.peak,
@@ -229,17 +214,17 @@ def _use(trial: Trial, report: Report) -> PresetUse:
     )
 
 
-def _memory(trial: Trial, report: Report, use: PresetUse) -> Check:
+def _memory(trial: PresetTrial, report: Report, use: PresetUse) -> Check:
     """Every allocation had room, and all of them are what the source states, or less."""
-    told = trial.preset.memory.whole if trial.preset.memory else None
+    stated = trial.preset.memory.whole if trial.preset.memory else None
     expected = f"within {mib(use.memory)}"
-    if told is not None:
-        expected += f", and {mib(told)} as published and {TOLERANCE:.0%} more"
+    if stated is not None:
+        expected += f", and {mib(stated)} as published and {TOLERANCE:.0%} more"
     faults = _refusals(report)
-    if told is not None and use.peak > told * (1 + TOLERANCE):
-        faults.append(f"it takes {mib(use.peak - told)} more than published")
+    if stated is not None and use.peak > stated * (1 + TOLERANCE):
+        faults.append(f"it takes {mib(use.peak - stated)} more than published")
     kinds = [f"{kind} {mib(size)}" for kind, size in use.by_kind.items()]
     found = f"peak {mib(use.peak)}: {', '.join([*kinds, f'context {mib(use.own)}'])}"
-    return Check(
+    return Check.of(
         "preset", f"{trial.name}: memory", expected, "; ".join([*faults, found]), not faults
     )

@@ -6,28 +6,26 @@ import json
 from collections.abc import Iterator
 
 from builder.families.layout import LAYOUT
-from builder.recipes.schema import Recipe
-from builder.smoke.contents import Contents, ExtendedImage
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
 PLAN = LAYOUT.start_plan
 STOP = "BUILDER_START=only"
 SAYS = "start: stopping before"
-GRACE = 60.0  # seconds more than those of the steps, for the interpreter to start
+GRACE = 60.0  # seconds beside the time of the steps, for the interpreter to start
 
 
-def check(
-    recipe: Recipe, reference: str, contents: Contents, extended: ExtendedImage | None
-) -> Iterator[Check]:
+def check(context: Context) -> Iterator[Check]:
     """The entrypoint after the steps is the engine's own, and the steps pass without a GPU."""
+    recipe, extended = context.recipe, context.subject.extended
     if not recipe.start:
         return
-    file = contents.files.get(PLAN)
+    file = context.contents.files.get(PLAN)
     plan = json.loads(file.text or "{}") if file else {}
     expected = (extended.config if extended else {}).get("Entrypoint") or []
     found = plan.get("entrypoint") or []
-    yield Check(
+    yield Check.of(
         "start",
         "the entrypoint after the steps",
         json.dumps(expected),
@@ -35,7 +33,7 @@ def check(
         found == expected,
     )
     started = containers.run(
-        reference,
+        context.subject.reference,
         recipe.image.entrypoint[1:],
         entrypoint=recipe.image.entrypoint[0],
         timeout=GRACE + sum(step.seconds for step in recipe.start),
@@ -45,4 +43,4 @@ def check(
     lines = started.output.strip().splitlines()
     found_status = f"exit status {started.status}: {' | '.join(lines[-3:])}"
     passed = started.status == 0 and SAYS in started.output
-    yield Check("start", "the steps before the engine", "exit status 0", found_status, passed)
+    yield Check.of("start", "the steps before the engine", "exit status 0", found_status, passed)

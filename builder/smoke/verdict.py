@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Self
 
 from builder.kernels.summary import KernelSummary
 from builder.simulator.figures import mib
+
+
+class CheckState(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNTRIED = "untried"
+    """It could not be run, which says nothing about the image."""
+    SKIPPED = "skipped"
+    """It does not apply to the image; ``Check.found`` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +32,29 @@ class Check:
     subject: str
     expected: str
     found: str
-    passed: bool | None
-    """None: the check could not be run, which says nothing about the image."""
+    state: CheckState
     seconds: float = 0.0
+
+    @classmethod
+    def of(cls, kind: str, subject: str, expected: str, found: str, passed: bool) -> Self:
+        """A check that was run."""
+        state = CheckState.PASSED if passed else CheckState.FAILED
+        return cls(kind, subject, expected, found, state)
+
+    @classmethod
+    def untried(cls, kind: str, subject: str, expected: str, why: object) -> Self:
+        """A check that could not be run."""
+        return cls(kind, subject, expected, str(why), CheckState.UNTRIED)
+
+    @classmethod
+    def skipped(cls, kind: str, subject: str, expected: str, why: object) -> Self:
+        """A check that does not apply to the image."""
+        return cls(kind, subject, expected, str(why), CheckState.SKIPPED)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was run, and passed."""
+        return self.state is CheckState.PASSED
 
     @property
     def comparison(self) -> str:
@@ -80,7 +114,7 @@ class PresetUse:
     card: str
     cards: int
     memory: int
-    """Of all cards."""
+    """Sum of all cards."""
     peak: int
     own: int
     """The memory of the CUDA contexts, part of the peak."""
@@ -99,7 +133,7 @@ class Verdict:
     unpacked_size: int
     """Bytes of the files."""
     kernels: KernelSummary | None = None
-    """The engine's own kernels; None: it has none, or an older builder made the verdict."""
+    """The engine's own kernels; None: it has none."""
     device: DeviceUse | None = None
     """What the server did with a simulated card; None: it was not started on one."""
     presets: Mapping[str, PresetUse] = field(default_factory=dict)
@@ -107,15 +141,28 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all checks were run and passed, and there is at least one."""
-        return bool(self.checks) and all(check.passed for check in self.checks)
+        """Whether no check failed or could not be run, and there is at least one."""
+        return bool(self.checks) and not self.failures and not self.untried
 
     @property
     def failures(self) -> tuple[Check, ...]:
         """The checks that failed."""
-        return tuple(check for check in self.checks if check.passed is False)
+        return self._of(CheckState.FAILED)
 
     @property
     def untried(self) -> tuple[Check, ...]:
         """The checks that could not be run."""
-        return tuple(check for check in self.checks if check.passed is None)
+        return self._of(CheckState.UNTRIED)
+
+    @property
+    def skipped(self) -> tuple[Check, ...]:
+        """The checks that do not apply to the image."""
+        return self._of(CheckState.SKIPPED)
+
+    @property
+    def passed_by_kind(self) -> dict[str, int]:
+        """The number of checks that passed, by kind."""
+        return dict(Counter(check.kind for check in self._of(CheckState.PASSED)))
+
+    def _of(self, state: CheckState) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.state is state)

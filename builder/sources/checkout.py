@@ -12,6 +12,7 @@ from builder.plan import tree_hash
 from builder.plan.inputs import Archive, GitCommit, Installed, PypiFile, SourceChoice, SourceTree
 from builder.tools import archives
 from builder.tools.git.repositories import Repositories
+from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.git.scratch import NoTreeError
 from builder.tools.log import Log
 from builder.tools.python import pypi
@@ -35,6 +36,13 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
     with _storing_tree():
         tree = repositories.scratch.tree_from(folder)
     shutil.rmtree(folder)
+    return _placed(source, tree, repositories)
+
+
+def _placed(source: SourceChoice, tree: str, repositories: Repositories) -> str:
+    """The tree of a wheel's files as the engine's repository has them."""
+    if isinstance(source, PypiFile) and source.below:
+        return repositories.scratch.with_submodules(EMPTY_TREE, {source.below: tree})
     return tree
 
 
@@ -47,7 +55,12 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
     """
     if not (isinstance(source, PypiFile) and source.texts_only and source.subdirectory == "."):
         return tree_of(source, repositories, work), ""
-    file, folder = source.file, work / "files"
+    tree, note = _to_try(source, repositories, work / "files")
+    return _placed(source, tree, repositories), note
+
+
+def _to_try(source: PypiFile, repositories: Repositories, folder: Path) -> tuple[str, str]:
+    file = source.file
     whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
     note = (
         f"{file.name} {file.version} was read in part: each file has the hash in the wheel's own "
@@ -132,12 +145,16 @@ def _unpack(
 ) -> None:
     """Write a directory of an archive, for an sdist without its single top directory."""
     folder = target.with_name(f"{target.name}-unpacked")
-    archives.unpack(archive, folder, texts_only=texts_only)
-    top = folder
-    if sdist:
-        inside = [path for path in folder.iterdir() if path.is_dir()]
-        if len(inside) != 1:
-            raise FetchError(f"{archive.name} is not an sdist", "it has no single top directory")
-        top = inside[0]
-    archives.subdirectory_of(top, subdirectory, archive.name).rename(target)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        archives.unpack(archive, folder, texts_only=texts_only)
+        top = folder
+        if sdist:
+            inside = [path for path in folder.iterdir() if path.is_dir()]
+            if len(inside) != 1:
+                raise FetchError(
+                    f"{archive.name} is not an sdist", "it has no single top directory"
+                )
+            top = inside[0]
+        archives.subdirectory_of(top, subdirectory, archive.name).rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -17,7 +17,9 @@ from builder.errors import GoneError
 from builder.patches.context import PatchContext
 from builder.patches.series import apply_all
 from builder.plan.debian import DebianPackages
-from builder.plan.inputs import BasePlan, BootstrappedRoot, GitCommit, Plan
+from builder.plan.inputs import BootstrappedRoot, GitCommit
+from builder.plan.plan import BasePlan, Plan
+from builder.recipes.debian_lock import DebianFile
 from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap, bootstrap_locked
 from builder.tools.apt import archive as debs
@@ -62,10 +64,20 @@ class GatherOptions:
     """The time of the base, in seconds since 1970; a source that is a newer commit has its own."""
 
 
+def fetch(plan: Plan | BasePlan, options: GatherOptions) -> None:
+    """Fetch the files of ``plan`` that have a digest into the cache: wheels and Debian packages.
+
+    Raises ``FetchError``.
+    """
+    for locked in plan.packages.values():
+        pypi.fetch(locked, options.cache, options.log, offline=options.offline)
+    _debs_of(plan, options)
+
+
 def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, work: Path) -> Sources:
     """Fetch, verify, unpack and patch the inputs of ``plan``, below the directory ``work``.
 
-    ``suite`` is that of the Debian root, if it needs packages.  Raises ``FetchError`` for an input
+    ``suite`` of the Debian root, if it needs packages.  Raises ``FetchError`` for an input
     that cannot be fetched or differs from its pin, ``PatchError`` for a patch that does not fit,
     ``WorldError`` for a missing tool.
     """
@@ -105,7 +117,7 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
 def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> None:
     """Lay out the locked packages: a directory for each context, and in it for each architecture.
 
-    An architecture is that of the machine that installs them, which may have packages of another.
+    An architecture names the machine that installs them, which may have packages of another.
     """
     packages = plan.debian
     if not packages.locked:
@@ -113,8 +125,18 @@ def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> No
             f"{plan.name} installs the Debian packages of today: `builder pin lock {plan.name}` "
             "records them, so that the image can be built again"
         )
+    paths = _debs_of(plan, options)
+    for install in packages.installs:
+        folder = work / install.context / install.wanted.architecture
+        folder.parent.mkdir(exist_ok=True)
+        _together([paths[file] for file in install.files or ()], folder)
+
+
+def _debs_of(plan: Plan | BasePlan, options: GatherOptions) -> dict[DebianFile, Path]:
+    """The locked packages, fetched where the cache lacks them."""
+    packages = plan.debian
     if packages.as_of is None:
-        return
+        return {}
     archive = archive_of(packages.suite, options.debian)
     files, cache, log = packages.files, options.cache, options.log
     try:
@@ -122,11 +144,7 @@ def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> No
     except GoneError as error:
         hint = f"`builder pin lock {plan.name}` locks the packages of today"
         raise GoneError(error.what, error.why, hint) from error
-    paths = dict(zip(files, found, strict=True))
-    for install in packages.installs:
-        folder = work / install.context / install.wanted.architecture
-        folder.parent.mkdir(exist_ok=True)
-        _together([paths[file] for file in install.files or ()], folder)
+    return dict(zip(files, found, strict=True))
 
 
 def _roots(
@@ -166,6 +184,14 @@ def _together(files: list[Path], folder: Path) -> Path:
     return folder
 
 
+def source_of(plan: Plan, options: GatherOptions, work: Path) -> Path:
+    """The patched source tree of a plan that compiles one, below the directory ``work``.
+
+    Raises like ``gather``.
+    """
+    return _source(plan, options, work)[0] / "tree"
+
+
 def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     """A context with the tree in a subdirectory, where its .dockerignore has no effect; and the
     time of its commit (0: it is none)."""
@@ -188,11 +214,12 @@ def _overlay(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]
     """The files of an installed package that patches change, and the time of the commit (0: there
     is none); without patches nothing is fetched."""
     target = work / "source"
+    root = plan.family.package_root
 
     def write(repositories: Repositories, tree: str, patched: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        overlay.write(repositories, tree, patched, options.base_start, target)
+        overlay.write(repositories, (tree, patched), root, options.base_start, target)
 
     return target, _patched(plan, options, work, write)
 

@@ -17,15 +17,20 @@ FILES = frozenset({"000000", "100644", EXECUTABLE})  # git's modes: none, file, 
 
 
 def write(
-    repositories: Repositories, old: str, new: str, starts: Mapping[str, Any], target: Path
+    repositories: Repositories,
+    trees: tuple[str, str],
+    root: str,
+    starts: Mapping[str, Any],
+    target: Path,
 ) -> None:
-    """Write the difference of two trees to the new directory ``target``.
+    """Write the difference of two trees, before and after, to the new directory ``target``.
 
+    The directory ``root`` of the trees (empty: all) is what the image has beside its packages.
     ``manifest.json`` lists path, sha256 before and after (null: no file), and ``executable`` if
     that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
-    Raises ``PatchError`` for a change of a symbolic link or a submodule.
+    Raises ``PatchError`` for a change of a symbolic link or a submodule, or outside ``root``.
     """
-    scratch = repositories.scratch
+    scratch, (old, new) = repositories.scratch, trees
     manifest = []
     for before, after in scratch.changes(old, new) if old != new else ():
         if not {before.mode, after.mode} <= FILES:
@@ -33,6 +38,7 @@ def write(
                 f"{after.path} is not a file before and after the patch",
                 "an overlay has only files",
             )
+        path = _installed(after.path, root)
         contents = {
             name: scratch.read(item.object) if item.object != NO_OBJECT else None
             for name, item in (("before", before), ("after", after))
@@ -41,7 +47,7 @@ def write(
             name: None if content is None else hashlib.sha256(content).hexdigest()
             for name, content in contents.items()
         }
-        change: dict[str, Any] = {"path": after.path, **digests}
+        change: dict[str, Any] = {"path": path, **digests}
         if (before.mode == EXECUTABLE) != (after.mode == EXECUTABLE) and contents[
             "after"
         ] is not None:
@@ -49,9 +55,21 @@ def write(
         manifest.append(change)
         content = contents["after"]
         if content is not None:
-            file = target / "files" / after.path
+            file = target / "files" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
     (target / "files").mkdir(parents=True, exist_ok=True)
     (target / "manifest.json").write_text(json.dumps(manifest, indent=2))
     (target / "starts.json").write_text(json.dumps(starts))
+
+
+def _installed(path: str, root: str) -> str:
+    """The path of a file beside the installed packages."""
+    prefix = f"{root}/" if root else ""
+    if not path.startswith(prefix):
+        raise PatchError(
+            f"{path} is outside of {prefix}",
+            f"an overlay has installed files only, which the repository has in {prefix}",
+            "correct `to` or `edits` in the recipe",
+        )
+    return path.removeprefix(prefix)

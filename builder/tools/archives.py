@@ -1,62 +1,197 @@
-"""Unpack tar and zip files into a directory; nothing is written outside of it."""
+"""Unpack tar and zip files into a directory: nothing is written outside of it.
+
+The number of members and the unpacked size are bounded.  Where an archive is refused or damaged,
+the directory is removed.
+"""
 
 from __future__ import annotations
 
-import gzip
+import errno
 import lzma
 import re
+import shutil
 import stat
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from builder.errors import FetchError
+from builder.tools import sizes
+from builder.tools.file_names import LONGEST_PATH, escaped
+from builder.tools.files import is_disk_full
 from builder.tools.git import links
 
 OBJECT = re.compile(r"\.(?:a|cubin|fatbin|pyc|so(?:\.[0-9.]+)?)$")
-BROKEN = (
-    *(EOFError, NotImplementedError, gzip.BadGzipFile, lzma.LZMAError),
-    *(zipfile.BadZipFile, zlib.error),
+LARGEST = 64 << 30  # bytes of all files of an archive
+FREE = 1 << 30  # bytes that any archive may have
+RATIO = 100  # unpacked bytes for each packed one; sources have 3 to 15, zeros 1000
+MOST_MEMBERS = 500_000  # the largest source of a recipe has 20,000
+DEEPEST = 64  # components of a path: sources have fewer than 20
+LONGEST_HEADER = 1 << 20  # bytes of a member's name or of its PAX records
+DAMAGED = (
+    *(EOFError, LookupError, OverflowError, RuntimeError, ValueError),
+    *(lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""Errors of the decompressors for a truncated file, or one of another format."""
+"""What the readers of archives raise for damaged ones; a hard link to nothing is a LookupError, an
+encrypted member a RuntimeError."""
+OF_THIS_MACHINE = {errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS}
+"""Errors of the file system that no archive causes."""
 
 
 def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
     """Unpack a tar (of any compression) or a zip, such as a wheel, into the new ``target``.
 
     ``texts_only`` omits the shared objects and static libraries of a zip.  Raises ``FetchError``
-    where the file is neither, or a member would leave the directory.
+    where the file is neither, is damaged or too large, or a member would leave the directory.
     """
-    tarfile = _tarfile()
-    try:
+    size = archive.stat().st_size
+    with _filling(target, archive.name):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as found:
                 members = text_members(found) if texts_only else found.infolist()
-                extract(found, archive.name, members, target)
+                _write(found, members, target, _Budget(size))
         else:
-            with tarfile.open(archive) as tar:
-                # "data" refuses absolute paths, "..", links that leave, and devices (PEP 706).
-                tar.extractall(target, filter="data")
-    except (tarfile.TarError, *BROKEN) as error:
-        raise FetchError(f"{archive.name} cannot be unpacked", str(error)) from error
-    # The filter checks each link when it is written: a later one may redirect it.
-    for path, leads in links.leaving(links.below(target)).items():
-        raise FetchError(
-            f"{archive.name} cannot be unpacked",
-            f"its link {path} points to {leads}, outside of it",
-        )
+            with _opened_tar(name=archive) as tar:
+                _extract(tar, target, _Budget(size))
 
 
 def unpack_stream(tar: IO[bytes], target: Path) -> None:
     """Unpack a tar stream into the new ``target``.  Raises ``FetchError`` like ``unpack``."""
-    tarfile = _tarfile()
+    with _filling(target, "the stream"), _opened_tar(fileobj=tar, mode="r|") as found:
+        _extract(found, target, _Budget(LARGEST))
+
+
+def extract(
+    archive: zipfile.ZipFile,
+    name: str,
+    size: int,
+    members: Iterable[zipfile.ZipInfo],
+    target: Path,
+) -> None:
+    """Write members of a zip of ``size`` bytes to the new ``target``; raises like ``unpack``."""
+    with _filling(target, name):
+        _write(archive, members, target, _Budget(size))
+
+
+class _Budget:
+    """What may still be unpacked of an archive of ``size`` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._limit = self._left = min(max(FREE, size * RATIO), LARGEST)
+        self._members = MOST_MEMBERS
+
+    def take(self, size: int) -> None:
+        """Count a member.  Raises ``ValueError`` where it is too many or too large."""
+        self._members -= 1
+        self._left -= size
+        if self._members < 0:
+            raise ValueError(f"it has more than {MOST_MEMBERS} members")
+        if size < 0 or self._left < 0:
+            raise ValueError(f"it has more than {sizes.shown(self._limit)} when it is unpacked")
+
+
+@contextmanager
+def _filling(target: Path, name: str) -> Iterator[None]:
+    """Create ``target``; where that or its filling fails, remove it and say why."""
+    target.mkdir(parents=True)
     try:
-        with tarfile.open(fileobj=tar, mode="r|") as found:
-            found.extractall(target, filter="data")
-    except tarfile.TarError as error:
-        raise FetchError("the stream is not a complete tar file", str(error)) from error
+        yield
+    except BaseException as error:
+        shutil.rmtree(target, ignore_errors=True)
+        here = isinstance(error, OSError) and error.errno in OF_THIS_MACHINE
+        damaged = isinstance(error, (*DAMAGED, OSError, _tarfile().TarError))
+        if here or is_disk_full(error) or not damaged:
+            raise
+        raise FetchError(
+            f"{name} cannot be unpacked",
+            _why(error, target),
+            "check where it is from; where that is right, it is damaged: fetch it again",
+        ) from error
+
+
+def _why(error: BaseException, target: Path) -> str:
+    """The text of an error; files are named as in the archive."""
+    if isinstance(error, OSError) and error.errno:
+        path = str(error.filename or "").removeprefix(f"{target}/")
+        return f"{error.strerror}: {escaped(path)}" if path else str(error.strerror)
+    text = str(error.args[0]) if error.args else type(error).__name__
+    return text.replace(f"{target}/", "").replace(str(target), ".")[:1000]
+
+
+def _opened_tar(**named: Any) -> Any:
+    """A tar whose headers are bounded; errors that it would only note are raised."""
+    tarfile = _tarfile()
+    names = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+    records = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
+
+    base: Any = tarfile.TarInfo
+
+    class Member(base):  # type: ignore[misc]
+        def _proc_member(self, tar: Any) -> Any:
+            if self.type in names | records and not 0 <= self.size <= LONGEST_HEADER:
+                raise tarfile.ReadError("it has a member with too long a name")
+            if self.type == tarfile.GNUTYPE_SPARSE:
+                raise tarfile.ReadError(f"its member {escaped(self.name)} is a sparse file")
+            return super()._proc_member(tar)
+
+        def _proc_gnusparse_10(self, *_: Any) -> None:
+            raise tarfile.ReadError(f"its member {escaped(self.name)} is a sparse file")
+
+    return tarfile.open(tarinfo=Member, errorlevel=2, **named)
+
+
+def _extract(tar: Any, target: Path, budget: _Budget) -> None:
+    """Write all members.  The filter refuses what leaves the directory, and devices (PEP 706)."""
+    symlinks: set[str] = set()
+
+    def checked(member: Any, path: str) -> Any:
+        budget.take(member.size if member.isreg() else 0)
+        _require_direct(member, symlinks)
+        return _tarfile().data_filter(member, path)
+
+    tar.extractall(target, filter=checked)
+    # The filter checks each link when it is written: a later one may redirect it.
+    for path, leads in links.leaving(links.below(target)).items():
+        raise ValueError(f"its link {escaped(path)} points to {escaped(leads)}, outside of it")
+
+
+def _require_direct(member: Any, symlinks: set[str]) -> None:
+    """Raise ``ValueError`` where a member is written, or is linked to, by way of a symbolic link.
+
+    ``symlinks`` are the symbolic links among the members so far; a new one is added.  The filter
+    alone does not suffice: it resolves links with ``realpath``, which gives up at PATH_MAX
+    (CVE-2025-4517), and ``tarfile`` writes a copy of a link without asking it (CVE-2025-4330).
+    """
+    shown = escaped(member.name)
+    if len(member.linkname.encode(errors="replace")) > LONGEST_PATH:
+        raise ValueError(
+            f"its member {shown} is a link to a path of more than {LONGEST_PATH} bytes"
+        )
+    name = _direct(member.name.lstrip("/"), shown, symlinks)
+    if name == "." and not member.isdir():
+        raise ValueError(f"its member {shown} is in the place of the directory")
+    if member.islnk():
+        _direct(member.linkname, shown, symlinks)
+    if member.issym():
+        symlinks.add(name)
+
+
+def _direct(path: str, shown: str, symlinks: set[str]) -> str:
+    """A normal form of a path of an archive that neither is, nor passes, a link or ``..``."""
+    parts = PurePosixPath(path).parts
+    if len(path.encode(errors="replace")) > LONGEST_PATH or len(parts) > DEEPEST:
+        limits = f"{LONGEST_PATH} bytes, or {DEEPEST} components"
+        raise ValueError(f"its member {shown} has a path of more than {limits}")
+    if ".." in parts:
+        raise ValueError(f"its member {shown} has a path with ..")
+    for end in range(1, len(parts) + 1):
+        if "/".join(parts[:end]) in symlinks:
+            raise ValueError(f"its member {shown} is reached by way of a link of the archive")
+    return "/".join(parts) or "."
 
 
 def _tarfile() -> Any:
@@ -76,19 +211,20 @@ def text_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return sorted(found, key=lambda member: member.header_offset)
 
 
-def extract(
-    archive: zipfile.ZipFile, name: str, members: Iterable[zipfile.ZipInfo], target: Path
+def _write(
+    archive: zipfile.ZipFile, members: Iterable[zipfile.ZipInfo], target: Path, budget: _Budget
 ) -> None:
-    """Write members of a zip below ``target``; raises ``FetchError`` like ``unpack``."""
     for member in members:
+        budget.take(member.file_size)
         path = PurePosixPath(member.filename)
         mode = member.external_attr >> 16  # of Unix, where the archive was made on one
+        shown = escaped(member.filename)
         if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
-            raise FetchError(f"{name} has the member {member.filename!r}, outside of the directory")
+            raise ValueError(f"its member {shown} is outside of the directory")
+        if not path.parts and not member.is_dir():
+            raise ValueError(f"its member {shown} is in the place of the directory")
         if stat.S_ISLNK(mode):
-            raise FetchError(
-                f"{name} has the link {member.filename!r}, which is not supported in a zip file"
-            )
+            raise ValueError(f"its member {shown} is a link, which is not supported in a zip file")
         written = Path(archive.extract(member, target))
         if mode & 0o111 and written.is_file():
             written.chmod(0o755)

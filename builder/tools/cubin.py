@@ -4,9 +4,9 @@ The layout is not specified.  It was found by inspection, and compared with `cuo
 `cuobjdump --dump-resource-usage` and `ptxas -v` of CUDA 12.0 to 13.2:
 
 - a kernel is a function symbol with bit 4 of `st_other` set; its section has its SASS;
-- `.nv.info` has records for many symbols, `.nv.info.NAME` those of one kernel, whose code section
-  is its `sh_info`.  A record is a byte of format, a byte of attribute, and 16 bits: the value, or
-  with format 4 the number of bytes that follow;
+- `.nv.info` has records for many symbols, `.nv.info.NAME` has the records of one kernel, whose code
+  section is its `sh_info`.  A record is a byte of format, a byte of attribute, and 16 bits: the
+  value, or with format 4 the number of bytes that follow;
 - `.nv.shared.NAME` has the size of the kernel's static shared memory.  For compute capability 9.0
   and higher the kilobyte is added that the driver reserves in each block: `ptxas -v` prints 40000
   where the section has 41024;
@@ -18,23 +18,26 @@ The layout is not specified.  It was found by inspection, and compared with `cuo
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.tools.elf_sections import Section
+from builder.tools.elf_sections import (
+    CUDA,
+    FUNCTION,
+    NOBITS,
+    SYMTAB_SHNDX,
+    XINDEX,
+    Elf,
+    MalformedElf,
+    Section,
+)
 
-_HEADER = struct.Struct("<18xH20xQ10xHHH")  # Elf64_Ehdr, System V gABI
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-_SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym
 _RECORD = struct.Struct("<BBH")
 _WORD = struct.Struct("<I")
-_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_EM_CUDA = 190
-_NOBITS, _SYMTAB, _SYMTAB_SHNDX = 8, 2, 18
-_XINDEX = 0xFFFF
-_FUNC, _ENTRY = 2, 0x10
+_SYMTAB, _ENTRY = 2, 0x10
 _INFO = 0x70000000  # SHT_CUDA_INFO
 _SIZED = 4  # the format of a record with a payload
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
@@ -49,10 +52,6 @@ _ANNOTATED_ABI = 8
 _RESERVED = 1024  # bytes of shared memory, since compute capability 9.0
 
 
-class MalformedCubinError(ValueError):
-    """A cubin is truncated or damaged; the text says where (byte offset in the cubin) and how."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel as compiled for one architecture."""
@@ -60,7 +59,7 @@ class Kernel:
     name: str
     """Mangled."""
     registers: int
-    """Of a thread."""
+    """For each thread."""
     shared: int
     """Bytes of static shared memory of a block."""
     local: int
@@ -99,52 +98,19 @@ class _Attributes:
 def kernels(data: bytes, arch: int) -> list[Kernel]:
     """The kernels of a cubin for an architecture (120: 12.0), in the order of its symbols.
 
-    Raises ``MalformedCubinError``.
+    Raises ``MalformedElf`` with the byte of the cubin where it is damaged.
     """
     return _Cubin(data, arch).kernels()
 
 
 class _Cubin:
     def __init__(self, data: bytes, arch: int) -> None:
-        self.data, self.arch = data, arch
-        (machine, table, step, count, names) = self._unpack(_HEADER, 0, "header")
-        if not data.startswith(_IDENT) or machine != _EM_CUDA:
-            raise MalformedCubinError(f"byte 0x0: no cubin: ELF machine {machine}")
-        self.abi = data[8]
-        self.sections = self._sections(table, step, count, names)
-
-    def _unpack(self, layout: struct.Struct, at: int, what: str) -> tuple[int, ...]:
-        if at + layout.size > len(self.data):
-            raise MalformedCubinError(f"byte {at:#x}: {what} runs past the end ({len(self.data)})")
-        return layout.unpack_from(self.data, at)
-
-    def _slice(self, section: Section) -> bytes:
-        end = section.offset + section.size
-        if end > len(self.data):
-            raise MalformedCubinError(
-                f"byte {section.offset:#x}: section {section.name!r} of {section.size} bytes runs "
-                f"past the end ({len(self.data)})"
-            )
-        return self.data[section.offset : end]
-
-    def _sections(self, table: int, step: int, count: int, names: int) -> list[Section]:
-        if step != _SECTION.size:
-            raise MalformedCubinError(f"byte {table:#x}: section headers of {step} bytes")
-        first = self._unpack(_SECTION, table, "section header")
-        # gABI, "ELF header": large numbers are in the first section header.
-        count = count or first[5]
-        names = first[6] if names == _XINDEX else names
-        if table + count * step > len(self.data) or names >= count:
-            raise MalformedCubinError(f"byte {table:#x}: {count} section headers, names in {names}")
-        rows = list(_SECTION.iter_unpack(self.data[table : table + count * step]))
-        text = self._slice(_section(rows[names], ""))
-        return [_section(row, self._text(text, row[0], "section name")) for row in rows]
-
-    def _text(self, text: bytes, at: int, what: str) -> str:
-        end = text.find(b"\0", at)
-        if end < 0:
-            raise MalformedCubinError(f"{what} at byte {at:#x} of its table has no end")
-        return text[at:end].decode(errors="replace")
+        self.elf, self.arch = Elf(io.BytesIO(data)), arch
+        if self.elf.machine != CUDA:
+            raise MalformedElf(f"byte 0x0: no cubin: ELF machine {self.elf.machine}")
+        self.sections = self.elf.sections
+        if not self.sections:
+            raise MalformedElf("byte 0x28: a cubin without section headers")
 
     def kernels(self) -> list[Kernel]:
         found: dict[int, tuple[str, int]] = {}
@@ -162,34 +128,31 @@ class _Cubin:
 
     def _entries(self, table: Section) -> Iterator[tuple[int, tuple[str, int]]]:
         """The number of each kernel's symbol, its name and its code section."""
-        if table.link >= len(self.sections) or table.size % _SYMBOL.size:
-            raise MalformedCubinError(f"byte {table.offset:#x}: damaged symbol table")
-        names = self._slice(self.sections[table.link])
-        extended = next((each for each in self.sections if each.type == _SYMTAB_SHNDX), None)
-        places = self._slice(extended) if extended else b""
-        for number, row in enumerate(_SYMBOL.iter_unpack(self._slice(table))):
-            name, info, other, place, _, _ = row
-            if info & 0xF != _FUNC or not other & _ENTRY or place == 0:
+        extended = next((each for each in self.sections if each.type == SYMTAB_SHNDX), None)
+        places = self.elf.content(extended) if extended else b""
+        for number, each in enumerate(self.elf.symbols(table)):
+            place = each.section
+            if each.type != FUNCTION or not each.other & _ENTRY or place == 0:
                 continue
-            if place == _XINDEX and len(places) >= 4 * (number + 1):
+            if place == XINDEX and len(places) >= 4 * (number + 1):
                 (place,) = _WORD.unpack_from(places, 4 * number)
             if place >= len(self.sections):
-                raise MalformedCubinError(f"byte {table.offset:#x}: symbol {number} in {place}")
-            yield number, (self._text(names, name, "symbol name"), place)
+                raise MalformedElf(f"byte {table.offset:#x}: symbol {number} in {place}")
+            yield number, (each.name, place)
 
     def _records(self, section: Section) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The attributes of a section with their payload as words of 32 bits."""
-        data, at = self._slice(section), 0
+        data, at = self.elf.content(section), 0
         while at < len(data):
             where = f"byte {section.offset + at:#x}: a record of {section.name!r}"
             if at + _RECORD.size > len(data):
-                raise MalformedCubinError(f"{where} is cut off")
+                raise MalformedElf(f"{where} is cut off")
             form, attribute, size = _RECORD.unpack_from(data, at)
             at += _RECORD.size
             if form != _SIZED:
                 continue
             if at + size > len(data):
-                raise MalformedCubinError(f"{where} of {size} bytes is cut off")
+                raise MalformedElf(f"{where} of {size} bytes is cut off")
             yield attribute, struct.unpack_from(f"<{size // 4}I", data, at)
             at += size
 
@@ -213,7 +176,7 @@ class _Cubin:
                 of = found.setdefault(section.info, _Attributes())
                 for attribute, words in self._records(section):
                     _note(of, attribute, words)
-            elif section.type == _NOBITS and section.name.startswith(".nv.shared."):
+            elif section.type == NOBITS and section.name.startswith(".nv.shared."):
                 reserved = _RESERVED if self.arch >= 90 else 0
                 size = max(0, section.size - reserved)
                 found.setdefault(section.info, _Attributes()).shared = size
@@ -228,10 +191,10 @@ class _Cubin:
         attributes: Mapping[int, _Attributes],
     ) -> Kernel:
         section = self.sections[place]
-        code = self._slice(section)
+        code = self.elf.content(section)
         of = attributes.get(place, _Attributes())
         known = (
-            self.abi >= _ANNOTATED_ABI
+            self.elf.abi >= _ANNOTATED_ABI
             or stack == 0
             or any(each.spills for each in attributes.values())
         )
@@ -255,18 +218,13 @@ class _Cubin:
         bytes_of = {_STORE: 0, _LOAD: 0}
         for at in offsets:
             if at + _INSTRUCTION > len(code):
-                raise MalformedCubinError(
+                raise MalformedElf(
                     f"byte {section.offset + at:#x}: a spill outside of {section.name!r}"
                 )
             word = int.from_bytes(code[at : at + _INSTRUCTION], "little")
             if word & 0xFFF in bytes_of:
                 bytes_of[word & 0xFFF] += _WIDTHS[min(word >> 73 & 7, 6)]
         return bytes_of[_STORE], bytes_of[_LOAD]
-
-
-def _section(row: tuple[int, ...], name: str) -> Section:
-    _, kind, _, _, offset, size, link, info, _, _ = row
-    return Section(name, kind, offset, size, link, info)
 
 
 def _note(of: _Attributes, attribute: int, words: tuple[int, ...]) -> None:

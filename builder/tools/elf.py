@@ -1,56 +1,56 @@
-"""ELF files: how they link, and which device code their CUDA fat binaries hold.
+"""How ELF files link: what they need, the symbols and versions that they define, device code.
 
-Only headers and strings are read, by seeking: memory does not grow with the file, and a library of
-540 MB with 5,700 images takes 0.2 s.  ELF is specified in the System V gABI.
+Formats: System V gABI, chapter "Dynamic Section"; Linux Standard Base Core, "Symbol Versioning".
 """
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, Literal, NamedTuple
-
-from elftools.common.exceptions import ELFError
-from elftools.common.utils import struct_parse
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
+from functools import cached_property
+from typing import BinaryIO, Literal, NamedTuple
 
 from builder.tools import fatbin
+from builder.tools.elf_sections import (
+    CUDA,
+    FUNCTION,
+    UNDEFINED,
+    WEAK,
+    Elf,
+    MalformedElf,
+    Section,
+    is_elf,
+)
 from builder.tools.fatbin import Code, MalformedFatbinError
 
-_MACHINES = {"EM_X86_64": "x86-64", "EM_386": "x86", "EM_AARCH64": "aarch64"}
-_TYPES: dict[object, Literal["rel", "exec", "dyn", "core"]] = {
-    "ET_REL": "rel",
-    "ET_EXEC": "exec",
-    "ET_DYN": "dyn",
-    "ET_CORE": "core",
-}
+MACHINES = {62: "x86-64", 3: "x86", 183: "aarch64", 40: "arm", 243: "riscv", CUDA: "cuda"}
+Type = Literal["rel", "exec", "dyn", "core", "other"]
+TYPES: Mapping[int, Type] = {1: "rel", 2: "exec", 3: "dyn", 4: "core"}
 
-# Far above any run path met; it keeps a string table without NULs from being read as one string.
-_LONGEST_STRING = 1 << 16
+_LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3  # types of segments
+_NULL, _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 10, 14, 15, 29
+_VERDEF, _VERNEED = 0x6FFFFFFC, 0x6FFFFFFE  # the number after each is the tag of its length
+_HIDDEN = 0x8000  # the flag of a version that is not the default
+_MOST_VERSIONS = 1 << 16
 # PATH_MAX: the kernel, too, refuses an interpreter path longer than this.
 _LONGEST_INTERPRETER = 4096
-
-
-class MalformedElf(ValueError):  # noqa: N818 (what it is, not what went wrong)
-    """An ELF file is truncated or damaged; the text says where (byte offset) and how."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElfFile:
     """How one ELF file links, and its device code.
 
-    `machine` is "x86-64", "aarch64", "x86", or the ELF constant in lower case without `EM_`
-    ("riscv"; a number when it has no name). `type` is "other" outside of the four of the gABI.
+    `machine` is a name of `MACHINES`, or the number of e_machine. `type` is "other" outside of the
+    four of the gABI.
     `runpath` (DT_RUNPATH) and `rpath` (DT_RPATH) are split at the colons and otherwise as
     stored: `$ORIGIN` is not expanded. `code` has every image in file order, with duplicates;
     it is empty for a file without section headers, where fat binaries cannot be found.
     """
 
     machine: str
-    type: Literal["rel", "exec", "dyn", "core", "other"]
+    type: Type
     soname: str | None
     needed: tuple[str, ...]
     runpath: tuple[str, ...]
@@ -79,64 +79,22 @@ class Function(NamedTuple):
     name: str
 
 
-class FatbinSection(NamedTuple):
-    """A section with fat binaries that is loaded with the file."""
+class _Version(NamedTuple):
+    """A symbol version: its number in the file, and the library that must define it."""
 
-    offset: int
-    size: int
-    address: int
-    """Virtual address of its first byte."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Dynamic:
-    """The dynamic section: values by tag, and its string table."""
-
-    values: Mapping[str, tuple[int, ...]]
-    strings_at: int = 0
-    strings_size: int = 0
-
-    def string(self, elf: ELFFile, what: str, offset: int) -> str:
-        if offset >= self.strings_size:
-            raise MalformedElf(
-                f"{what}: string {offset:#x} of a table of {self.strings_size} bytes"
-            )
-        return _string(elf, what, self.strings_at + offset, self.strings_at + self.strings_size)
-
-    def strings(self, elf: ELFFile, tag: str) -> list[str]:
-        return [self.string(elf, tag, offset) for offset in self.values.get(tag, ())]
-
-    def number(self, tag: str) -> int:
-        return next(iter(self.values.get(tag, ())), 0)
-
-
-def is_elf(head: bytes) -> bool:
-    """Say whether a file that begins with `head` (4 bytes are enough) claims to be ELF."""
-    return head.startswith(b"\x7fELF")
+    number: int
+    name: str
+    library: str
 
 
 def read(stream: BinaryIO) -> ElfFile | None:
-    """Read the file open in `stream`, which must be seekable; its position is not kept.
+    """How the file open in `stream` links, which must be seekable; its position is not kept.
 
     None when it is not an ELF file. Raises MalformedElf when it is a truncated or damaged one,
     and OSError when the stream itself fails.
     """
-    with _opened(stream) as elf:
-        if elf is None:
-            return None
-        interpreter, dynamic, loaded = _segments(elf)
-        return ElfFile(
-            machine=_machine(elf["e_machine"]),
-            type=_TYPES.get(elf["e_type"], "other"),
-            soname=next(iter(dynamic.strings(elf, "DT_SONAME")), None),
-            needed=tuple(dynamic.strings(elf, "DT_NEEDED")),
-            runpath=_search_path(dynamic.strings(elf, "DT_RUNPATH")),
-            rpath=_search_path(dynamic.strings(elf, "DT_RPATH")),
-            interpreter=interpreter,
-            code=_code(elf),
-            versions_needed=_versions_needed(elf, dynamic, loaded),
-            versions_defined=_versions_defined(elf, dynamic, loaded),
-        )
+    elf = _opened(stream)
+    return linking(elf) if elf else None
 
 
 def read_symbols(stream: BinaryIO) -> Symbols:
@@ -144,256 +102,191 @@ def read_symbols(stream: BinaryIO) -> Symbols:
 
     Both sets are empty when the file is not ELF or has no section headers. Raises as `read` does.
     """
-    with _opened(stream) as elf:
-        table = elf.get_section_by_name(".dynsym") if elf else None
-        if elf is None or not isinstance(table, SymbolTableSection):
-            return Symbols()
-        _check_extent(elf, "dynamic symbols", table["sh_offset"], table["sh_size"])
-        named = [symbol for symbol in table.iter_symbols() if symbol.name]
-        return Symbols(
-            frozenset(each.name for each in named if each["st_shndx"] != "SHN_UNDEF"),
-            frozenset(
-                each.name
-                for each in named
-                if each["st_shndx"] == "SHN_UNDEF" and each["st_info"]["bind"] != "STB_WEAK"
-            ),
-        )
+    elf = _opened(stream)
+    named = [each for each in elf.symbols(elf.named(".dynsym")) if each.name] if elf else []
+    return Symbols(
+        frozenset(each.name for each in named if each.section != UNDEFINED),
+        frozenset(
+            each.name for each in named if each.section == UNDEFINED and each.binding != WEAK
+        ),
+    )
 
 
 def read_functions(stream: BinaryIO) -> list[Function]:
     """The functions of both symbol tables of the file open in `stream`, by their addresses.
 
-    Those of a size only; empty as with `read_symbols`. Raises as `read` does.
+    Only symbols with a size; empty as with `read_symbols`. Raises as `read` does.
     """
-    found: set[Function] = set()
-    with _opened(stream) as elf:
-        tables = [elf.get_section_by_name(name) for name in (".symtab", ".dynsym")] if elf else []
-        for table in tables:
-            if elf is not None and isinstance(table, SymbolTableSection):
-                _check_extent(elf, "symbols", table["sh_offset"], table["sh_size"])
-                found |= {
-                    Function(each["st_value"], each["st_value"] + each["st_size"], each.name)
-                    for each in table.iter_symbols()
-                    if each["st_info"]["type"] == "STT_FUNC" and each["st_size"]
-                }
-    return sorted(found)
+    elf = _opened(stream)
+    tables = [elf.named(name) for name in (".symtab", ".dynsym")] if elf else []
+    return sorted(
+        {
+            Function(each.value, each.value + each.size, each.name)
+            for table in tables
+            for each in (elf.symbols(table) if elf else ())
+            if each.type == FUNCTION and each.size
+        }
+    )
 
 
-def loaded_fatbins(stream: BinaryIO) -> list[FatbinSection]:
+def loaded_fatbins(stream: BinaryIO) -> list[Section]:
     """The sections whose fat binaries the program registers when it is loaded.
 
     Empty when the file is not ELF, or is an object file.  Raises as `read` does.
     """
-    with _opened(stream) as elf:
-        if elf is None or elf["e_type"] == "ET_REL":
-            return []
-        return [
-            FatbinSection(section["sh_offset"], section["sh_size"], section["sh_addr"])
-            for name, section in _fatbin_sections(elf)
-            if name == fatbin.LOADED
-        ]
+    elf = _opened(stream)
+    if elf is None or TYPES.get(elf.type) == "rel":
+        return []
+    return [each for each in elf.fatbins() if each.name == fatbin.LOADED]
 
 
-@contextmanager
-def _opened(stream: IO[bytes]) -> Iterator[ELFFile | None]:
-    stream.seek(0)
+def linking(elf: Elf) -> ElfFile:
+    """How the file links, and its device code."""
+    dynamic = _Dynamic(elf)
+    libraries: dict[str, tuple[str, ...]] = {}
+    for each in dynamic.needed_versions:
+        libraries[each.library] = (*libraries.get(each.library, ()), each.name)
     try:
-        yield ELFFile(stream) if is_elf(stream.read(4)) else None
-    except ELFError as error:
-        raise MalformedElf(f"damaged ELF header: {error}") from error
+        code = tuple(
+            code
+            for each in elf.fatbins()
+            for code in fatbin.read(elf.stream, each.offset, each.offset + each.size)
+        )
+    except MalformedFatbinError as error:
+        raise MalformedElf(str(error)) from error
+    return ElfFile(
+        machine=MACHINES.get(elf.machine, str(elf.machine)),
+        type=TYPES.get(elf.type, "other"),
+        soname=next(dynamic.strings(_SONAME), None),
+        needed=tuple(dynamic.strings(_NEEDED)),
+        runpath=_search_path(dynamic.strings(_RUNPATH)),
+        rpath=_search_path(dynamic.strings(_RPATH)),
+        interpreter=_interpreter(elf),
+        code=code,
+        versions_needed=tuple(libraries.items()),
+        versions_defined=tuple(each.name for each in dynamic.defined_versions),
+    )
 
 
-def _machine(value: object) -> str:
-    # pyelftools gives the constant's name, or the bare number when it knows none.
-    name = str(value)
-    return _MACHINES.get(name, name.removeprefix("EM_").lower())
+def versioned_symbols(elf: Elf) -> frozenset[str]:
+    """The dynamic symbols with their versions: ``free@GLIBC_2.2.5``.
+
+    ``U `` is before undefined ones, ``w `` before undefined ones that may be missing.
+    """
+    dynamic = _Dynamic(elf)
+    section = elf.named(".gnu.version")
+    data = elf.table(section) if section else b""
+    numbers = [at for (at,) in struct.iter_unpack(f"{elf.order}H", data[: len(data) // 2 * 2])]
+    # Number 1 is the version of the file itself.
+    defined = {each.number: each.name for each in dynamic.defined_versions if each.number != 1}
+    names = {each.number: each.name for each in dynamic.needed_versions} | defined
+    found = set()
+    for number, each in enumerate(elf.symbols(elf.named(".dynsym"))):
+        if each.name:
+            version = names.get(numbers[number] & ~_HIDDEN, "") if number < len(numbers) else ""
+            mark = "w " if each.binding == WEAK else "U "
+            mark = mark if each.section == UNDEFINED else ""
+            # A version that the file defines is a symbol, too.
+            suffix = f"@{version}" if version not in ("", each.name) else ""
+            found.add(f"{mark}{each.name}{suffix}")
+    return frozenset(found)
 
 
-def _search_path(values: list[str]) -> tuple[str, ...]:
+def _opened(stream: BinaryIO) -> Elf | None:
+    stream.seek(0)
+    return Elf(stream) if is_elf(stream.read(4)) else None
+
+
+def _search_path(values: Iterable[str]) -> tuple[str, ...]:
     # An empty string, left behind by tools that edit files in place, is no path to the loader;
     # an empty element of a longer one means the working directory and must stay visible.
     return tuple(part for value in values if value for part in value.split(":"))
 
 
-# pyelftools' own section and segment objects follow links through the whole file as they are
-# made, and trust them. Its declarations of the structures are used instead, on tables that are
-# first checked to lie within the file.
+def _interpreter(elf: Elf) -> str | None:
+    found = None
+    for each in elf.segments:
+        if each.type == _INTERPRETER:
+            if each.size > _LONGEST_INTERPRETER:
+                where = f"interpreter at byte {each.offset:#x}"
+                raise MalformedElf(f"{where}: {each.size} bytes are too many")
+            found = elf.string_at("interpreter", each.offset, each.offset + each.size)
+    return found
 
 
-def _table(elf: ELFFile, what: str, offset: int, count: int, step: int, kind: Any) -> Iterator[Any]:
-    if count and step < kind.sizeof():
-        raise MalformedElf(f"{what} at byte {offset:#x}: {step} bytes each are too few")
-    _check_extent(elf, what, offset, count * step)
-    for index in range(count):
-        yield struct_parse(kind, elf.stream, stream_pos=offset + index * step)
+class _Dynamic:
+    """The dynamic section, and what it points to."""
 
+    def __init__(self, elf: Elf) -> None:
+        self.elf = elf
+        self._links = 0
 
-def _check_extent(elf: ELFFile, what: str, offset: int, size: int) -> None:
-    if offset + size > elf.stream_len:
-        raise MalformedElf(
-            f"{what} at byte {offset:#x}: {size} bytes run past the end of the file"
-            f" ({elf.stream_len} bytes)"
-        )
+    @cached_property
+    def _values(self) -> Mapping[int, Sequence[int]]:
+        """The values of the dynamic section by their tags."""
+        found: dict[int, list[int]] = defaultdict(list)
+        layout = self.elf.layout("QQ", "II")
+        for each in [each for each in self.elf.segments if each.type == _DYNAMIC][-1:]:
+            size = each.size - each.size % layout.size
+            data = self.elf.bytes_at(each.offset, size, "dynamic section")
+            for tag, value in layout.iter_unpack(data):
+                if tag == _NULL:
+                    break
+                found[tag].append(value)
+        return found
 
+    def strings(self, tag: int) -> Iterator[str]:
+        for offset in self._values.get(tag, ()):
+            yield self._string(offset)
 
-def _string(elf: ELFFile, what: str, offset: int, end: int) -> str:
-    elf.stream.seek(offset)
-    text, terminator, _ = elf.stream.read(min(end - offset, _LONGEST_STRING)).partition(b"\0")
-    if not terminator:
-        raise MalformedElf(f"{what} at byte {offset:#x}: string without end")
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedElf(f"{what} at byte {offset:#x}: not UTF-8: {text[:80]!r}") from error
+    def _string(self, offset: int) -> str:
+        size = next(iter(self._values.get(_STRSZ, ())), 0)
+        if offset >= size:
+            raise MalformedElf(f"dynamic strings: string {offset:#x} of a table of {size} bytes")
+        start = self._file_offset(next(iter(self._values.get(_STRTAB, ())), 0))
+        return self.elf.string_at("dynamic strings", start + offset, start + size)
 
+    @cached_property
+    def needed_versions(self) -> list[_Version]:
+        """Verneed: version, count, file, aux, next; Vernaux: hash, flags, number, name, next."""
+        return [
+            _Version(number, self._string(name), self._string(need[2]))
+            for at, need in self._versions(_VERNEED, "HHIII")
+            for _, (_, _, number, name, _) in self._linked(at + need[3], need[1], "IHHII")
+        ]
 
-def _segments(elf: ELFFile) -> tuple[str | None, _Dynamic, list[Any]]:
-    """Read the interpreter, the dynamic section, and what is loaded from where."""
-    interpreter: str | None = None
-    dynamic: Any = None
-    loaded: list[Any] = []
-    # The loader's view is read, not the section headers': they may be stripped.
-    for segment in _table(
-        elf,
-        "program headers",
-        elf["e_phoff"],
-        elf["e_phnum"],
-        elf["e_phentsize"],
-        elf.structs.Elf_Phdr,
-    ):
-        # Files of separate debug information keep the headers but have no contents.
-        if segment["p_filesz"] == 0:
-            continue
-        if segment["p_type"] == "PT_LOAD":
-            loaded.append(segment)
-        elif segment["p_type"] == "PT_DYNAMIC":
-            dynamic = segment
-        elif segment["p_type"] == "PT_INTERP":
-            interpreter = _interpreter(elf, segment["p_offset"], segment["p_filesz"])
-    return interpreter, _dynamic(elf, dynamic, loaded), loaded
+    @cached_property
+    def defined_versions(self) -> list[_Version]:
+        """Verdef: version, flags, number, count, hash, aux, next; Verdaux: name, next.
 
+        Only the first name is the version's own; those after it are of its predecessors.
+        """
+        return [
+            _Version(definition[2], self._string(name), "")
+            for at, definition in self._versions(_VERDEF, "HHHHIII")
+            for _, (name, _) in self._linked(at + definition[5], 1, "II")
+        ]
 
-def _interpreter(elf: ELFFile, offset: int, size: int) -> str:
-    if size > _LONGEST_INTERPRETER:
-        raise MalformedElf(f"interpreter at byte {offset:#x}: {size} bytes are too many")
-    _check_extent(elf, "interpreter", offset, size)
-    return _string(elf, "interpreter", offset, offset + size)
+    def _versions(self, tag: int, form: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+        for address in self._values.get(tag, ())[:1]:
+            count = next(iter(self._values.get(tag + 1, ())), 0)
+            yield from self._linked(self._file_offset(address), count, form)
 
+    def _linked(self, at: int, count: int, form: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The structures of a list with their offsets; the last field is the way to the next."""
+        layout = struct.Struct(self.elf.order + form)
+        for _ in range(count):
+            self._links += 1
+            if self._links > _MOST_VERSIONS:
+                raise MalformedElf(f"symbol versions at byte {at:#x}: more than {_MOST_VERSIONS}")
+            row = layout.unpack(self.elf.bytes_at(at, layout.size, "symbol versions"))
+            yield at, row
+            if row[-1] == 0:
+                return
+            at += row[-1]
 
-_WITH_STRINGS = ("DT_SONAME", "DT_NEEDED", "DT_RUNPATH", "DT_RPATH", "DT_VERNEED", "DT_VERDEF")
-
-
-def _dynamic(elf: ELFFile, segment: Any, loaded: list[Any]) -> _Dynamic:
-    values: dict[str, list[int]] = defaultdict(list)
-    if segment is None:
-        return _Dynamic({})
-    kind = elf.structs.Elf_Dyn
-    step = kind.sizeof()
-    for entry in _table(
-        elf, "dynamic section", segment["p_offset"], segment["p_filesz"] // step, step, kind
-    ):
-        if entry["d_tag"] == "DT_NULL":
-            break
-        values[str(entry["d_tag"])].append(entry["d_val"])
-    kept = {tag: tuple(found) for tag, found in values.items()}
-    if not any(tag in kept for tag in _WITH_STRINGS):
-        return _Dynamic(kept)
-    start = _file_offset(values["DT_STRTAB"][0] if values["DT_STRTAB"] else 0, loaded)
-    size = values["DT_STRSZ"][0] if values["DT_STRSZ"] else 0
-    _check_extent(elf, "dynamic strings", start, size)
-    return _Dynamic(kept, start, size)
-
-
-def _versions_needed(
-    elf: ELFFile, dynamic: _Dynamic, loaded: list[Any]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    kinds = elf.structs
-    found = []
-    for at, need in _chain(elf, dynamic, loaded, "DT_VERNEED", kinds.Elf_Verneed, "vn_next"):
-        names = _links(elf, at + need["vn_aux"], need["vn_cnt"], kinds.Elf_Vernaux, "vna_next")
-        library = dynamic.string(elf, "version need", need["vn_file"])
-        versions = tuple(dynamic.string(elf, "version name", aux["vna_name"]) for _, aux in names)
-        found.append((library, versions))
-    return tuple(found)
-
-
-def _versions_defined(elf: ELFFile, dynamic: _Dynamic, loaded: list[Any]) -> tuple[str, ...]:
-    kinds = elf.structs
-    found = []
-    for at, definition in _chain(elf, dynamic, loaded, "DT_VERDEF", kinds.Elf_Verdef, "vd_next"):
-        # Only the first name is the version's own; those after it are of its predecessors.
-        for _, aux in _links(elf, at + definition["vd_aux"], 1, kinds.Elf_Verdaux, "vda_next"):
-            found.append(dynamic.string(elf, "version definition", aux["vda_name"]))
-    return tuple(found)
-
-
-def _chain(
-    elf: ELFFile, dynamic: _Dynamic, loaded: list[Any], tag: str, kind: Any, onwards: str
-) -> Iterator[tuple[int, Any]]:
-    """The structures of a list of the dynamic section, each with its offset in the file."""
-    if dynamic.values.get(tag):
-        start = _file_offset(dynamic.number(tag), loaded)
-        yield from _links(elf, start, dynamic.number(f"{tag}NUM"), kind, onwards)
-
-
-def _links(elf: ELFFile, at: int, count: int, kind: Any, onwards: str) -> Iterator[tuple[int, Any]]:
-    for _ in range(count):
-        [item] = _table(elf, "symbol versions", at, 1, kind.sizeof(), kind)
-        yield at, item
-        if item[onwards] == 0:
-            return
-        at += item[onwards]
-
-
-def _file_offset(address: int, loaded: list[Any]) -> int:
-    for segment in loaded:
-        distance = address - segment["p_vaddr"]
-        if 0 <= distance < segment["p_filesz"]:
-            return int(segment["p_offset"] + distance)
-    raise MalformedElf(f"dynamic strings: address {address:#x} is not loaded from the file")
-
-
-def _code(elf: ELFFile) -> tuple[Code, ...]:
-    sections = [(each["sh_offset"], each["sh_size"]) for _, each in _fatbin_sections(elf)]
-    try:
-        return tuple(
-            code for at, size in sections for code in fatbin.read(elf.stream, at, at + size)
-        )
-    except MalformedFatbinError as error:
-        raise MalformedElf(str(error)) from error
-
-
-def _fatbin_sections(elf: ELFFile) -> Iterator[tuple[bytes, Any]]:
-    start = elf["e_shoff"]
-    kind = elf.structs.Elf_Shdr
-    if start == 0:
-        return
-    # Before the counts are read: large ones are stored in the first header.
-    _check_extent(elf, "section headers", start, kind.sizeof())
-    names_index = elf.get_shstrndx()
-    count, step = elf.num_sections(), elf["e_shentsize"]
-    if names_index == 0 or count == 0:
-        return
-    if names_index >= count:
-        raise MalformedElf(f"section names: section {names_index} of {count}")
-    [names] = _table(elf, "section names", start + names_index * step, 1, step, kind)
-    if step < kind.sizeof():
-        raise MalformedElf(f"section headers: {step} bytes each are too few")
-    _check_extent(elf, "section headers", start, count * step)
-    order: Literal["little", "big"] = "little" if elf.little_endian else "big"
-    longest = max(map(len, fatbin.SECTIONS))
-    for at in range(start, start + count * step, step):
-        # Most sections are no code: only sh_name, the first word, is read of those (gABI).
-        elf.stream.seek(at)
-        name_at = names["sh_offset"] + int.from_bytes(elf.stream.read(4), order)
-        _check_extent(elf, "section name", name_at, 0)
-        elf.stream.seek(name_at)
-        name = elf.stream.read(longest)
-        if not name.startswith(fatbin.SECTIONS):
-            continue
-        [section] = _table(elf, "section header", at, 1, step, kind)
-        # NOBITS: a file of separate debug information, which keeps the size, not the contents.
-        if section["sh_type"] != "SHT_NOBITS":
-            what = name.partition(b"\0")[0].decode()
-            _check_extent(elf, what, section["sh_offset"], section["sh_size"])
-            yield name[: len(what) + 1], section
+    def _file_offset(self, address: int) -> int:
+        for segment in self.elf.segments:
+            if segment.type == _LOAD and 0 <= address - segment.address < segment.size:
+                return segment.offset + address - segment.address
+        raise MalformedElf(f"dynamic section: address {address:#x} is not loaded from the file")

@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Literal
 
-LOADED = b".nv_fatbin\0"
+LOADED = ".nv_fatbin"
 """The section that a program registers with the driver; the other is input of the device linker."""
-SECTIONS = (LOADED, b"__nv_relfatbin\0")
+SECTIONS = (LOADED, "__nv_relfatbin")
 _REGION = struct.Struct("<IHHQ")
 _REGION_MAGIC = 0xBA55ED50
 MAGIC = struct.pack("<I", _REGION_MAGIC)
@@ -91,7 +91,7 @@ class Region:
     """What one module registers with the driver: the same code for several architectures."""
 
     offset: int
-    """Of its header in the file."""
+    """Where its header is in the file."""
     entries: tuple[Entry, ...]
 
 

@@ -33,13 +33,14 @@ ACTIVITIES = {
     "nightly": "builds the nightly images",
     "reproduce": "reproduces an image",
 }
-"""What a run does while it holds a lock that is not that of a recipe or a base."""
+"""What a run does while it holds a lock that belongs to no recipe or base."""
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
 @contextmanager
 def workspace(cache: Path) -> Iterator[Path]:
-    """An empty directory for this run, removed afterwards; those of dead runs are removed first.
+    """An empty directory for this run, removed afterwards; directories of dead runs are removed
+    first.
 
     A run holds a lock beside its directory while it lives, so a directory whose lock is free has no
     owner.  The lock of all directories protects the moment between a directory and its lock.

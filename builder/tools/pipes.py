@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
+from collections.abc import Iterable
 from typing import IO, AnyStr
 
 
@@ -11,6 +13,11 @@ def output_of(process: subprocess.Popen[AnyStr]) -> IO[AnyStr]:
     if process.stdout is None:
         raise ValueError("the process was started without stdout=PIPE")
     return process.stdout
+
+
+def lines_of(process: subprocess.Popen[bytes]) -> Iterable[str]:
+    """The lines of the standard output of a process, with their ends."""
+    return io.TextIOWrapper(output_of(process), "utf-8", "replace")
 
 
 def input_of(process: subprocess.Popen[AnyStr]) -> IO[AnyStr]:

@@ -12,7 +12,7 @@ from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
 from builder.patches.series import pieces
 from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import ScriptPatch, Track
 from builder.sources import checkout
@@ -21,10 +21,9 @@ from builder.tools.git.repository import GITLINK
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
 from builder.upstream.patch_state import Finding, PatchCheck
-from builder.upstream.track import version_order
 
 PIN = "pin"
-PYTHON = "3.12"  # that of vLLM's images; wheels of vLLM fit several
+PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
 
 
 @dataclass
@@ -46,7 +45,7 @@ class PatchSet:
         """The mirrors."""
         return self.context.repositories
 
-    def targets(self, against: Iterable[str]) -> Iterator[Target]:
+    def targets(self, against: Iterable[str]) -> Iterator[NamedCommit]:
         """The pin, upstream's newest state, and the refs ``against``.
 
         Raises ``FetchError`` for a ref that does not exist.
@@ -55,17 +54,17 @@ class PatchSet:
             yield from self._releases(self.source, against)
             return
         if not isinstance(self.source, GitCommit):
-            yield Target(PIN, "", "commit")
+            yield NamedCommit(PIN, "", "commit")
             return
-        yield Target(PIN, self.source.commit, "commit")
+        yield NamedCommit(PIN, self.source.commit, "commit")
         url = self.source.url
         yield tracking.upstream_target(url, self.track, self.repositories)
         for ref in against:
             yield tracking.resolve(url, ref, self.repositories)
 
-    def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[Target]:
+    def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[NamedCommit]:
         """The pin, the newest release on PyPI, and the releases ``against``."""
-        yield Target(PIN, source.file.version, "release")
+        yield NamedCommit(PIN, source.file.version, "release")
         if self.repositories.offline:
             self.notes.append("other releases are not tried: nothing is fetched (--offline)")
             return
@@ -78,9 +77,9 @@ class PatchSet:
                 self.notes.append(f"the newest release is not tried: {error.what}")
                 continue
             file = PinnedFile(found.name, found.version, found.sha256)
-            yield Target(found.version, found.version, "release", file)
+            yield NamedCommit(found.version, found.version, "release", file)
 
-    def tree(self, target: Target) -> str:
+    def tree(self, target: NamedCommit) -> str:
         """The tree of a target: complete for a script, else with the files of the patches."""
         if isinstance(self.source, PypiFile):
             release = replace(self.source, file=target.file or self.source.file)
@@ -98,7 +97,7 @@ class PatchSet:
         return self.repositories.repairing(lambda: self._partial(url, target.commit))
 
     def _paths(self) -> list[str]:
-        """The paths that the patches change; those of a script are not known before it runs."""
+        """The paths that the patches change; a script's are not known before it runs."""
         found: set[str] = set()
         for planned in self.patches:
             if isinstance(planned.patch, ScriptPatch):
@@ -118,7 +117,7 @@ class PatchSet:
         self.repositories.contents(url, blobs)
         return tree
 
-    def _changes_a_submodule(self, source: GitCommit, target: Target) -> bool:
+    def _changes_a_submodule(self, source: GitCommit, target: NamedCommit) -> bool:
         if not source.submodules:
             return False
         self.repositories.walk(source.url, target.commit)
@@ -145,7 +144,9 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Findi
             continue
         shown.add(target.name)
         if target.commit not in known:
-            tried = patch_set.repositories.repairing(partial(_on, patch_set, target, fitted))
+            tried = patch_set.repositories.repairing(
+                partial(findings_on, patch_set, target, fitted)
+            )
             known[target.commit], trees = tried
             fitted = fitted or trees
         yield from (replace(found, target=target.name) for found in known[target.commit])
@@ -157,20 +158,18 @@ def on_pin(patch_set: PatchSet) -> list[Finding]:
     Raises ``FetchError`` when the source cannot be fetched.
     """
     pin = next(patch_set.targets(()))
-    return patch_set.repositories.repairing(partial(_on, patch_set, pin, []))[0]
+    return patch_set.repositories.repairing(partial(findings_on, patch_set, pin, []))[0]
 
 
-def _on(patch_set: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Finding], list[str]]:
+def findings_on(
+    patch_set: PatchSet, target: NamedCommit, fitted: list[str]
+) -> tuple[list[Finding], list[str]]:
     """A finding for each patch on one target, and the tree that each was tried on.
 
     ``fitted`` are the trees that they were tried on for the pin.
     """
     trees = [patch_set.tree(target)]
     history = _history(patch_set, target)
-    source = patch_set.source
-    older = isinstance(source, PypiFile) and version_order(source.file.version) < version_order(
-        target.name
-    )
     findings = []
     for planned, like in zip(
         patch_set.patches, fitted or [""] * len(patch_set.patches), strict=True
@@ -183,7 +182,6 @@ def _on(patch_set: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Fi
             patch_set.notes,
             history,
             like,
-            older,
         )
         tree, finding = check.run(trees[-1])
         trees.append(tree)
@@ -191,7 +189,7 @@ def _on(patch_set: PatchSet, target: Target, fitted: list[str]) -> tuple[list[Fi
     return findings, trees[:-1]
 
 
-def _history(patch_set: PatchSet, target: Target) -> History | None:
+def _history(patch_set: PatchSet, target: NamedCommit) -> History | None:
     """The history of a target; None where it has none, or it cannot be fetched."""
     if not isinstance(patch_set.source, GitCommit) or not patch_set.patches:
         return None

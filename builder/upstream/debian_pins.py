@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from threading import Lock
 
-from builder.families import bases_of
 from builder.plan.debian import lock_file
 from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes import debian_lock
-from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import DebianFile, DebianLock
 from builder.settings import Settings
 from builder.tools.apt import archive
 from builder.tools.apt.archive import Servers
 from builder.tools.log import Log
+from builder.tools.web.client import Client
 from builder.upstream.lock_debian import AnyEntry, wanted_on
 
 
@@ -23,16 +21,6 @@ def lock_of(entry: AnyEntry) -> DebianLock | None:
     """The Debian lock of an entry, or None.  Raises ``RecipeError`` where it is invalid."""
     file = lock_file(entry)
     return debian_lock.read(file, entry.name) if file is not None else None
-
-
-def locked(catalog: Catalog, entries: Sequence[AnyEntry]) -> Iterator[tuple[AnyEntry, datetime]]:
-    """The bases of ``entries`` and the entries themselves that have a lock, with its date."""
-    names = dict.fromkeys(base for entry in entries for base in bases_of(catalog, entry.recipe))
-    bases = sorted(names, key=lambda name: len(catalog.chain(name)))
-    for entry in [*(catalog.base(name) for name in bases), *entries]:
-        lock = lock_of(entry)
-        if lock is not None:
-            yield entry, lock.as_of
 
 
 def files_of(lock: DebianLock) -> list[DebianFile]:
@@ -51,13 +39,12 @@ class Verifier:
 
     def check(self, lock: DebianLock) -> None:
         """Raise ``GoneError`` where no server has a file, ``FetchError`` where none answers."""
-        import requests
-
         place = archive.archive_of(lock.suite, self._servers)
-        with self._turn, requests.Session() as session:
+        with self._turn:
+            client = Client()
             for file in files_of(lock):
                 if file.sha256 not in self._known:
-                    archive.check(file, lock.as_of, place, self._silent, session)
+                    archive.require_offered(file, lock.as_of, place, self._silent, client)
                     self._known.add(file.sha256)
 
 

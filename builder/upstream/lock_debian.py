@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import get_args
-
-from debian.debian_support import Version
+from typing import Any, get_args
 
 from builder import families
 from builder.errors import RecipeError
-from builder.families.debian import Wanted
+from builder.families.debian import StagePackages
 from builder.plan.debian import lock_file, locked_files, suite_of
 from builder.platforms import Architecture, Platforms
 from builder.recipes import debian_lock, edit
@@ -46,6 +44,10 @@ class NewDebianLock:
         """Bytes to download."""
         return sum(file.size for file in self.files)
 
+    def described(self) -> list[dict[str, Any]]:
+        """The files as JSON data."""
+        return [{"name": each.name, **each.model_dump()} for each in self.files]
+
     def write(self) -> None:
         """Write the lock, and the recipe if it did not name it.  Raises ``WorldError``."""
         self.file.parent.mkdir(exist_ok=True)
@@ -64,7 +66,7 @@ class DebianSession:
     log: Log
     servers: Servers = field(default_factory=Servers)
     sources: Sequence[Source] | None = None
-    """The archives; None: those of ``servers``."""
+    """The archives; None: the archives of ``servers``."""
     sources_text: str | None = None
     """The archives as sources.list(5) has them; None: signed by Debian."""
     _solvers: dict[tuple[str, ...], Solver] = field(default_factory=dict)
@@ -105,25 +107,8 @@ class DebianSession:
         base = entry.name if isinstance(entry.recipe, BaseRecipe) else entry.recipe.base
         return suite_of(self.catalog, base)
 
-    def newer(self, entry: AnyEntry) -> list[str]:
-        """The locked packages of an entry that Debian has newer: "NAME OLD -> NEW".
-
-        Raises like ``make``.  A lock that would get other packages, and no newer one, is not named.
-        """
-        lock = self._lock(entry)
-        if lock is None:
-            return []
-        files = {(each.name, each.architecture): each for i in lock.install for each in i.files}
-        newest = self._lists(lock.suite, get_args(Architecture)).newest(files)
-        lines = (
-            f"{key[0]} {files[key].version} -> {version}"
-            for key, version in sorted(newest.items())
-            if Version(version) > Version(files[key].version)
-        )
-        return list(dict.fromkeys(lines))
-
     def _install(
-        self, entry: AnyEntry, suite: str, wanted: Wanted, platforms: Platforms
+        self, entry: AnyEntry, suite: str, wanted: StagePackages, platforms: Platforms
     ) -> Install:
         held = self._held(entry, wanted, platforms)
         root = [] if wanted.below else solver.smallest_root(wanted.architecture)
@@ -143,7 +128,7 @@ class DebianSession:
         )
 
     def _held(
-        self, entry: AnyEntry, wanted: Wanted, platforms: Platforms
+        self, entry: AnyEntry, wanted: StagePackages, platforms: Platforms
     ) -> dict[tuple[str, str], tuple[datetime, DebianFile]]:
         """The packages of the stage that ``wanted`` begins with, with the dates of their locks."""
         if not wanted.below:
@@ -178,12 +163,9 @@ class DebianSession:
         found = archive.archive_of(suite, self.servers)
         return found if self.sources is None else replace(found, sources=tuple(self.sources))
 
-    def _solver(self, suite: str, wanted: Wanted) -> Solver:
+    def _solver(self, suite: str, wanted: StagePackages) -> Solver:
         """The package lists for a stage's architectures, fetched once."""
-        foreign = [wanted.foreign] if wanted.foreign else []
-        return self._lists(suite, [wanted.architecture, *foreign])
-
-    def _lists(self, suite: str, architectures: Sequence[str]) -> Solver:
+        architectures = [wanted.architecture, *([wanted.foreign] if wanted.foreign else [])]
         key = (suite, *architectures)
         if key not in self._solvers:
             self.log(f"fetching the package lists of {suite}, {' and '.join(architectures)}")
@@ -194,7 +176,7 @@ class DebianSession:
         return self._solvers[key]
 
     def _lock(self, entry: AnyEntry) -> DebianLock | None:
-        """The lock of an entry: the one that this session made, else that of its file."""
+        """The lock of an entry: the one that this session made, else the one of its file."""
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)
@@ -217,7 +199,7 @@ def has_packages(recipe: Recipe | BaseRecipe) -> bool:
     return any(each.packages or not each.below for each, _ in all_wanted(recipe))
 
 
-def all_wanted(recipe: Recipe | BaseRecipe) -> Iterator[tuple[Wanted, Platforms]]:
+def all_wanted(recipe: Recipe | BaseRecipe) -> Iterator[tuple[StagePackages, Platforms]]:
     """The Debian packages of all stages, once for each platform that builds and is built for."""
     seen = set()
     for target, build in product(get_args(Architecture), repeat=2):
@@ -228,7 +210,7 @@ def all_wanted(recipe: Recipe | BaseRecipe) -> Iterator[tuple[Wanted, Platforms]
                 yield each, platforms
 
 
-def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[Wanted]:
+def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[StagePackages]:
     """The Debian packages of the stages of a recipe or of a base."""
     if isinstance(recipe, BaseRecipe):
         return families.BASES[recipe.family].debian(recipe, platforms)
@@ -238,7 +220,7 @@ def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[Wan
 def changes(old: DebianLock | None, new: DebianLock) -> Iterator[str]:
     """What a new lock changes, a line for each package: "NAME OLD -> NEW"; of a first one nothing.
 
-    A package has several versions where those of the architectures differ.
+    A package has several versions where the architectures differ.
     """
     if old is None:
         return

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from builder import families
-from builder.errors import BuilderError, FetchError, GoneError
+from builder.errors import BuilderError, GoneError
 from builder.families.family import Packages
 from builder.patches.series import pieces
 from builder.plan import published_image
@@ -42,14 +40,10 @@ from builder.tools.git.submodules import submodule_urls
 from builder.tools.log import Log
 from builder.tools.python import pypi
 from builder.tools.web import downloads
-from builder.tools.web.errors import web_error
 from builder.upstream import track
 from builder.upstream.compatibility import PatchSet
 from builder.upstream.debian_pins import Verifier, files_of, lock_of
 from builder.upstream.lock_debian import AnyEntry
-
-if TYPE_CHECKING:
-    from pypi_simple import PyPISimple
 
 CONCURRENT = 8  # requests of `pin verify`, each to another location
 REGISTRY_PATIENCE = 30.0  # seconds
@@ -91,15 +85,13 @@ class _Pin:
 def verify(catalog: Catalog, names: list[str], work: Path, servers: Servers) -> Iterator[PinStatus]:
     """Check every pin of recipes and of their bases; a pin that several share is checked once.
 
-    Pins are checked concurrently, those of one repository one after the other.  A package index
-    that does not answer is asked once.  ``work`` is a directory for the commits and trees that have
-    to be fetched, ``servers`` those of Debian packages.  Raises ``RecipeError`` for a
-    broken recipe.
+    Pins are checked concurrently, pins of one repository one after the other.  ``work`` is a
+    directory for the commits and trees that have to be fetched, ``servers`` the servers of Debian
+    packages.  Raises ``RecipeError`` for a broken recipe.
     """
-    with pypi.client() as index:
-        pins = [*_pins(catalog, names, _Kinds(work, _Index(index), Verifier(servers)))]
-        with ThreadPoolExecutor(CONCURRENT) as pool:
-            yield from _answers(pool, pins, set())
+    pins = [*_pins(catalog, names, _Kinds(work, pypi.Index(), Verifier(servers)))]
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        yield from _answers(pool, pins, set())
 
 
 def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
@@ -120,7 +112,7 @@ def _pins(catalog: Catalog, names: list[str], kinds: _Kinds) -> Iterator[_Pin]:
 def _answers(
     pool: Executor, pins: Iterable[_Pin], seen: set[tuple[str, str]]
 ) -> Iterator[PinStatus]:
-    """The status of each pin, in order, followed by those of the pins that it contains."""
+    """The status of each pin, in order, followed by the pins that it contains."""
     fresh: dict[Key, _Pin] = {}
     for pin in pins:
         if (pin.what, pin.where) not in seen:
@@ -162,46 +154,12 @@ def _check_all(pins: list[_Pin]) -> list[tuple[PinStatus, list[_Pin]]]:
     return answers
 
 
-class _Index:
-    """The package index, for several threads.
-
-    Requests wait for the first answer; if there is none, no further request is made.
-    """
-
-    def __init__(self, index: PyPISimple) -> None:
-        self._index = index
-        self._first = Lock()
-        self._answers = False
-        self._silent: FetchError | None = None
-
-    def check(self, file: PinnedFile) -> None:
-        """Raise ``FetchError`` where the index does not offer the file, or does not answer."""
-        with nullcontext() if self._answers else self._first:
-            if self._silent is not None:
-                raise self._silent
-            if not self._answers:
-                return self._check(file)
-        return self._check(file)
-
-    def _check(self, file: PinnedFile) -> None:
-        try:
-            pypi.check(self._index, file)
-        except FetchError as error:
-            failure = web_error(error.__cause__ or error)
-            if failure is None or failure.status:
-                self._answers = True
-            else:
-                self._silent = FetchError("the package index does not answer", error.why)
-            raise
-        self._answers = True
-
-
 @dataclass(frozen=True, slots=True)
 class _Kinds:
     """Makes the pins of each kind; their commits are fetched to ``work``."""
 
     work: Path
-    index: _Index
+    index: pypi.Index
     debian_files: Verifier
 
     def source(self, recipe: str, source: SourceChoice) -> Iterator[_Pin]:
@@ -212,7 +170,7 @@ class _Kinds:
             case PypiFile(file=file):
                 yield from self.files(recipe, [file])
             case Archive(url=url, sha256=digest):
-                yield _Pin(recipe, "archive", digest, url, partial(downloads.check, url))
+                yield _Pin(recipe, "archive", digest, url, partial(downloads.require_offered, url))
             case SourceTree() | Installed():
                 return
 
@@ -243,7 +201,7 @@ class _Kinds:
     def files(self, recipe: str, files: Iterable[PinnedFile]) -> Iterator[_Pin]:
         """Files of the package index."""
         for file in files:
-            check = partial(self.index.check, file)
+            check = partial(pypi.require_offered, self.index, file)
             yield _Pin(
                 recipe, "file", f"{file.name} {file.version}", f"sha256:{file.sha256}", check
             )
@@ -330,8 +288,8 @@ def packages_of(
 ) -> list[PinnedFile]:
     """The files of the package index that builds for these targets need on this machine.
 
-    Those of native builds: a cross build takes its compiler from those of this machine, and the
-    libraries from those of the target.
+    The packages of native builds: a cross build takes its compiler from this machine's, and the
+    libraries from the target's.
     """
     machine = architecture() or "amd64"
     found: dict[PinnedFile, None] = {}

@@ -9,6 +9,7 @@ from builder.errors import FetchError, PatchError
 from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
+from builder.patches.state import State
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import PullPatch
 from builder.tools.git.repositories import Repositories
@@ -102,7 +103,7 @@ def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
     base = next(iter(scratch.merge_bases(head, before)), None) if before else None
     if base is None or base == head:
         raise PatchError(
-            f"the commits of {head} cannot be distinguished from those of its target branch",
+            f"the commits of {head} cannot be distinguished from commits of its target branch",
             hint="name the target branch with --onto, or write base and head by hand",
         )
     return Ends(base, head, scratch.text("log", "-1", "--format=%s", head))
@@ -125,8 +126,8 @@ def merged_by(
     def look() -> str | None:
         text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
         files = parse(text) if text else []
-        by = history.introduced_by(piece, files, thorough=False)
-        if by is None or (files and history.why_missing(by, piece, files, commit)):
+        by = history.introduced_by(piece, files)
+        if by is None or (files and history.why_missing(by, piece, [files], commit, fits=False)):
             return None
         return history.name(by)
 
@@ -171,7 +172,7 @@ def _merged(patch_set: PatchSet, planned: PlannedPatch) -> str:
     """The commit of the recipe's upstream that contains the request; empty: none is found."""
     single = replace(patch_set, patches=(planned,), notes=[])
     for finding in diagnose(single):
-        if finding.state == "upstream":
+        if finding.state == State.UPSTREAM:
             return finding.commits[0] if finding.commits else f"in {finding.target}"
     return ""
 

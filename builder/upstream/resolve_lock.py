@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.errors import RecipeError
-from builder.recipes import lockfile
+from builder.recipes import edit, lockfile
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
@@ -20,7 +21,7 @@ PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}
 
 @dataclass(frozen=True, slots=True)
 class Lockable:
-    """The requirements of a recipe or a base; ``python`` is that of its Debian ("3.13")."""
+    """The requirements of a recipe or a base; ``python`` is its Debian's ("3.13")."""
 
     name: str
     file: Path
@@ -38,6 +39,14 @@ class NewLock:
     size: int
     """Bytes to download; 0: the index does not give all sizes."""
     changes: tuple[str, ...]
+
+    def write(self) -> None:
+        """Write the lock.  Raises ``WorldError``."""
+        edit.write(self.file, self.text)
+
+    def described(self) -> list[dict[str, Any]]:
+        """The files as JSON data."""
+        return [asdict(file) for file in self.files]
 
 
 def lockable(catalog: Catalog, name: str) -> Lockable:

@@ -130,7 +130,7 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
         policy = RootPolicy(settings.debian_root, ask=False)
         base = Resolver(catalog, machine, policy).resolve_base(recipe.base)
-        stage = "devel" if "devel" in base.plan.stages else "runtime"
+        stage = "devel" if "devel" in base.stages else "runtime"
         return base.references[stage] if in_engine(base, stage) else None
     except BuilderError:
         return None

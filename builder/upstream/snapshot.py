@@ -7,17 +7,18 @@ recipe like any other, under a name of its own, with fixed pins.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import RecipeError
 from builder.families import ENGINES
+from builder.patches.state import State
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.parse import parse
-from builder.recipes.schema import BaseRecipe, PickPatch, Recipe
+from builder.recipes.schema import BaseRecipe, Recipe
 from builder.tools.git import command as git
 from builder.tools.git.errors import GitError
 from builder.upstream.compatibility import on_pin
@@ -26,9 +27,6 @@ from builder.upstream.session import SourceSession
 
 COMMIT_DIGITS = 9
 DIGEST_DIGITS = 12
-MERGED = "upstream"
-IN_PART = "upstream in part"
-UNTRIED = "untried"  # the build tries these: it has an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class FrozenRecipe:
     base: Entry[BaseRecipe] | None
     """The base, if it is frozen as well."""
     catalog: Catalog
-    target: Target
+    target: NamedCommit
     dropped: tuple[str, ...] = ()
     """The patches that are left out: upstream contains them."""
 
@@ -67,7 +65,7 @@ class FrozenRecipe:
         return folder / self.entry.file.name
 
 
-def version_of(channel: str, target: Target) -> str:
+def version_of(channel: str, target: NamedCommit) -> str:
     """The version of a channel's image at a target: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
     if target.kind == "tag":
         name = re.sub(r"[^A-Za-z0-9.]+", "-", target.name)
@@ -78,9 +76,13 @@ def version_of(channel: str, target: Target) -> str:
 
 
 def at_commit(
-    catalog: Catalog, entry: Entry[Recipe], target: Target, number: int, version: str
+    catalog: Catalog,
+    entry: Entry[Recipe],
+    target: NamedCommit,
+    count: Callable[[], int],
+    version: str,
 ) -> FrozenRecipe:
-    """A recipe at a commit of its source, ``number`` commits from the first.
+    """A recipe at a commit of its source; ``count`` is the number of commits up to it.
 
     Raises ``RecipeError`` where the result is not a valid recipe.
     """
@@ -89,12 +91,15 @@ def at_commit(
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
     }
-    if recipe.llama is not None:
-        changes["llama", "build_number"] = number
+    recount = ENGINES[recipe.family].recounted(recipe, count)
+    if recount is not None:
+        changes[recount.key] = recount.new
     return _frozen(catalog, entry, target, version, changes, None)
 
 
-def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: str) -> FrozenRecipe:
+def at_image(
+    catalog: Catalog, entry: Entry[Recipe], target: NamedCommit, version: str
+) -> FrozenRecipe:
     """A recipe over a published image; ``target.commit`` is the image's digest.
 
     Raises ``RecipeError`` where its base is not a published image.
@@ -123,7 +128,7 @@ def at_image(catalog: Catalog, entry: Entry[Recipe], target: Target, version: st
 def _frozen(
     catalog: Catalog,
     entry: Entry[Recipe],
-    target: Target,
+    target: NamedCommit,
     version: str,
     changes: dict[edit.Keys, object],
     base: Entry[BaseRecipe] | None,
@@ -160,51 +165,26 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
     """
     before = frozen.entry.recipe
     names = tuple(before.patch[index].name for index in patches)
-    lean = _changed(frozen, edit.without_patches(frozen.entry.text, patches))
-    return replace(lean, dropped=names)
-
-
-def _changed(frozen: FrozenRecipe, text: str) -> FrozenRecipe:
-    """A frozen recipe with another text, also in its catalog."""
+    text = edit.without_patches(frozen.entry.text, patches)
     entry = _entry(text, frozen.entry.file, Recipe)
     engines = {**frozen.catalog.engines, entry.name: entry}
-    return replace(frozen, entry=entry, catalog=replace(frozen.catalog, engines=engines))
-
-
-def narrowed(frozen: FrozenRecipe, commits: Mapping[int, Sequence[str]]) -> FrozenRecipe:
-    """A frozen recipe with commits left out of its ranges; ``commits`` is by the patch's index.
-
-    Raises ``RecipeError`` where the result is not a valid recipe.
-    """
-    changes: dict[edit.Keys, object] = {}
-    recipe = frozen.entry.recipe
-    for index, names in commits.items():
-        patch = recipe.patch[index]
-        if isinstance(patch, PickPatch):
-            changes["patch", index, "pick", "without"] = [*patch.pick.without, *names]
-    return _changed(frozen, edit.edited(frozen.entry.text, changes))
+    catalog = replace(frozen.catalog, engines=engines)
+    return replace(frozen, entry=entry, catalog=catalog, dropped=names)
 
 
 def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[Finding]]:
     """A frozen recipe without the patches that upstream contains; and those that do not apply.
 
-    A range loses only the commits that upstream contains.  Raises ``FetchError`` where the source
+    Raises ``FetchError`` where the source
     cannot be fetched.
     """
     patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []
-    known = {MERGED, IN_PART, UNTRIED}
+    known = {State.UPSTREAM, State.UNTRIED}  # a build tries: it has an engine
     unfit = [each for each in findings if not each.good and each.state not in known]
     if unfit:
         return frozen, unfit
-    there = {n: each.there for n, each in enumerate(findings) if each.state == IN_PART}
-    if there:
-        for index, names in there.items():
-            contained = ", ".join(name[:9] for name in names)
-            patch = findings[index].patch
-            session.context.log(f"{frozen.name}: left out {contained} of {patch}: upstream has it")
-        frozen = narrowed(frozen, there)
-    merged = [index for index, each in enumerate(findings) if each.state == MERGED]
+    merged = [index for index, each in enumerate(findings) if each.state == State.UPSTREAM]
     if not merged:
         return frozen, []
     lean = without(frozen, merged)
@@ -224,12 +204,12 @@ def _origin(entry: Entry[Recipe]) -> str:
     return f"# Frozen from {entry.name}: "
 
 
-def _head(catalog: Catalog, entry: Entry[Recipe], target: Target) -> str:
+def _head(catalog: Catalog, entry: Entry[Recipe], target: NamedCommit) -> str:
     farm = farm_commit(catalog.root)
     origin = f"{_origin(entry)}{target.name} was {target.commit}."
     if not farm:
         return origin
-    return f"{origin}\n# Its base, locks and patches are those of commit {farm} of the farm."
+    return f"{origin}\n# Its base, locks and patches come from commit {farm} of the farm."
 
 
 def _headed(text: str, head: str) -> str:

@@ -6,17 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from builder.families import ENGINES
 from builder.recipes.schema import GitSource, Recipe
 from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
 
 KeyPath = tuple[str | int, ...]
 Missing = Iterator[tuple[KeyPath, str]]
-# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
-PAGES = (
-    *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
-    "tools/ui/dist/index.html",
-)
 HISTORY = {"notes", "why", "drop_when", "sha256"}
 
 
@@ -31,17 +27,22 @@ def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
 
 
 def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
-    """The keys of directories and files that a complete tree does not have, with a message."""
-    paths = {item.path for item in scratch.items(tree)}
+    """The keys of directories and files that a tree does not have, with a message.
+
+    What is below a submodule that is not filled in counts as there.
+    """
+    items = [*scratch.items(tree)]
+    paths = {item.path for item in items}
     paths |= {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    links = tuple(f"{item.path}/" for item in items if item.mode == GITLINK)
     for index, part in enumerate(recipe.cmake):
-        if f"{part.source}/CMakeLists.txt".removeprefix("./") not in paths:
+        file = f"{part.source}/CMakeLists.txt".removeprefix("./")
+        if file not in paths and not file.startswith(links):
             yield ("cmake", index, "source"), f"the source has no {part.source}/CMakeLists.txt"
     for index, path in enumerate(recipe.layout.keep):
-        if path not in paths:
+        if path not in paths and not path.startswith(links):
             yield ("layout", "keep", index), f"the source has no {path}"
-    if recipe.llama is not None and recipe.llama.ui and paths.isdisjoint(PAGES):
-        yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
+    yield from ENGINES[recipe.family].absent(recipe, paths)
 
 
 def naming(recipe: Recipe, version: str) -> Missing:

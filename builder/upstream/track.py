@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from builder.errors import FetchError
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
 from builder.tools.git.arguments import COMMIT
@@ -15,11 +15,9 @@ from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.server import Advertised
 from builder.tools.python import pypi
+from builder.tools.versions import version_order
 
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
-PRE_RELEASE = re.compile(
-    r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Lag:
     For PyPI it is the number of newer releases.
     """
 
-    target: Target
+    target: NamedCommit
     ahead: int
     since: str
     """The day (YYYY-MM-DD) of the first missing commit, or of the first newer tag where tags are
@@ -38,35 +36,13 @@ class Lag:
     """The target does not descend from the pin."""
 
 
-Counted = tuple[tuple[int, str], ...]
-
-
-def version_order(tag: str) -> tuple[Counted, bool, Counted]:
-    """A sort key for tags and versions: numbers by value, a pre-release before its release.
-
-    A number is its length and its digits: Python does not parse one with thousands of digits.
-    """
-    number = re.match(r"[^0-9]*([0-9]+(?:[._][0-9]+)*)", tag)
-    numbers = _counted(number[1].replace("_", ".")) if number else ()
-    rest = tag[number.end() :] if number else tag
-    return numbers, not (rest and PRE_RELEASE.search(rest)), _counted(rest)
-
-
-def _counted(text: str) -> Counted:
-    """A text split at its numbers: the length and the digits of each; other text has length 0."""
-    parts = [
-        (number.lstrip("0"), other) for number, other in re.findall("([0-9]+)|([^0-9]+)", text)
-    ]
-    return tuple((len(number), number or other) for number, other in parts)
-
-
-def newest_tag(advertised: Advertised, glob: str) -> Target | None:
+def newest_tag(advertised: Advertised, glob: str) -> NamedCommit | None:
     """The newest tag that a glob matches, or None."""
     found = _tags(advertised, glob)
     return found[-1] if found else None
 
 
-def upstream_target(url: str, track: Track | None, repositories: Repositories) -> Target:
+def upstream_target(url: str, track: Track | None, repositories: Repositories) -> NamedCommit:
     """The newest state of an upstream: by ``track``; without it the head of the default branch.
 
     Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
@@ -85,30 +61,30 @@ def upstream_target(url: str, track: Track | None, repositories: Repositories) -
     if commit is None:
         missing = f"no branch {name}" if name else "no default branch"
         raise FetchError(f"{url} has {missing}", hint="set branch = NAME in [track] of the recipe")
-    return Target(ref.removeprefix("refs/heads/"), commit, "branch")
+    return NamedCommit(ref.removeprefix("refs/heads/"), commit, "branch")
 
 
-def resolve(url: str, ref: str, repositories: Repositories) -> Target:
+def resolve(url: str, ref: str, repositories: Repositories) -> NamedCommit:
     """A tag, a branch or a commit of a repository; a commit may be abbreviated.
 
     Raises ``FetchError`` when none has that name, or several commits do.
     """
     if COMMIT.fullmatch(ref):
-        return Target(ref, ref, "commit")
+        return NamedCommit(ref, ref, "commit")
     mirror = repositories.mirror(url)
     advertised = mirror.advertised()
     tag, branch = advertised.commit(f"refs/tags/{ref}"), advertised.commit(f"refs/heads/{ref}")
     if tag is not None:
-        return Target(ref, tag, "tag")
+        return NamedCommit(ref, tag, "tag")
     if branch is not None:
-        return Target(ref, branch, "branch")
+        return NamedCommit(ref, branch, "branch")
     found = _abbreviated(mirror, ref) if ABBREVIATED.fullmatch(ref) else []
     if len(found) > 1:
         raise FetchError(
             f"{ref} is ambiguous in {url}", ", ".join(found), "write more digits of the commit"
         )
     if found:
-        return Target(ref, found[0], "commit")
+        return NamedCommit(ref, found[0], "commit")
     raise FetchError(
         f"{url} has no tag, no branch and no known commit {ref}", hint=f"see `git ls-remote {url}`"
     )
@@ -142,12 +118,12 @@ def _releases_behind(file: PinnedFile) -> Lag:
     newer = pypi.newer_releases(file)
     if newer:
         file = PinnedFile(newer[-1].name, newer[-1].version, newer[-1].sha256)
-    target = Target(file.version, file.version, "release", file)
+    target = NamedCommit(file.version, file.version, "release", file)
     return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
 
 
 def commits_behind(
-    url: str, commit: str, target: Target, track: Track | None, repositories: Repositories
+    url: str, commit: str, target: NamedCommit, track: Track | None, repositories: Repositories
 ) -> Lag:
     """How far a commit is behind a target that was found by ``track``.
 
@@ -174,18 +150,17 @@ def commits_behind(
     return repositories.repairing(compare)
 
 
-def _tags(advertised: Advertised, glob: str) -> list[Target]:
-    """The tags that a glob matches, oldest first."""
+def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
     prefix = "refs/tags/"
     names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
     fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
     found = [
         (name, advertised.commit(prefix + name)) for name in sorted(fitting, key=version_order)
     ]
-    return [Target(name, commit, "tag") for name, commit in found if commit is not None]
+    return [NamedCommit(name, commit, "tag") for name, commit in found if commit is not None]
 
 
-def build_number(url: str, commit: str, repositories: Repositories) -> int:
+def commit_count(url: str, commit: str, repositories: Repositories) -> int:
     """The number of commits in a commit's history: ``git rev-list --count``.
 
     Raises ``FetchError``.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from builder.errors import PatchError, Problem, RecipeError
+from builder.families import ENGINES
 from builder.plan.inputs import GitCommit
 from builder.plan.resolve import resolve_source
 from builder.recipes.catalog import Entry
@@ -38,8 +41,8 @@ def pin_pull_request(
     """Add a pull request to a recipe as a patch, or pin its current base and head anew.
 
     Raises ``RecipeError`` for a URL or a branch that git must not be given, ``FetchError`` when
-    there is no such request, ``PatchError`` when its commits cannot be distinguished from those of
-    its target branch, or the pin contains them.
+    there is no such request, ``PatchError`` when its commits cannot be distinguished from commits
+    of its target branch, or the pin contains them.
     """
     recipe = entry.recipe
     home = recipe.source.git if isinstance(recipe.source, GitSource) else None
@@ -111,10 +114,11 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
         target = track.resolve(source.git, checked_ref(to), session.repositories)
     if target.commit == source.commit:
         return session.change(entry, entry.text)
-    number = track.build_number(source.git, target.commit, session.repositories)
+    count = partial(track.commit_count, source.git, target.commit, session.repositories)
+    recount = ENGINES[recipe.family].recounted(recipe, count)
     refs = session.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
-    return session.change(entry, moved(entry.text, recipe, source, target, number, moving=moving))
+    return session.change(entry, moved(entry.text, recipe, source, target, recount, moving=moving))
 
 
 def evaluate(

@@ -26,9 +26,9 @@ from builder.publish.tag_history import Move
 from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.facts import ImageFact, Site
+from builder.site.pages import write
 from builder.site.published import PublishedTag
 from builder.site.speeds import measurements
-from builder.site.write import write
 from support.environment import REPOSITORY
 from support.nights import night
 from support.receipts import receipt
@@ -55,10 +55,16 @@ def full(image: ImageFact) -> ImageFact:
         "linux/amd64": RemotePlatform(DIGEST, 500_000_000),
         "linux/arm64": RemotePlatform(DIGEST, 480_000_000),
     }
-    move = Move("b9261", DIGEST, "", created, "upstream moved", by_night=True)
+    move = Move("b9261", DIGEST, "", created, "upstream moved", by="night")
     tag = PublishedTag(
         *("b9261", DIGEST, created, "b9261", "ab" * 20, platforms, 500_000_000, 40_000_000),
-        *(True, created, ("CycloneDX", "SPDX"), {"help": 12}, (move, replace(move, back=True))),
+        *(
+            True,
+            created,
+            ("SPDX", "SLSA"),
+            {"help": 12},
+            (move, replace(move, by="rollback")),
+        ),
     )
     nights = [night(outcome=each, reason="it failed: x") for each in ("failed", "held", "moved")]
     return replace(

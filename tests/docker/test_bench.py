@@ -21,7 +21,7 @@ def test_an_image_is_measured_for_each_context(
     target = hello["references"][0]
     options = ["--context", "512,1K", "--tokens", "50", "--runs", "3", "--fill", "0.5"]
     done = builder(
-        *("bench", target, "--model", model, *options, "--plot", tmp_path / "a.svg", "--json"),
+        *("bench", target, "--model", model, *options, "--json"),
         *("--receipt", tmp_path / "receipt.json", "--by", "@somebody"),
         *("--", "--n-predict", "20"),
     )
@@ -35,7 +35,6 @@ def test_an_image_is_measured_for_each_context(
     assert found.subject["flags"] == ["--n-predict", "20"]
     assert found.model["model"]["size"] == 3
     assert found.machine["gpus"] == []
-    assert (tmp_path / "a.svg").exists()
     receipt = read(tmp_path / "receipt.json")
     assert (receipt.image.digest, receipt.image.key) == (hello["digest"], hello["key"])
     assert (receipt.device, receipt.by, receipt.measured[1].context) == ("CPU", "@somebody", 1024)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.commands import Builder
 from support.environment import REPOSITORY
 from support.variants import REPOSITORY_NAME
 
@@ -24,13 +25,17 @@ def ran(script: str, *arguments: str | Path) -> Any:
 
 
 @pytest.mark.usefixtures("hello")  # it has the base built
-def test_one_iteration(one_file: Path) -> None:
+def test_one_iteration(builder: Builder, one_file: Path) -> None:
     where = ("--catalog", one_file)
     figures = json.loads(ran("overhead", "variant", *where, "--runs", "1", "--json"))
-    assert figures["overhead"]["ratio"] > 0
+    cost = figures["overhead"]
+    assert cost["builder_s"] > cost["of_which_smoke_s"] > 0
+    assert cost["ratio"] == pytest.approx(cost["builder_s"] / cost["bare_buildx_s"], rel=0.05)
     assert figures["unchanged"]["builds_started"] == 0
     assert {*figures["sizes"]} == {"variant-0.1.0", "cuda-13.0 (runtime)"}
+    assert all(download < unpacked for download, unpacked in figures["sizes"].values())
     image = f"{REPOSITORY_NAME}:0.1.0"
-    rows = ran("smoke", image, *where).splitlines()
-    assert [row.count("|") for row in rows] == [3] * 4
-    assert all(image in row for row in rows)
+    (smoked,) = json.loads(ran("smoke", image, *where, "--json"))
+    verdict = json.loads(builder("smoke", image, *where, "--no-gpu", "--json").stdout)["verdict"]
+    assert (smoked["checks"], smoked["failed"]) == (len(verdict["checks"]), 0)
+    assert smoked["unpacked_mb"] == round(verdict["unpacked_size"] / 1e6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.smoke.reading import read
+from builder.contents.reading import read
 from builder.tools.docker.blobs import blobs_of
 from support.smoke_tests import SmokeTest, small
 

@@ -4,86 +4,31 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import tarfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from builder.errors import BuildError, WorldError
 from builder.images import build as image_build
-from builder.images import ccache
 from builder.images.build import BuildLog
-from builder.images.ccache import ID
 from builder.images.context import Context
+from builder.pipeline import ccache
+from builder.pipeline.ccache import ID
 from builder.tools.docker import buildx
 from support.catalogs import rendered
+from support.ccaches import Mount
 from support.commands import Builder
 from support.environment import REPOSITORY
-from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("bisect")]
-
-COMPILE = (
-    'ccache --zero-stats >/dev/null; echo "int f(int x) { return x * 3; }" >/a.c; '
-    "ccache gcc -c /a.c -o /a.o; ccache --print-stats"
-)
-
-
-class Mount:
-    """A cache mount of the test's own, seen from the stage that engines are compiled in."""
-
-    def __init__(self, image: str, work: Path) -> None:
-        self.image = image
-        self.work = work
-        self.name = f"builder-test-{uuid4().hex}"
-
-    def run(self, script: str) -> str:
-        """What a script prints with the mount at /ccache."""
-        folder = self.fresh()
-        command = json.dumps(["sh", "-euc", f"exec >/said; {script}"])
-        (folder / "Dockerfile").write_text(
-            f"FROM {self.image} AS run\nARG ONCE={uuid4().hex}\n"
-            f"RUN --network=none --mount=type=cache,id={self.name},target=/ccache {command}\n"
-            "FROM scratch\nCOPY --from=run /said /said\n"
-        )
-        docker("buildx", "build", f"--output=type=local,dest={folder / 'out'}", str(folder))
-        return (folder / "out" / "said").read_text()
-
-    def compiled(self) -> dict[str, int]:
-        """Compile a file; how often ccache had it, and had not."""
-        stats = dict(line.split("\t") for line in self.run(COMPILE).splitlines())
-        return {name: int(stats[name]) for name in ("direct_cache_hit", "cache_miss")}
-
-    def fresh(self) -> Path:
-        folder = self.work / uuid4().hex
-        folder.mkdir()
-        return folder
-
-    def drop(self) -> None:
-        """Have BuildKit forget this mount, and no other."""
-        for record in docker("buildx", "du", "--verbose").split("\n\n"):
-            if f'with id "/{self.name}"' in record:
-                found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
-                assert found
-                docker("buildx", "prune", "--force", f"--filter=id={found[1]}")
-
-
-@pytest.fixture
-def mount(images: dict[str, str], tmp_path: Path) -> Iterator[Mount]:
-    made = Mount(images["devel"], tmp_path)
-    yield made
-    made.drop()
 
 
 def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_path: Path) -> None:
     file = tmp_path / "a,b" / "kept.tar"
     assert mount.compiled() == {"direct_cache_hit": 0, "cache_miss": 1}
     kept = ccache.save(mount.image, file, mount.fresh(), 1.0, identifier=mount.name)
-    assert (kept.file, kept.size) == (file, file.stat().st_size)
+    assert kept == file.stat().st_size
     assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}, "it stays where it is"
 
     mount.drop()
@@ -91,7 +36,7 @@ def test_what_was_compiled_on_one_machine_is_known_on_another(mount: Mount, tmp_
     link = tmp_path / "link.tar"
     link.symlink_to(file)
     taken = ccache.load(mount.image, link, mount.fresh(), identifier=mount.name)
-    assert taken == replace(kept, file=link)
+    assert taken == kept
     assert mount.compiled() == {"direct_cache_hit": 1, "cache_miss": 0}
 
 

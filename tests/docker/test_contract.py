@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from builder.recipes.schema import Accept, Budget
-from builder.smoke.check import Subject, check_image
+from builder.smoke.check import check_image
+from builder.smoke.subject import Subject
 from builder.smoke.verdict import Verdict
 from support.smoke_tests import SmokeTest, as_root, compiled, docker, failed, failures_of, of, small
 
@@ -245,7 +246,8 @@ def test_layers_of_every_compression_are_read(
 PEAK = """
 import re, sys, tempfile
 from pathlib import Path
-from builder.smoke.check import Subject, check_image
+from builder.smoke.check import check_image
+from builder.smoke.subject import Subject
 with tempfile.TemporaryDirectory() as folder:
     verdict = check_image(Subject(sys.argv[1], ""), Path(folder))
 # Not getrusage: what it counts begins with the process that this one was forked from.

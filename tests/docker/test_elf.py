@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder.tools import elf
+from support.cuda_tools import compile_in
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
@@ -33,15 +33,12 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def binaries(hello: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def binaries(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One executable for each set of flags, made in the devel stage without network."""
     folder = tmp_path_factory.mktemp("binaries")
     (folder / "a.cu").write_text(SOURCE)
     calls = [f"nvcc {' '.join(flags)} -o {name} a.cu" for name, flags in FLAGS.items()]
-    devel = f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
-    sealed = ["--rm", "--network=none", f"--volume={folder}:/work", "--workdir=/work"]
-    subprocess.run(["docker", "run", *sealed, devel, "sh", "-euc", "\n".join(calls)], check=True)
-    return folder
+    return compile_in(devel, folder, *calls)
 
 
 def listed(cuobjdump: Path, kind: str, file: Path) -> list[str]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder.contents.contents import Contents
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.simulator import cards, run
 from builder.smoke import entry
-from builder.smoke.contents import Contents
 from support.environment import REPOSITORY
-from support.smoke_tests import docker, hello_recipe, run_image
+from support.smoke_tests import context_of, docker, hello_recipe, run_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
@@ -34,13 +34,18 @@ def started(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Done:
 
 
 @pytest.fixture
-def on_card(image: str, simulator_libraries: Path, tmp_path: Path) -> Run:
-    """Runs the image on the simulated 5090; ``needs`` replaces those that it was built with."""
+def simulation(simulator_libraries: Path, tmp_path: Path) -> Iterator[run.Simulation]:
+    """The simulated 5090."""
     files = {"cards": cards.text([cards.load(REPOSITORY, "5090")]), "code": ""}
-    simulation = run.prepare(simulator_libraries, files, tmp_path / "simulator")
+    with run.simulation(simulator_libraries, files, tmp_path / "simulator") as found:
+        yield found
+
+
+@pytest.fixture
+def on_card(image: str, simulation: run.Simulation, tmp_path: Path) -> Run:
+    """Runs the image on the simulated card; ``needs`` replaces those that it was built with."""
     mounts = simulation.mounts
     options = [f"--volume={folder}:{place}:ro" for place, folder in mounts.volumes.items()]
-    options += [f"--volume={folder}:{place}" for place, folder in mounts.writable.items()]
     options += [f"--env={name}={value}" for name, value in mounts.env.items()]
 
     def start(*arguments: str, needs: str = "") -> Done:
@@ -97,17 +102,19 @@ def test_a_card_or_a_driver_that_the_image_is_not_made_for(on_card: Run) -> None
     assert "driver 640 or newer" in second
 
 
-def test_the_probe_leaves_no_report_of_its_own(on_card: Run, tmp_path: Path) -> None:
+def test_the_probe_sends_no_report_of_its_own(on_card: Run, simulation: run.Simulation) -> None:
     assert on_card("--check").returncode == 0
-    assert not list((tmp_path / "simulator/report").iterdir())
+    assert simulation.receiver.messages() == {}
 
 
 def test_an_image_that_starts_its_engine_itself_fails(image: str) -> None:
     words = ["/opt/engine/bin/hello-server"]
     bare = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
-    [check] = entry.check(hello_recipe(), image, bare)
-    assert (check.passed, check.found) == (False, words[0])
-    assert entry.check_static(bare).found == "no such program"
+    context = context_of(bare, hello_recipe(), reference=image)
+    [check] = entry.check(context)
+    assert (check.state, check.found) == ("failed", words[0])
+    [static] = entry.check_static(context)
+    assert static.found == "no such program"
 
 
 @pytest.mark.parametrize(
@@ -126,15 +133,16 @@ def test_needs_that_are_not_the_recipes_fail(
     docker("buildx", "build", "--provenance=false", f"--tag={name}", "-", text=text)
     words = entrypoint.command(["/opt/engine/bin/hello-server"])
     contents = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
-    refused, reported = entry.check(hello_recipe(), name, contents)
+    refused, reported = entry.check(context_of(contents, hello_recipe(), reference=name))
     assert refused.passed
-    assert (reported.passed, reported.found) == (False, found)
+    assert (reported.state, reported.found) == ("failed", found)
 
 
 def test_an_image_that_asks_for_the_cpu_itself_fails(image: str) -> None:
     words = entrypoint.command(["/opt/engine/bin/hello-server"])
     config = {"Entrypoint": words, "Env": ["PATH=/usr/bin", "BUILDER_CPU=1"]}
-    refused, reported = entry.check(hello_recipe(), image, Contents({}, {"config": config}, (), 0))
+    contents = Contents({}, {"config": config}, (), 0)
+    refused, reported = entry.check(context_of(contents, hello_recipe(), reference=image))
     assert reported.passed
     assert not refused.passed
     assert refused.found.startswith("exit status 78: this container has no GPU")

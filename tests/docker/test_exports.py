@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
 from builder.servers.server import Server
+from builder.tools.docker.client import executable
 from builder.tools.docker.containers import Container
-from builder.tools.docker.engine import executable
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
+from support.smoke_tests import docker
 
 pytestmark = pytest.mark.docker
 QUADLET = f"/usr/libexec/podman:/usr/local/libexec/podman:{os.environ['PATH']}"
@@ -60,9 +62,9 @@ def assert_composed(found: dict[str, Any], service: Service) -> None:
     variables = {each.name: each.value for each in service.environment}
     assert (found.get("environment") or {}) == variables
     assert found["image"] == service.image
-    assert [(each["source"], each["target"]) for each in found.get("volumes", [])] == [
-        (mount.source, mount.target) for mount in service.mounts
-    ]
+    volumes = [(each["source"], each["target"]) for each in found.get("volumes", [])]
+    cache = [("cache", service.cache)] if service.cache else []
+    assert volumes == [*((mount.source, mount.target) for mount in service.mounts), *cache]
 
 
 @few
@@ -82,26 +84,44 @@ def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
     assert_composed(found, service)
     (device,) = found["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": service.cards, "capabilities": ["gpu"]}
-    assert found["healthcheck"]["test"] == ["CMD", *service.health_check]
+    health = found["healthcheck"]
+    assert health["test"] == ["CMD", *service.health_check]
+    assert (health["start_period"], health["start_interval"]) == ("15m0s", "5s")
+    assert (found["init"], found["stop_grace_period"]) == (True, "30s")
+    assert ("shm_size" in found) is (service.cards > 1)
     (port,) = found["ports"]
     assert (port["host_ip"], port["published"]) == ("127.0.0.1", str(service.published))
 
 
 def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
-    needs = schema.Container(
-        ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK", "NICE"]
-    )
+    needs = schema.Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     found = composed(compose.document(replace(BASE, container=needs, cards=0)), tmp_path)
     assert found["ipc"] == "host"
     assert found["shm_size"] == str(16 << 30)
     assert found["ulimits"] == {"memlock": -1}
-    assert found["cap_add"] == ["IPC_LOCK", "NICE"]
+    assert found["cap_add"] == ["IPC_LOCK"]
+    assert found["cap_drop"] == ["ALL"]
+    assert found["security_opt"] == ["no-new-privileges:true"]
+    assert "read_only" not in found
+    assert "pull_policy" not in found
     assert "deploy" not in found
-    assert found["restart"] == "unless-stopped"
+    assert found["restart"] == "on-failure:3"
+    other = composed(compose.document(replace(BASE, local=True, read_only=True)), tmp_path)
+    assert (other["read_only"], other["tmpfs"]) == (True, ["/tmp"])
+    assert other["pull_policy"] == "never"
 
 
-def generated(service: Service, folder: Path) -> list[str]:
-    """The words of the ExecStart= that Podman's generator writes, as systemd reads them."""
+def test_compose_takes_the_models_directory_of_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELS_DIR", "/other $models")
+    mounts = (Mount("/srv/models", "/models"), Mount("/srv/a.gguf", "/model/a.gguf", file=True))
+    found = composed(compose.document(replace(BASE, mounts=mounts)), tmp_path)
+    assert [each["source"] for each in found["volumes"]] == ["/other $models", "/srv/a.gguf"]
+
+
+def unit_of(service: Service, folder: Path) -> str:
+    """The unit that Podman's generator writes."""
     folder.mkdir(exist_ok=True)
     (folder / "a.container").write_text(quadlet.document(service))
     program = shutil.which("quadlet", path=QUADLET)
@@ -114,9 +134,13 @@ def generated(service: Service, folder: Path) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (command,) = (
-        line for line in done.stdout.split("\n") if line.startswith("ExecStart=/usr/bin/podman")
-    )
+    return done.stdout
+
+
+def generated(service: Service, folder: Path) -> list[str]:
+    """The words of the ExecStart= that Podman's generator writes, as systemd reads them."""
+    lines = unit_of(service, folder).split("\n")
+    (command,) = (line for line in lines if line.startswith("ExecStart=/usr/bin/podman"))
     return [unquoted(word) for word in WORD.findall(command.removeprefix("ExecStart="))]
 
 
@@ -148,7 +172,8 @@ def assert_generated(service: Service, tmp_path: Path) -> None:
     given = {words[place + 1] for place, word in enumerate(words[:place]) if word == "--env"}
     assert given == {f"{each.name}={each.value}" for each in service.environment}
     mounted = [words[place + 1] for place, word in enumerate(words[:place]) if word == "-v"]
-    assert mounted == [f"{each.source}:{each.target}:ro" for each in service.mounts]
+    cache = [f"{service.name}-cache:{service.cache}"] if service.cache else []
+    assert mounted == [*(f"{each.source}:{each.target}:ro,z" for each in service.mounts), *cache]
 
 
 @pytest.mark.parametrize("path", ["/srv/a:b", "/srv/a\nExec=b", "/srv/a\x7f"])
@@ -178,7 +203,9 @@ def test_quadlet_reads_a_published_preset(name: str, tmp_path: Path) -> None:
     assert_generated(service, tmp_path)
     words = generated(service, tmp_path)
     assert words.count("--device") == service.cards
-    assert words[words.index("-v") + 1] == "/srv/models:/models:ro"
+    assert words[words.index("-v") + 1] == "/srv/models:/models:ro,z"
+    assert {"--init", "--cap-drop", "--sdnotify=healthy"} <= {*words}
+    assert ("--read-only" in words) is service.read_only
     assert words[words.index("--health-cmd") + 1] == " ".join(service.health_check)
 
 
@@ -192,6 +219,19 @@ def test_quadlet_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "--device" not in words
 
 
+def test_podman_loads_an_image_that_no_registry_has(tmp_path: Path) -> None:
+    local = replace(BASE, local=True)
+    assert "localhost/me/a:1" in generated(local, tmp_path)
+    assert "docker save me/a:1 | podman load\n" in quadlet.document(local)
+
+
+def test_systemd_does_not_restart_without_a_gpu(tmp_path: Path) -> None:
+    unit = unit_of(BASE, tmp_path).splitlines()
+    assert "RestartPreventExitStatus=78" in unit
+    assert "Restart=on-failure" in unit
+    assert "StartLimitBurst=3" in unit
+
+
 def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> None:
     """hello-sm120 on the CPU: a real GPU is not reserved."""
     service = replace(
@@ -202,6 +242,9 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
         environment=(Variable("BUILDER_CPU", "1"),),
         published=free_port(),
         cards=0,
+        local=True,
+        read_only=True,
+        cache="/cache",
     )
     (tmp_path / "compose.yaml").write_text(compose.document(service))
     command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]
@@ -212,5 +255,30 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
         server.wait(30)
         health = container.execute(service.health_check, 30)
         assert health.status == 0, health.output
+    finally:
+        subprocess.run([*command, "down", "--volumes"], check=True, capture_output=True)
+
+
+def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -> None:
+    """The container ends with 78, and is started again three times."""
+    service = replace(
+        BASE,
+        name="builder-test-compose-78",
+        image=hello["references"][0],
+        published=free_port(),
+        cards=0,
+        local=True,
+        read_only=True,
+    )
+    (tmp_path / "compose.yaml").write_text(compose.document(service))
+    command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]
+    try:
+        subprocess.run([*command, "up", "--detach"], check=True, capture_output=True)
+        restarts, deadline = "", time.monotonic() + 60
+        while restarts != "3 exited 78":
+            assert time.monotonic() < deadline, restarts
+            time.sleep(0.25)
+            form = "{{.RestartCount}} {{.State.Status}} {{.State.ExitCode}}"
+            restarts = docker("inspect", f"--format={form}", service.name).strip()
     finally:
         subprocess.run([*command, "down"], check=True, capture_output=True)

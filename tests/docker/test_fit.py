@@ -53,10 +53,9 @@ def try_fit(builder: Builder, hello: dict[str, Any], model: Path) -> Iterator[Tr
 def test_a_model_of_the_hub_fits(
     try_fit: TryFit, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chart = tmp_path / "fit.png"
     with model_hub.served(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        done = try_fit("--json", "--plot", str(chart), named="me/Tiny-GGUF:tiny.gguf")
+        done = try_fit("--json", named="me/Tiny-GGUF:tiny.gguf")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["largest"] == 512
@@ -68,7 +67,6 @@ def test_a_model_of_the_hub_fits(
     assert trial["filled"] > 128
     assert card["context"] < card["peak"] < card["memory"]
     assert sum(trial["by_kind"].values()) <= card["peak"] - card["context"]
-    assert chart.read_bytes().startswith(b"\x89PNG")
 
 
 def test_two_cards_have_their_memory_added_up(try_fit: TryFit) -> None:

@@ -74,7 +74,7 @@ class Farm:
         """Every tag leads to an image that is there to its last blob; every name was earned."""
         for tag in self.tags():
             manifest = self.get(f"{REPOSITORY}/manifests/{tag}").json()
-            if tag.startswith("sha256-"):
+            if tag.startswith("sha256-") or tag.endswith(".moves"):  # attached; claims of moves
                 continue
             for part in (manifest["config"], *manifest["layers"]):
                 url = f"http://{self.registry}/v2/{REPOSITORY}/blobs/{part['digest']}"
@@ -96,7 +96,7 @@ class Farm:
         # The tags come before the record: without one the image is smoke-tested anew.
         if record.exists():
             told: dict[str, Any] = json.loads(record.read_text())
-            assert all(check["passed"] for check in told["verdict"]["checks"])
+            assert {check["state"] for check in told["verdict"]["checks"]} <= {"passed", "skipped"}
             self.asserted["verdicts"] += 1
 
 

@@ -15,6 +15,7 @@ from builder.errors import BusyError, Interrupted, UntriedError
 from builder.launch import start as launch_start
 from builder.launch.start import existing, identity, start, wait
 from builder.presets.service import Mount, Option, Service, Variable
+from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
 from builder.tools.docker import containers
@@ -50,7 +51,7 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     lines: list[str] = []
     assert 0 < start(service, HELLO, 30, lines.append) < 30
     assert any("listening" in line for line in lines), lines
-    assert Client(service.url).get("/v1/models", 10)["data"]
+    assert Client(service.url).get("/v1/models", ModelList, 10).data
     found = existing(NAME)
     assert found is not None
     assert found.running

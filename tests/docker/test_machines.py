@@ -58,7 +58,7 @@ def test_it_compiles_there_and_is_smoke_tested_here(
     record = json.loads(done.stdout)
     made.update(record["references"])
     assert record["built"]
-    assert all(check["passed"] for check in record["verdict"]["checks"])
+    assert {check["state"] for check in record["verdict"]["checks"]} <= {"passed", "skipped"}
     log = Path(record["log"]).read_text()
     assert f'building with "{name}" instance using {driver} driver' in log
     assert "[context base-runtime] OCI load from client" in log

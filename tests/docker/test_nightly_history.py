@@ -37,7 +37,7 @@ def test_a_damaged_history_is_reported_and_started_anew(
     history.write(repository, night(reason="one"))
     history.write(repository, night(reason="two"))
     assert [each.reason for each in history.nightly_runs(repository, "nightly")] == ["two", "one"]
-    file = referrers.File("nights.json", history.NIGHTLY_RUNS, damage)
+    file = referrers.AttachedFile("nights.json", history.NIGHTLY_RUNS, damage)
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     with pytest.raises(RegistryError, match=r"nightly\.nights cannot be read"):
         history.nightly_runs(repository, "nightly")
@@ -77,7 +77,7 @@ def test_a_history_may_come_from_a_later_builder(repository: Repository) -> None
     known = [
         {**each.model_dump(), "new": 1} for each in history.nightly_runs(repository, "nightly")
     ]
-    file = referrers.File("nights.json", history.NIGHTLY_RUNS, json.dumps(known).encode())
+    file = referrers.AttachedFile("nights.json", history.NIGHTLY_RUNS, json.dumps(known).encode())
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     assert len(history.nightly_runs(repository, "nightly")) == 3  # of a later builder
     put_image(repository, "k", "nightly.nights")
@@ -120,7 +120,7 @@ def test_a_night_whose_kernels_spill_more_than_those_of_the_last_good_one_says_s
 
 
 def test_nights_without_readable_predecessors_are_not_compared(repository: Repository) -> None:
-    file = referrers.File("nights.json", history.NIGHTLY_RUNS, b"no JSON")
+    file = referrers.AttachedFile("nights.json", history.NIGHTLY_RUNS, b"no JSON")
     referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [file])
     run = night(kernels=summary_of(8))
     assert history.compared(repository, run) == run

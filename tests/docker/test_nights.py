@@ -161,7 +161,6 @@ def test_a_channel_does_not_move_to_an_update_over_its_budget(world: World) -> N
     world.release("b9")
     night = world.night(expect=13)
     assert "nightly is not moved: the update has more than the 1 MB" in night["reason"]
-    assert "new layer of 3." in night["reason"]
     assert world.channel == first["digest"] == night["digest"]
     # A person who accepts it promotes the image, which is in the registry.
     (tag,) = [tag for tag in tags(world.registry) if tag.startswith("nightly-b9-")]

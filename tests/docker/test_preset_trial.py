@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from builder.contents.contents import Contents
 from builder.presets.schema import Preset
 from builder.simulator import cards
 from builder.simulator.cards import Card
-from builder.smoke.contents import Contents
-from builder.smoke.device import DeviceTest, Tried
-from builder.smoke.preset_trial import Result, check
-from builder.smoke.verdict import Check
+from builder.smoke.preset_trial import check
+from builder.smoke.subject import DeviceTest
+from builder.smoke.verdict import Check, PresetUse
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import recipe_of
+from support.smoke_tests import context_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
@@ -33,23 +34,22 @@ model   = { name = "M", repository = "unsloth/Qwen3.5-0.8B-GGUF", published_size
 serve   = { arguments = ["-ngl", "99"], context = 4096 }
 memory  = { total = 0.5 }
 """
-TryPreset = Callable[..., tuple[Result, dict[str, Check]]]
+TryPreset = Callable[..., tuple[PresetUse | None, dict[str, Check]]]
 
 
 @pytest.fixture
 def try_preset(
     shaped: str, shaped_contents: Contents, cuda_base: dict[str, str], tmp_path: Path
 ) -> TryPreset:
-    """The result of a preset with these changes, and its checks by subject."""
+    """What a preset with these changes took, and its checks by subject."""
 
-    def run(simulated: Card = CARD, **changes: Any) -> tuple[Result, dict[str, Check]]:
+    def run(simulated: Card = CARD, **changes: Any) -> tuple[PresetUse | None, dict[str, Check]]:
         preset = Preset.model_validate(tomllib.loads(PRESET) | changes)
         test = DeviceTest(None, SHARED_CACHE, lambda _: None, {"5060-ti-16gb": simulated})
-        tried = Tried(shaped, recipe_of({}), shaped_contents, cuda_base["devel"], None)
-        work = tmp_path / "preset"
-        work.mkdir()
-        result = check("m", preset, tried, test, work)
-        return result, {each.subject: each for each in result.checks}
+        more = {"devel": cuda_base["devel"], "device_test": test, "presets": {"m": preset}}
+        context = context_of(shaped_contents, recipe_of({}), tmp_path, shaped, **more)
+        found = {each.subject: each for each in check(context)}
+        return context.presets.get("m"), found
 
     return run
 
@@ -59,11 +59,10 @@ def failed(found: dict[str, Check]) -> set[str]:
 
 
 def test_a_preset_that_fits_has_its_memory_in_the_verdict(try_preset: TryPreset) -> None:
-    result, found = try_preset()
+    use, found = try_preset()
     assert list(found) == ["m: starts", "m: model", "m: answers", "m: memory"]
     assert failed(found) == set(), found
-    assert {each.kind for each in result.checks} == {"preset"}
-    use = result.use
+    assert {each.kind for each in found.values()} == {"preset"}
     assert use is not None
     assert (use.card, use.cards, use.context) == (CARD.name, 1, 4096)
     assert use.own < use.peak < use.memory == CARD.memory
@@ -71,10 +70,10 @@ def test_a_preset_that_fits_has_its_memory_in_the_verdict(try_preset: TryPreset)
 
 
 def test_two_cards_have_their_memory_added_up(try_preset: TryPreset) -> None:
-    result, found = try_preset(cards=2)
+    use, found = try_preset(cards=2)
     assert failed(found) == set(), found
-    assert result.use is not None
-    assert result.use.memory == 2 * CARD.memory
+    assert use is not None
+    assert use.memory == 2 * CARD.memory
 
 
 def test_more_memory_than_published_is_named(try_preset: TryPreset) -> None:
@@ -92,10 +91,10 @@ def test_a_card_without_room_is_named(try_preset: TryPreset) -> None:
 
 
 def test_layers_on_the_cpu_fail(try_preset: TryPreset) -> None:
-    result, found = try_preset(serve={"arguments": ["-ngl", "0"], "context": 4096})
+    use, found = try_preset(serve={"arguments": ["-ngl", "0"], "context": 4096})
     assert failed(found) == {"m: model"}
     assert found["m: model"].found == "offloaded 0/1 layers to GPU"
-    assert result.use is None
+    assert use is None
 
 
 def test_an_option_that_the_engine_refuses_fails(try_preset: TryPreset) -> None:
@@ -119,7 +118,7 @@ def test_a_preset_that_cannot_be_tried_says_why(
     try_preset: TryPreset, changes: dict[str, Any], reason: str
 ) -> None:
     _, found = try_preset(**changes)
-    assert (found["m"].kind, found["m"].passed) == ("not tried", True)
+    assert (found["m"].kind, found["m"].state) == ("preset", "skipped")
     assert found["m"].found == reason
 
 

@@ -136,4 +136,4 @@ def test_the_check_of_a_patch_has_its_name(images: dict[str, str], smoke_test: S
     verdict = smoke_test(small(images), patch=[patch])
     (check,) = of(verdict, "patch")
     assert check.subject == "file mended.patch: /opt/patched"
-    assert check.passed is False
+    assert check.state == "failed"

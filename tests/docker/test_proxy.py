@@ -119,8 +119,10 @@ def test_without_bash_such_a_server_cannot_be_reached(served: str) -> None:
 
 
 def test_a_container_that_ended_has_no_network(served: str) -> None:
-    with started(served, Start(arguments=["-c", "pass"])) as container:
-        docker("wait", container.name)
+    with serving(served) as container:
+        with network_of(container) as network:
+            assert network is not None
+        docker("kill", container.name)
         with network_of(container) as network:
             assert network is None
 

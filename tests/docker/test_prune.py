@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from builder.errors import RegistryError
-from builder.families.layout import LABEL_KEY
+from builder.families.layout import CREATED, LABEL_KEY, VERSION
 from builder.publish import prune as pruning
 from builder.publish import tags
-from builder.publish.referrers import File, attach
-from builder.publish.remote_image import CREATED, VERSION
+from builder.publish.referrers import AttachedFile, attach
 from builder.publish.survey import survey
-from builder.publish.tag_history import attach_note
+from builder.publish.verdicts import UNSIGNED
 from builder.tools.files import named_lock
 from builder.tools.registry.client import Manifest, Repository
+from support.moves import attach_note
 from support.prunes import (
     ATTESTED,
     HELLO,
@@ -42,11 +42,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 def test_indexes_within_each_other_are_told(registry: str) -> None:
     repository = Repository(f"{registry}/{PATH}", print)
     made = index(repository, nightly(1), of=[image(repository, day=1)])
-    assert len(survey(repository, "nightly")[0].manifests) == 2
+    assert len(survey(repository, "nightly", UNSIGNED)[0].manifests) == 2
     for _ in range(6):
         made = index(repository, "deep", of=[made])
     with pytest.raises(RegistryError, match="lists nested indexes") as caught:
-        survey(repository, "nightly")
+        survey(repository, "nightly", UNSIGNED)
     assert "deep" in str(caught.value)
 
 
@@ -121,7 +121,7 @@ def test_what_the_channel_would_be_rolled_back_to_stays(
         tags.move(repository, "nightly", made[day].digest, f"night {day}", by="night")
     prune("--keep", "1", "--delete")
     left = {tag for tag in repository.tags() if not tag.startswith("sha256-")}
-    assert left == {"nightly", nightly(6), nightly(4)}
+    assert left == {"nightly", "nightly.moves", nightly(6), nightly(4)}
     prune("nightly", "--reason", "it crashes", command="tag rollback")
     assert repository.resolve("nightly") == made[4].digest
 
@@ -138,6 +138,19 @@ def test_what_any_tag_would_be_rolled_back_to_stays(repository: Repository, prun
     assert set(done["deleted"]) == {nightly(1), nightly(5)}
     prune("latest", "--reason", "it crashes", command="tag rollback")
     assert repository.resolve("latest") == made[2].digest
+
+
+def test_the_images_of_as_many_rollbacks_as_nightlies_stay(
+    repository: Repository, prune: Prune
+) -> None:
+    made = {day: image(repository, nightly(day), day=day) for day in range(1, 8)}
+    for day in (1, 2, 3):
+        tags.move(repository, "latest", made[day].digest, f"night {day}")
+    done = prune("--keep", "2", "--delete", "--json")
+    assert set(done["deleted"]) == {nightly(4), nightly(5)}
+    for day in (2, 1):
+        prune("latest", "--reason", "it crashes", command="tag rollback")
+        assert repository.resolve("latest") == made[day].digest
 
 
 def test_a_version_stays_what_it_is_though_its_recipe_is_gone(
@@ -192,9 +205,9 @@ def test_what_is_signed_stays_unless_told_otherwise(repository: Repository, prun
     made = [image(repository, nightly(day), day=day) for day in range(1, 5)]
     tagged = signature(repository, made[0], ".att", ATTESTED)
     kind = "application/vnd.dev.sigstore.bundle.v0.3+json"
-    bundle = attach(repository, made[1], kind, {}, [File("bundle", kind, b'{"bundle": 1}')])
+    bundle = attach(repository, made[1], kind, {}, [AttachedFile("bundle", kind, b'{"bundle": 1}')])
     bill = "application/vnd.cyclonedx+json"
-    attach(repository, made[2], bill, {}, [File("sbom.json", bill, b'{"bomFormat": 1}')])
+    attach(repository, made[2], bill, {}, [AttachedFile("sbom.json", bill, b'{"bomFormat": 1}')])
     done = prune("--keep", "1", "--delete", "--json")
     assert done["deleted"] == [nightly(3)]
     assert [each["stays"] for each in done["nightlies"][2:]] == ["it is signed"] * 2
@@ -210,7 +223,7 @@ def test_an_image_goes_with_what_is_attached_to_it(repository: Repository, begun
     made = [image(repository, nightly(day), day=day) for day in (1, 2)]
     kind = "application/spdx+json"
     bills = [
-        attach(repository, each, kind, {}, [File("sbom.json", kind, f"{number}".encode())])
+        attach(repository, each, kind, {}, [AttachedFile("sbom.json", kind, f"{number}".encode())])
         for number, each in enumerate(made)
     ]
     for each in made:

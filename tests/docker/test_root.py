@@ -16,11 +16,10 @@ from builder import settings
 from builder.cli.progress import BuildProgress
 from builder.compare.image_tree import read_image
 from builder.errors import FetchError
+from builder.images.active import ActiveBuild
 from builder.images.bases import ensure_bases
 from builder.images.log import BuildLog
-from builder.images.session import ActiveBuild, BuildOptions
 from builder.plan.base_image import RootPolicy
-from builder.plan.dockerfile import render_base
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan_base
 from builder.platforms import Platforms, architecture
@@ -83,11 +82,10 @@ def test_the_base_is_built_from_that_digest(
 ) -> None:
     name, digest = pushed
     found = with_image(catalog, name, digest)
-    planned = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
-    rendered = render_base(planned)
-    active = ActiveBuild(BuildOptions(settings.load()), BuildProgress())
-    images = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))
-    assert images["root"].labels["builder.key"] == rendered.key
+    base = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
+    active = ActiveBuild(settings.load(), BuildProgress())
+    images = ensure_bases(base, active, BuildLog(tmp_path / "log"))
+    assert images["root"].labels["builder.key"] == base.key
     assert docker.image(images["root"].reference) == images["root"]
     docker.untag(images["root"].reference)
 
@@ -103,12 +101,12 @@ def test_a_registrys_root_gets_the_locked_packages(
     lacking = docker.image(name)
     assert lacking is not None
     root = RegistryRoot(name, lacking.digest)
-    rendered = render_base(plan_base(load(catalog), "debian-trixie", platforms(), root))
-    active = ActiveBuild(BuildOptions(settings.load()), BuildProgress())
+    rendered = plan_base(load(catalog), "debian-trixie", platforms(), root)
+    active = ActiveBuild(settings.load(), BuildProgress())
     found = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))["root"].reference
     query = ["docker", "run", "--rm", found, "dpkg-query", "-W", "-f", "${Package} ${Version}\n"]
     asked = subprocess.run(query, check=True, capture_output=True, text=True)
-    locked = {f"{file.name} {file.version}" for file in rendered.plan.debian.files}
+    locked = {f"{file.name} {file.version}" for file in rendered.debian.files}
     assert set(asked.stdout.splitlines()) == locked
     for each in (name, found):
         docker.untag(each)

@@ -144,7 +144,7 @@ def test_a_script_that_applied_in_part_is_no_patch(bench: Bench) -> None:
         bench.apply(bench.planned(TWO_SITES, contains=CONTAINS))
     assert "Patched pkg/attn.py. Site A=anchor-not-found, Site B=applied" in caught.value.why
     half = bench.finding(bench.planned(TWO_SITES, contains=CONTAINS))
-    assert (half.state, half.good) == ("partly", False)
+    assert (half.state, half.good) == ("conflicts", False)
     assert "Site A=anchor-not-found, Site B=applied" in "\n".join(half.details)
     # Without contains it passes, and its output is shown.
     (shown,) = bench.finding(bench.planned(TWO_SITES)).details

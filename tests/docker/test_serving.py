@@ -11,18 +11,23 @@ from typing import Any
 import pytest
 
 from builder.bench.measure import Settings
+from builder.contents.contents import Contents
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves
+from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Check
+from builder.tools.docker import client as docker_client
 from builder.tools.docker import containers
 from support.environment import REPOSITORY
-from support.smoke_tests import SmokeTest, docker, hello_recipe
+from support.smoke_tests import SmokeTest, context_of, docker, hello_recipe
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
 SOURCE = REPOSITORY / "tests/data/trees/faulty_server"
 IMAGE = "builder-test/faulty-server:1"
+HELLO = Serve(api_flavor="hello")
+NOTHING = Contents({}, {}, (), 0)
 EVERYTHING = [
     *("starts", "lists its model", "completes text", "streams", "tokenizes and back"),
     *("answers a chat", "answers two at once", "stops"),
@@ -30,9 +35,8 @@ EVERYTHING = [
 
 
 @pytest.fixture(scope="module")
-def image(hello: dict[str, Any]) -> Iterator[str]:
+def image(devel: str) -> Iterator[str]:
     """All the servers in one image, on the base to compile in, which has Python."""
-    devel = f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
     dockerfile = (
         f"FROM {devel}\nCOPY server.py /server.py\nUSER 10001:10001\n"
         'ENTRYPOINT ["python3", "/server.py"]\n'
@@ -61,7 +65,7 @@ def verdict_of(image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
     def smoke_test(fault: str, **more: Any) -> dict[str, Check]:
         serve = Serve(api_flavor="hello", arguments=[fault], **{"seconds": 6, **more})
-        checks = serves.check(recipe_of(serve), image, tmp_path, None)
+        checks = serves.check(context_of(NOTHING, recipe_of(serve), tmp_path, image))
         return {check.subject: check for check in checks}
 
     yield smoke_test
@@ -89,9 +93,9 @@ def test_a_good_server_passes_every_step(verdict_of: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "subject", "found"),
     [
-        ("two-models", "lists its model", "it lists 2 models: a, b"),
-        ("hangs", "completes text", "no response in time"),
-        ("drips", "completes text", "did not end in time"),
+        ("two-models", "lists its model", "it lists 2 models: 'a', 'b'"),
+        ("hangs", "completes text", "not complete after 3 seconds"),
+        ("drips", "completes text", "not complete after 3 seconds"),
         ("garbage", "completes text", "not JSON: '<html>it works</html>'"),
         ("error", "completes text", "status 500"),
         ("list", "completes text", "has an unexpected format"),
@@ -111,7 +115,7 @@ def test_each_fault_fails_its_own_step(
     verdict_of: Any, fault: str, subject: str, found: str
 ) -> None:
     checks = verdict_of(fault)
-    assert checks[subject].passed is False
+    assert checks[subject].state == "failed"
     assert found in checks[subject].found
     # What needs a completion fails with it.
     others = {"streams", "answers two at once"} if subject == "completes text" else set()
@@ -150,16 +154,17 @@ def test_an_entrypoint_that_is_not_there_is_the_images_fault(
     image: str, smoke_test: SmokeTest, tmp_path: Path
 ) -> None:
     name = smoke_test.build(f'FROM {image}\nENTRYPOINT ["/nowhere"]\n')
-    (check,) = serves.check(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
-    assert check.passed is False
+    (check,) = serves.check(context_of(NOTHING, recipe_of(HELLO), tmp_path, name))
+    assert check.state == "failed"
     assert "/nowhere" in check.found
 
 
 def test_an_image_of_another_platform_is_untried(smoke_test: SmokeTest, tmp_path: Path) -> None:
     dockerfile = 'FROM scratch\nCOPY --chmod=755 <<EOF /x\n\x7fELF\nEOF\nENTRYPOINT ["/x"]\n'
     name = smoke_test.build(dockerfile, "--platform=linux/arm64")
-    (check,) = serves.check(recipe_of(Serve(api_flavor="hello")), name, tmp_path, None)
-    assert check.passed is None, check.found
+    (check,) = serves.check(context_of(NOTHING, recipe_of(HELLO), tmp_path, name))
+    reason = "Docker cannot run programs of the image's platform"
+    assert (check.state, check.found) == ("untried", reason)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,7 @@ def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     recipe = hello_recipe()
     assert recipe.serve is not None
     with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
-        checks = list(gpu._on_gpu(server, recipe.serve, gpu.GpuTest(runs=4, warm_ups=1)))
+        checks = list(gpu._on_gpu(server, recipe.serve, GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found
@@ -251,9 +256,9 @@ def test_a_program_whose_output_docker_loses_runs_again(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, lost, client = (tmp_path / name for name in ("runs", "lost", "docker"))
-    client.write_text(LOSES.format(docker=containers.executable(), runs=runs, lost=lost))
+    client.write_text(LOSES.format(docker=docker_client.executable(), runs=runs, lost=lost))
     client.chmod(0o755)
-    monkeypatch.setattr(containers, "executable", lambda: str(client))
+    monkeypatch.setattr(docker_client, "executable", lambda: str(client))
 
     def echo(*, once: bool) -> tuple[str, int]:
         runs.unlink(missing_ok=True)

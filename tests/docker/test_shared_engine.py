@@ -39,3 +39,30 @@ def test_an_image_that_another_user_removes_is_none(images: dict[str, Any]) -> N
     assert docker.image(name) is None
     with pytest.raises(WorldError, match="cannot tag builder-test/vanishing:1"):
         docker.tag(name, "builder-test/vanishing:2")
+
+
+def test_two_commands_give_one_name_to_their_images_at_the_same_time(
+    images: dict[str, Any],
+) -> None:
+    name, failures = "builder-test/wanted:1", []
+
+    def give(image: str) -> None:
+        try:
+            for _ in range(25):
+                docker.tag(image, name)
+        except WorldError as error:
+            failures.append(error)
+
+    both = [found for each in ("root", "small") if (found := docker.image(images[each]))]
+    threads = [threading.Thread(target=give, args=[each.reference]) for each in both]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = docker.image(name)
+    finally:
+        docker.untag(name)
+    assert not failures
+    assert found is not None
+    assert found.digest in {each.digest for each in both}

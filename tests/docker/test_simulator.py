@@ -6,20 +6,18 @@ cases, each with a report of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.simulator import build, cards, run
+from builder.simulator import build, cards
 from support.environment import REPOSITORY, SHARED_CACHE
-from support.simulators import code_of
+from support.simulators import Case, code_of, run_cases
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -36,31 +34,7 @@ CASES = [
     *("loading", "reset", "managed"),
 ]
 RUNS = [("card", case) for case in CASES] + [(kind, "one") for kind in KINDS]
-SCRIPT = """
-mkdir $BUILDER_SIMULATOR_REPORT
-/work/$0 $1 > $BUILDER_SIMULATOR_REPORT/output
-echo $? > $BUILDER_SIMULATOR_REPORT/status
-"""
 OK = "cudaSuccess"
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a program printed, in its order, how it ended, and its report."""
-
-    lines: list[tuple[str, str]]
-    status: int
-    report: dict[str, Any]
-
-    def told(self, name: str) -> str:
-        [value] = [value for told, value in self.lines if told == name]
-        return value
-
-    def number(self, name: str) -> int:
-        return int(self.told(name))
-
-    def violations(self) -> list[tuple[str, str]]:
-        return [(found["error"], found["why"]) for found in self.report["violations"]]
 
 
 @pytest.fixture(scope="module")
@@ -101,27 +75,9 @@ def ran(
     code = code_of({f"/work/{name}": programs / name for name in KINDS}, card)
     reached = card.model_copy(update={"peer": True})
     lines = cards.text([reached, reached], vocabulary=1000, tokens=(5, 6, 7))
-    work = tmp_path_factory.mktemp("simulated")
-    simulation = run.prepare(libraries, {"cards": lines, "code": code}, work)
-    calls = [
-        f"BUILDER_SIMULATOR_REPORT=/simulator/report/{name}-{case} sh -c '{SCRIPT}' {name} {case}"
-        for name, case in RUNS
-    ]
-    options = [f"--volume={programs}:/work:ro"]
-    options += [f"--volume={path}:{at}:ro" for at, path in simulation.mounts.volumes.items()]
-    options += [f"--volume={path}:{at}" for at, path in simulation.mounts.writable.items()]
-    options += [f"--env={name}={value}" for name, value in simulation.mounts.env.items()]
     image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
-    sealed = ["--rm", "--network=none", "--user=10001:10001", "--read-only"]
-    docker("run", *sealed, *options, image, "sh", "-uc", "\n".join(calls))
-    return {(name, case): _read(simulation.reports / f"{name}-{case}") for name, case in RUNS}
-
-
-def _read(folder: Path) -> Case:
-    words = [line.rpartition(" ") for line in (folder / "output").read_text().splitlines()]
-    [report] = [json.loads(file.read_text()) for file in folder.glob("*.json")]
-    status = int((folder / "status").read_text())
-    return Case([(name, value) for name, _, value in words], status, report)
+    files = {"cards": lines, "code": code}
+    return run_cases(image, libraries, programs, files, RUNS, tmp_path_factory.mktemp("simulated"))
 
 
 Ran = Mapping[tuple[str, str], Case]

@@ -22,9 +22,8 @@ def test_both_files_are_written_and_an_untried_gpu_leaves_the_good_verdict(
 ) -> None:
     shutil.copytree(hello["state"] / "records", tmp_path / "state" / "records")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
-    page, junit = tmp_path / "mine.md", tmp_path / "j.xml"
-    reports = ("--junit", junit, "--summary", page)
-    done = builder("smoke", "hello-sm120", "--gpu", *reports, "--json")
+    junit = tmp_path / "j.xml"
+    done = builder("smoke", "hello-sm120", "--gpu", "--junit", junit, "--json")
     assert done.returncode == 8, done.stderr
     assert "the earlier good verdict stays recorded" in done.stderr
     assert "nvidia-ctk runtime configure --runtime=docker" in done.stderr
@@ -32,12 +31,12 @@ def test_both_files_are_written_and_an_untried_gpu_leaves_the_good_verdict(
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["checked"] is False  # it was verified
     checks = json.loads(done.stdout)["verdict"]["checks"]
-    (untried,) = [check for check in checks if check["passed"] is not True]
-    assert (untried["kind"], untried["passed"]) == ("gpu", None)
+    (untried,) = [check for check in checks if check["state"] == "untried"]
+    assert untried["kind"] == "gpu"
     assert "could not select device driver" in untried["found"]
     suite = ElementTree.parse(junit).getroot()[0]
     assert int(suite.get("tests") or 0) == len(checks) > 60
-    assert (tmp_path / "page.md").read_text() == page.read_text()
+    assert "could not select device driver" in (tmp_path / "page.md").read_text()
 
 
 def test_any_image_can_be_smoked(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import time_machine
 
 from builder.errors import BuilderError, RegistryError, TagMovedError
 from builder.nightly import history
-from builder.nightly.run import _held
-from builder.publish import referrers, tag_history
+from builder.nightly.night import _held
+from builder.publish import referrers, tag_claims, tag_history
 from builder.publish import tags as publish_tags
+from builder.publish.survey import survey
+from builder.publish.tag_claims import CLAIMS, Claim, write_claim
+from builder.publish.tag_history import Move
+from builder.publish.tag_move import plan_move
+from builder.publish.verdicts import UNSIGNED, Trust
 from builder.tools.registry import client as registries
 from builder.tools.registry.client import Manifest, Repository
+from support.moves import attach_note
 from support.prunes import PATH
 from support.registries import Fault, Proxy, proxied, put_image
 
@@ -27,15 +35,15 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
     for number, digest in enumerate(made[:3]):
         publish_tags.move(repository, "latest", digest, f"move {number}")
     for digest in (made[1], made[0]):
-        assert tag_history.require_previous(repository, "latest") == digest
+        assert tag_history.require_previous(repository, "latest", UNSIGNED) == digest
         publish_tags.move(repository, "latest", digest, "back")
     with pytest.raises(RegistryError, match=r":latest points to its first image"):
-        tag_history.require_previous(repository, "latest")
+        tag_history.require_previous(repository, "latest", UNSIGNED)
     # What is new is on top of where one has gone back to.
     publish_tags.move(repository, "latest", made[3], "mended")
-    assert tag_history.require_previous(repository, "latest") == made[0]
+    assert tag_history.require_previous(repository, "latest", UNSIGNED) == made[0]
     with pytest.raises(RegistryError, match="has no tag nightly"):
-        tag_history.require_previous(repository, "nightly")
+        tag_history.require_previous(repository, "nightly", UNSIGNED)
 
 
 def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
@@ -44,7 +52,10 @@ def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None
     told = {"tag": "latest", "reason": "odd", "number": "9" * 5000}
     named = {f"builder.move.{name}": value for name, value in told.items()}
     referrers.attach(repository, one, tag_history.MOVE, named)
-    assert "first" in {move.reason for move in tag_history.moves(repository, "latest")}
+    found = tag_history.moves(repository, "latest", UNSIGNED)
+    assert [move.reason for move in found] == ["first"]
+    publish_tags.move(repository, "latest", put_image(repository, "k2").digest, "second")
+    assert tag_history.require_previous(repository, "latest", UNSIGNED) == one.digest
 
 
 def delete(repository: Repository, digest: str) -> None:
@@ -61,26 +72,26 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     publish_tags.move(
         repository,
         "main",
-        tag_history.require_previous(repository, "main"),
+        tag_history.require_previous(repository, "main", UNSIGNED),
         "bad night",
         by="rollback",
     )
     publish_tags.move(repository, "main", e, "night of e", by="night")
-    assert "bad night" in _held(repository, "main", d)
-    assert _held(repository, "main", b) == ""
+    assert "bad night" in _held(repository, "main", d, UNSIGNED)
+    assert _held(repository, "main", b, UNSIGNED) == ""
     delete(repository, d)
     publish_tags.move(
         repository,
         "main",
-        tag_history.require_previous(repository, "main"),
+        tag_history.require_previous(repository, "main", UNSIGNED),
         "not this one",
         by="rollback",
     )
     assert repository.resolve("main") == c
-    reasons = [move.reason for move in tag_history.moves(repository, "main")]
+    reasons = [move.reason for move in tag_history.moves(repository, "main", UNSIGNED)]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
     assert reasons[-3:] == [f"night of {digest[-4:]}" for digest in (c, b, a)]
-    assert tag_history.require_previous(repository, "main") == b, (
+    assert tag_history.require_previous(repository, "main", UNSIGNED) == b, (
         "what was taken back is no way back"
     )
     for digest in (a, b):
@@ -89,7 +100,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
         publish_tags.move(
             repository,
             "main",
-            tag_history.require_previous(repository, "main"),
+            tag_history.require_previous(repository, "main", UNSIGNED),
             "so",
             by="rollback",
         )
@@ -99,7 +110,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     publish_tags.move(repository, "late", other, "bad", by="rollback")
     delete(repository, d)
     with pytest.raises(RegistryError, match=r"before the last move of .* is not known"):
-        tag_history.require_previous(repository, "late")
+        tag_history.require_previous(repository, "late", UNSIGNED)
 
 
 @pytest.fixture
@@ -114,7 +125,7 @@ def through(proxy: Proxy) -> Repository:
 
 
 def reasons(repository: Repository, tag: str) -> list[str]:
-    return [move.reason for move in tag_history.moves(repository, tag)]
+    return [move.reason for move in tag_history.moves(repository, tag, UNSIGNED)]
 
 
 def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, proxy: Proxy) -> None:
@@ -131,11 +142,11 @@ def test_a_move_that_was_interrupted_did_not_happen(repository: Repository, prox
     assert repository.resolve("latest") == c
     assert reasons(repository, "latest") == before
     for digest in (b, a):
-        assert tag_history.require_previous(repository, "latest") == digest
+        assert tag_history.require_previous(repository, "latest", UNSIGNED) == digest
         publish_tags.move(repository, "latest", digest, f"back to {digest[-4:]}", "rollback")
     assert reasons(repository, "latest") == [f"back to {each[-4:]}" for each in (a, b)] + before
     publish_tags.move(repository, "latest", d, "mended at last")
-    assert tag_history.require_previous(repository, "latest") == a
+    assert tag_history.require_previous(repository, "latest", UNSIGNED) == a
 
 
 def test_a_move_that_was_interrupted_is_not_taken_for_one_whose_image_is_gone(
@@ -161,14 +172,14 @@ def test_a_move_that_was_interrupted_is_left_out_though_two_images_are_gone(
     a, b, c, d, e = (put_image(repository, name) for name in "abcde")
     for made in (a, b, c):
         publish_tags.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
-    tag_history.attach_note(repository, a, "latest", c.digest, "interrupted")
+    attach_note(repository, a, "latest", c.digest, "interrupted")
     for made in (d, e, a):
         publish_tags.move(repository, "latest", made.digest, f"to {made.digest[-4:]}")
     for made in (d, e):
         delete(repository, made.digest)
-    # The moves to b and c are no longer known, for only those to d and e lead to them.
-    assert reasons(repository, "latest") == [f"to {a.digest[-4:]}"] * 2
-    assert [move.number for move in tag_history.moves(repository, "latest")] == [6, 1]
+    assert reasons(repository, "latest") == [f"to {each.digest[-4:]}" for each in (a, c, b, a)]
+    numbers = [move.number for move in tag_history.moves(repository, "latest", UNSIGNED)]
+    assert numbers == [6, 3, 2, 1]
 
 
 def elsewhere(repository: Repository, tag: str, manifest: Manifest) -> Callable[[], object]:
@@ -195,7 +206,31 @@ def test_a_tag_that_somebody_else_moved_meanwhile_stays(
     with pytest.raises(TagMovedError, match="was moved by another client") as caught:
         publish_tags.move(through(proxy), "latest", ours.digest, "second", by="night")
     assert f"it was at {first.digest}, and now it is at {theirs.digest}" in str(caught.value)
+    assert f"it is at {theirs.digest} after the claim was withdrawn" in str(caught.value)
+    assert caught.value.tag == "latest"
     assert repository.resolve("latest") == theirs.digest
+
+
+def test_a_move_whose_claim_was_overwritten_does_not_win_by_default(
+    repository: Repository, proxy: Proxy
+) -> None:
+    first, ours, theirs = (put_image(repository, name) for name in ("first", "ours", "theirs"))
+    publish_tags.move(repository, "latest", first.digest, "first")
+    other = plan_move(
+        repository, Move("latest", theirs.digest, first.digest, "", "third"), (), UNSIGNED, []
+    ).note
+    gone = Claim(text=other.text, withdrawn=True)
+    proxy.faults = [
+        Fault(
+            "PUT .*manifests/latest$",
+            "pass",
+            first=lambda: write_claim(repository, "latest", gone, ()),
+        )
+    ]
+    with pytest.raises(TagMovedError, match=r"another move of .*:latest was at work") as caught:
+        publish_tags.move(through(proxy), "latest", ours.digest, "second")
+    assert f"the tag is at {ours.digest}" in str(caught.value)
+    assert caught.value.tag == "latest"
 
 
 def test_a_tag_that_somebody_else_gave_first_stays(repository: Repository, proxy: Proxy) -> None:
@@ -233,9 +268,9 @@ def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Re
     assert first.before == ""
     # Once more is no move, and there is nothing to go back to.
     assert publish_tags.move(repository, "latest", "1-0123456789ab", "again").before == ours.digest
-    assert [move.reason for move in tag_history.moves(repository, "latest")] == ["so"]
+    assert [move.reason for move in tag_history.moves(repository, "latest", UNSIGNED)] == ["so"]
     with pytest.raises(RegistryError, match=r":latest points to its first image"):
-        tag_history.require_previous(repository, "latest")
+        tag_history.require_previous(repository, "latest", UNSIGNED)
 
 
 def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> None:
@@ -243,13 +278,13 @@ def test_moves_are_in_order_whatever_the_clocks_said(repository: Repository) -> 
     publish_tags.move(repository, "nightly", one.digest, "first", by="night")
     with time_machine.travel(registries.LARGEST_SKEW / 2 + time.time()):
         publish_tags.move(repository, "nightly", two.digest, "second", by="night")
-    assert _held(repository, "nightly", one.digest) == ""  # upstream went back by itself
+    assert _held(repository, "nightly", one.digest, UNSIGNED) == ""  # upstream went back by itself
     publish_tags.move(repository, "nightly", one.digest, "it crashes")
-    told = [move.reason for move in tag_history.moves(repository, "nightly")]
+    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
     assert told == ["it crashes", "second", "first"]
-    assert "it crashes" in _held(repository, "nightly", two.digest)
+    assert "it crashes" in _held(repository, "nightly", two.digest, UNSIGNED)
     publish_tags.move(repository, "nightly", two.digest, "it does not")
-    told = [move.reason for move in tag_history.moves(repository, "nightly")]
+    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
     assert told == ["it does not", "it crashes", "second", "first"]
 
 
@@ -265,8 +300,109 @@ def test_a_clock_that_is_wrong_moves_nothing(repository: Repository) -> None:
 
 def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Proxy) -> None:
     ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
-    passed = Fault("HEAD .*manifests/latest", "pass", 3)
+    passed = Fault("HEAD .*manifests/latest", "pass", 2)
     last = Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs))
     proxy.faults = [passed, last]
     with pytest.raises(RegistryError, match="latest is not what was pushed"):
         publish_tags.move(through(proxy), "latest", ours.digest, "so")
+
+
+def forge(repository: Repository, image: Manifest, **told: object) -> None:
+    """Attach a note that nobody signed."""
+    annotations = {tag_history.TEXT: forged_text(repository, image, **told)}
+    referrers.attach(repository, image, tag_history.MOVE, annotations)
+
+
+def forged_text(repository: Repository, image: Manifest, **told: object) -> str:
+    text = {
+        "repository": repository.path,
+        "tag": "latest",
+        "digest": image.digest,
+        "number": 1,
+        "created": "9999-01-01T00:00:00+00:00",
+        "reason": "forged",
+    }
+    return json.dumps(text | told)
+
+
+def test_a_forged_number_does_not_stop_a_tag(repository: Repository) -> None:
+    one, two, three = (put_image(repository, name) for name in ("k1", "k2", "k3"))
+    publish_tags.move(repository, "latest", one.digest, "first")
+    for number in (tag_history.HIGHEST, tag_history.HIGHEST - 1):
+        forge(repository, one, number=number)
+        forge(repository, two, number=number)
+        planned = plan_move(repository, Move("latest", one.digest, "", "", ""), (), UNSIGNED, ())
+        claim = json.loads(planned.note.text) | {"number": number, "digest": three.digest}
+        claims = json.dumps([{"text": json.dumps(claim)}])
+        referrers.store(repository, "latest.moves", CLAIMS, (), {tag_claims.TEXT: claims})
+        for digest in (two.digest, three.digest, one.digest):
+            publish_tags.move(repository, "latest", digest, f"to {digest[-4:]}")
+            assert repository.resolve("latest") == digest
+    for damaged in ("", "[", "[[]]", '[{"text": "{}"}]', '[{"text": 1}]'):
+        referrers.store(repository, "latest.moves", CLAIMS, (), {tag_claims.TEXT: damaged})
+        publish_tags.move(repository, "latest", two.digest, "on")
+        publish_tags.move(repository, "latest", one.digest, "and back")
+    repository.put_manifest("latest.moves", one)  # something else
+    assert publish_tags.move(repository, "latest", three.digest, "mended").before == one.digest
+
+
+def test_with_a_key_the_number_of_a_forged_claim_does_not_count(
+    repository: Repository, key: Path, tmp_path: Path
+) -> None:
+    """At the highest number, clocks would decide between all later moves."""
+    ours = Trust(str(key), (), tmp_path / "ours")
+    one, two = (put_image(repository, name) for name in ("one", "two"))
+    publish_tags.move(repository, "latest", one.digest, "first", trust=ours)
+    text = forged_text(repository, two, number=tag_history.HIGHEST)
+    write_claim(repository, "latest", Claim(text=text), ())
+    assert publish_tags.move(repository, "latest", two.digest, "second", trust=ours).number == 2
+
+
+def test_with_a_key_only_signed_notes_count(
+    repository: Repository, key: Path, tmp_path: Path
+) -> None:
+    ours = Trust(str(key), (), tmp_path / "ours")
+    reader = Trust("", (str(key.with_name("cosign.pub")),), tmp_path / "reader")
+    one, two, evil = (put_image(repository, name) for name in ("one", "two", "evil"))
+    for each in (one, two):
+        reason = f"to {each.digest[-4:]}"
+        publish_tags.move(repository, "latest", each.digest, reason, trust=ours)
+    step = {"number": 7, "digest": evil.digest, "by": ""}
+    forge(repository, two, before=evil.digest, number=8, past=[step])
+    assert tag_history.require_previous(repository, "latest", UNSIGNED) == evil.digest
+    for trust in (ours, reader):
+        assert tag_history.require_previous(repository, "latest", trust) == one.digest
+        told = [move.reason for move in tag_history.moves(repository, "latest", trust)]
+        assert told == [f"to {each.digest[-4:]}" for each in (two, one)]
+    (image,) = [each for each in survey(repository, "nightly", reader) if "latest" in each.tags]
+    assert [note.move.reason for note in image.notes] == [f"to {two.digest[-4:]}"]
+    assert "held" not in _held(repository, "latest", evil.digest, reader)
+    assert _held(repository, "latest", evil.digest, UNSIGNED)
+    # A signed note of another repository, or of another image, is none either.
+    (good, _) = referrers.referrers(repository, two.digest)
+    other = Repository(f"{repository.registry}/me/other", print)
+    there = put_image(other, "two")
+    for subject, where in ((there, other), (evil, repository)):
+        referrers.attach(where, subject, tag_history.MOVE, good["annotations"])
+        assert tag_history.last_note(where, "latest", subject.digest, reader) is None
+
+
+def test_a_move_makes_as_many_requests_after_many_nights(
+    registry: str, repository: Repository
+) -> None:
+    made = [put_image(repository, f"night {number}").digest for number in range(50)]
+    counts = []
+    with proxied(registry) as proxy:
+        for number, digest in enumerate(made):
+            proxy.requests.clear()
+            mine = through(proxy)
+            assert _held(mine, "nightly", digest, UNSIGNED) == ""
+            publish_tags.move(mine, "nightly", digest, f"night {number}", by="night")
+            counts.append(len(proxy.requests))
+        proxy.requests.clear()
+        assert tag_history.require_previous(through(proxy), "nightly", UNSIGNED) == made[-2]
+        assert len(proxy.requests) <= 4
+    assert len({*counts[2:]}) == 1
+    assert counts[-1] <= 24, proxy.requests
+    told = [move.reason for move in tag_history.moves(repository, "nightly", UNSIGNED)]
+    assert told == [f"night {number}" for number in range(49, -1, -1)]

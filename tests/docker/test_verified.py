@@ -1,9 +1,13 @@
-"""What a registry has under a key counts only where a trusted machine has verified it."""
+"""What a registry has under a key counts if this machine built it, or a trusted key signed it."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,10 @@ from builder.publish.referrers import attach, referrers
 from builder.publish.tag_history import MOVE
 from builder.publish.upload import local_image, upload
 from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
-from builder.records import record
+from builder.records import candidate, record
 from builder.sbom.provenance import LOCAL
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from support.commands import ForkServer
 from support.publishing import own, tags, verified
 from support.registries import Proxy
 from support.smoke_tests import docker
@@ -83,21 +88,137 @@ def verdicts(repository: Repository, digest: str) -> list[dict[str, str]]:
     return [each["annotations"] for each in entries if each["artifactType"] == VERDICT]
 
 
+def backdoored(repository: Repository, image: dict[str, Any], folder: Path, made: set[str]) -> str:
+    """Somebody pushes our image with a file more under the tag of its key; its digest."""
+    folder.mkdir()
+    (folder / "backdoor").write_text("#!/bin/sh\n")
+    (folder / "Dockerfile").write_text(f"FROM {image['references'][0]}\nCOPY backdoor /usr/bin/\n")
+    name = f"builder-test/backdoored:{uuid4().hex}"
+    output = f"--output=type=image,oci-mediatypes=true,name={name}"
+    docker("buildx", "build", "--provenance=false", output, str(folder))
+    made.add(name)
+    digest = docker("image", "inspect", "--format={{.Id}}", name)
+    kept = record.read(folder.parent / "state", image["recipe"], image["key"])
+    assert kept is not None
+    theirs = kept.model_copy(update={"references": (name,), "digest": digest})
+    local = local_image(theirs, folder)
+    upload(repository, local, new=False)
+    repository.put_manifest(own(image), local.manifest)
+    return digest
+
+
+def refused(done: Any, theirs: str, ours: str) -> None:
+    assert "is not the image that this machine built" in done.stderr
+    assert theirs in done.stderr
+    assert ours in done.stderr
+    assert "builder push --replace --reason TEXT" in done.stderr
+    assert "builder compare" in done.stderr
+
+
+def test_a_backdoored_image_gets_no_tag_and_no_signature(
+    image: dict[str, Any],
+    push: Any,
+    registry: str,
+    key: Path,
+    repository: Repository,
+    tmp_path: Path,
+    made: set[str],
+) -> None:
+    digest = backdoored(repository, image, tmp_path / "attack", made)
+    assert digest != image["digest"]
+    refused(push(expect=12), digest, image["digest"])
+    refused(push("latest", "--reason", "so", command="tag promote", expect=12), digest, "")
+    assert tags(registry) == {own(image): digest}
+    assert referrers(repository, digest) == []
+    assert not verified(f"{repository.name}@{digest}", key.with_name("cosign.pub"))
+    # A machine that has not built the image cannot tell either, and needs no engine for that.
+    state = tmp_path / "state" / "records" / image["recipe"] / f"{image['key'][:12]}.json"
+    kept = state.read_text()
+    state.write_text(json.dumps(json.loads(kept) | {"built_here": False}))
+    for command in (["push"], ["tag promote", "latest", "--reason", "so"]):
+        done = push(*command[1:], command=command[0], expect=12)
+        assert f"nothing vouches for {repository.name}:{own(image)}" in done.stderr
+        assert f"builder build {image['recipe']} --rebuild" in done.stderr
+    assert tags(registry) == {own(image): digest}
+    # Replaced for a reason, the verified one has its tag.
+    state.write_text(kept)
+    push("--replace", "--reason", "somebody forged it")
+    assert set(tags(registry).values()) == {image["digest"]}
+
+
+def test_what_this_machine_did_not_build_is_not_pushed(
+    image: dict[str, Any], push: Any, registry: str, builder: Any, tmp_path: Path
+) -> None:
+    """As after `docker pull` of an image under the tag of its key."""
+    (file,) = (tmp_path / "state" / "records" / image["recipe"]).iterdir()
+    file.unlink()
+    done = builder("build", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
+    assert json.loads(done.stdout)["digest"] == image["digest"]
+    for options in ((), ("--replace", "--reason", "so")):
+        done = push(*options, expect=12)
+        assert "this machine has no record that it built the image of overlaid-1" in done.stderr
+        assert "builder build overlaid-1 --rebuild" in done.stderr
+    assert tags(registry) == {}
+
+
+def forget(image: dict[str, Any], state: Path, candidate: str) -> None:
+    """Leave an image as one without a verdict, as before its check."""
+    docker("image", "tag", image["references"][0], candidate)
+    docker("image", "rm", *image["references"])
+    shutil.rmtree(state / "records" / image["recipe"])
+
+
+def test_a_pulled_candidate_is_built_again(
+    image: dict[str, Any], push: Any, tmp_path: Path, builder: Any
+) -> None:
+    """As after `docker pull --all-tags`, which gives it its name."""
+    name = image["references"][0].rpartition(":")[0]
+    forget(image, tmp_path / "state", f"{name}:unverified-{image['key'][:12]}")
+    again = ("build", "overlaid-1", "--catalog", tmp_path / "catalog")
+    done = builder(*again)
+    assert done.returncode == 0, done.stderr
+    assert "is not known to be built here; it is built again" in done.stderr
+    kept = record.read(tmp_path / "state", image["recipe"], image["key"])
+    assert kept is not None
+    assert kept.built_here
+    push()
+
+
+def test_a_run_that_was_stopped_before_the_check_leaves_its_candidate(
+    image: dict[str, Any],
+    push: Any,
+    tmp_path: Path,
+    builder: Any,
+    fork_server: ForkServer,
+) -> None:
+    state = tmp_path / "state"
+    name = image["references"][0].rpartition(":")[0]
+    forget(image, state, f"{name}:unverified-{image['key'][:12]}")
+    again = ["build", "overlaid-1", "--catalog", str(tmp_path / "catalog")]
+    written = candidate.path_of(state, image["recipe"], image["key"])
+    with fork_server.running([*again, "--rebuild"], session=True) as process:
+        for _ in range(600):
+            if written.exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert record.read(state, image["recipe"], image["key"]) is None
+    done = builder(*again)
+    assert done.returncode == 0, done.stderr
+    assert "exists; it is not built again" in done.stderr
+    assert not written.exists()
+    push()
+
+
 def test_a_label_is_no_verdict(
     image: dict[str, Any], push: Any, registry: str, key: Path, repository: Repository
 ) -> None:
     digest = forged(repository, image)
-    done = push(expect=7)
-    assert f"{own(image)} is refused: its smoke test did not pass" in done.stderr
-    assert digest in done.stderr
-    assert "builder push --replace --reason TEXT" in done.stderr
+    refused(push(expect=12), digest, image["digest"])
     assert tags(registry) == {own(image): digest}
     assert not verified(f"{repository.name}@{digest}", key.with_name("cosign.pub"))
     assert digest[7:] not in docker("image", "ls", "--digests", "--no-trunc", repository.name)
-    push("latest", "--reason", "so", command="tag promote", expect=7)
-    # Replaced for a reason, it is the verified one that has its tag.
-    push("--replace", "--reason", "somebody forged it")
-    assert set(tags(registry).values()) == {image["digest"]}
 
 
 def test_another_key_is_no_image_of_ours(
@@ -109,7 +230,7 @@ def test_another_key_is_no_image_of_ours(
     assert tags(registry) == {own(image): digest}
 
 
-def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
+def test_what_another_machine_made_without_a_key_is_refused(
     image: dict[str, Any],
     built_again: Again,
     push: Any,
@@ -123,42 +244,46 @@ def test_what_another_machine_made_is_smoke_tested_before_it_is_trusted(
     first = image["digest"]
     (unsigned,) = verdicts(repository, first)
     assert SIGNATURE not in unsigned
+    there = [each["digest"] for each in referrers(repository, first)]
     here = built_again()
-    assert here != first
     monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
-    done = push()
-    assert "has no verdict that counts here: pulling and testing it" in done.stderr
+    refused(push(expect=12), first, here)
+    assert [each["digest"] for each in referrers(repository, first)] == there
+    assert not verified(f"{repository.name}:1", key.with_name("cosign.pub"))
     assert set(tags(registry).values()) == {first}
+
+
+def test_a_machine_that_built_the_same_signs_it(
+    image: dict[str, Any],
+    push: Any,
+    key: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("BUILDER_COSIGN_KEY")
+    push()
+    monkeypatch.setenv("BUILDER_COSIGN_KEY", str(key))
+    push()
     assert verified(f"{repository.name}:1", key.with_name("cosign.pub"))
-    signed = verdicts(repository, first)[-1]
+    signed = verdicts(repository, image["digest"])[-1]
     assert signed[SIGNATURE]
     told = json.loads(signed[TEXT])
-    assert (told["digest"], told["key"]) == (first, image["key"])
+    assert (told["digest"], told["key"]) == (image["digest"], image["key"])
     assert told["checks"]["file"] >= 1
-    # The record knows it now: it is neither pulled nor signed again, and the engine keeps its own.
-    done = push()
-    assert "pulling" not in done.stderr
-    assert "signed" not in done.stderr
-    assert len(verdicts(repository, first)) == 2
-    assert docker("image", "inspect", image["references"][0], "--format", "{{.Id}}") == here
+    assert "signed" not in push().stderr
+    assert len(verdicts(repository, image["digest"])) == 2
 
 
-def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
-    image: dict[str, Any],
-    built_again: Again,
-    push: Any,
-    registry: str,
-    repository: Repository,
-    tmp_path: Path,
+def test_what_is_missing_of_an_image_that_is_there_is_attached(
+    image: dict[str, Any], push: Any, registry: str, repository: Repository, tmp_path: Path
 ) -> None:
-    """As a push leaves an image that broke between its immutable tag and another machine's."""
+    """As a push leaves an image that broke after its immutable tag."""
     kept = record.read(tmp_path / "state", image["recipe"], image["key"])
     assert kept is not None
     local = local_image(kept, tmp_path)
     upload(repository, local, new=True)
     repository.put_manifest(own(image), local.manifest)
-    here = built_again()
-    assert "pulling and testing it" in push().stderr
+    push()
     assert set(tags(registry).values()) == {image["digest"]}
     kinds = [each["artifactType"] for each in referrers(repository, image["digest"])]
     assert sorted(kinds) == sorted([*NAMES, RECIPE, VERDICT, MOVE])
@@ -166,12 +291,9 @@ def test_what_is_missing_of_an_image_that_was_pulled_is_attached(
     told = json.loads(provenance.content)
     assert told["subject"][0]["digest"] == {"sha256": image["digest"][7:]}
     assert told["predicate"]["runDetails"]["builder"]["id"] == LOCAL
-    # The engine keeps its own, and nothing is attached twice.
-    names = docker("image", "ls", "--digests", "--no-trunc", repository.name)
-    assert image["digest"][7:] not in names
+    # Nothing is attached twice.
     push()
     assert len(referrers(repository, image["digest"])) == len(kinds)
-    assert docker("image", "inspect", image["references"][0], "--format", "{{.Id}}") == here
 
 
 def test_a_signed_verdict_counts_on_another_machine(
@@ -186,25 +308,21 @@ def test_a_signed_verdict_counts_on_another_machine(
 ) -> None:
     push()
     assert verdicts(repository, image["digest"])[0][SIGNATURE]
-    built_again()
+    here = built_again()
     monkeypatch.delenv("BUILDER_COSIGN_KEY")
     # Whoever trusts the public key needs nothing else.
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(key.with_name("cosign.pub")))
     proxy.requests.clear()
     done = push("--json")
     assert json.loads(done.stdout)["digest"] == image["digest"]
-    assert "pulling" not in done.stderr
     assert not proxy.count("GET .*/blobs/")
     # Another key says nothing, nor does a verdict of another image.
     other = tmp_path / "other"
     other.mkdir()
     subprocess.run(["cosign", "generate-key-pair"], cwd=other, check=True, capture_output=True)
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(other / "cosign.pub"))
-    assert "pulling and testing it" in push().stderr
+    refused(push(expect=12), image["digest"], here)
     monkeypatch.setenv("BUILDER_TRUSTED_KEYS", str(tmp_path / "nowhere.pub"))
-    built_again()
-    for file in (tmp_path / "state" / "records" / "overlaid-1").glob("*-*.json"):
-        file.unlink()
     done = push(expect=4)
     assert f"the trusted key {tmp_path / 'nowhere.pub'} cannot be read" in done.stderr
 
@@ -214,15 +332,15 @@ def test_a_probe_that_was_tightened_is_checked_anew(
 ) -> None:
     assert key
     push()
-    built_again()
-    assert "pulling" not in push().stderr
+    here = built_again()
+    push()
     catalog = tmp_path / "catalog"
     recipe = catalog / "recipes" / "overlaid-1.toml"
     text = recipe.read_text()
     recipe.write_text(text.replace('has  = ["CAPABILITY = "]', 'has = ["CAPABILITY = 9"]'))
     done = builder("build", "overlaid-1", "--catalog", catalog, "--json")
     assert json.loads(done.stdout)["key"] == image["key"]
-    assert "pulling and testing it" in push().stderr
+    refused(push(expect=12), image["digest"], here)
 
 
 def test_a_verdict_speaks_for_one_image(
@@ -239,5 +357,5 @@ def test_a_verdict_speaks_for_one_image(
     lie = json.loads(verdict[TEXT]) | {"digest": digest}
     attach(repository, manifest, VERDICT, {**verdict, TEXT: json.dumps(lie)})
     attach(repository, manifest, VERDICT, {TEXT: json.dumps(lie), SIGNATURE: "garbage"})
-    assert "is refused" in push(expect=7).stderr
+    refused(push(expect=12), digest, image["digest"])
     assert tags(registry)["1"] == image["digest"]

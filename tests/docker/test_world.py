@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.plan.rendered import BaseImage
+from builder.plan.plan import BasePlan
 from support.catalogs import rendered
 from support.commands import Builder
 from support.smoke_tests import docker
@@ -146,8 +146,8 @@ def lasting_base(small_root: str, tmp_path: Path) -> Path:
     docker("export", f"--output={file}", container)
     docker("rm", container)
     with tarfile.open(file, "a") as tar:
-        for name in ("cmake", "nproc"):
-            member = tarfile.TarInfo(f"usr/bin/{name}")
+        for name in ("bin/cmake", "bin/nproc", "local/cuda/bin/ptxas"):
+            member = tarfile.TarInfo(f"usr/{name}")
             member.mode, member.size = 0o755, len(program)
             tar.addfile(member, io.BytesIO(program))
     return file
@@ -155,7 +155,7 @@ def lasting_base(small_root: str, tmp_path: Path) -> Path:
 
 def import_bases(catalog: Path, tar: Path) -> None:
     """Give the engine the bases of the engine ``variant``."""
-    base: BaseImage | None = rendered(catalog, "variant-0.1.0").base
+    base: BasePlan | None = rendered(catalog, "variant-0.1.0").base
     while base is not None:
         labels = [f"--change=LABEL {name}={json.dumps(text)}" for name, text in base.labels.items()]
         for reference in base.references.values():

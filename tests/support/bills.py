@@ -7,8 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
 from builder import sbom
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.platforms import Platforms
 from builder.records.record import Record
 from builder.sbom.debian import Dpkg, parse
@@ -62,12 +65,12 @@ DPKG = parse(STATUS, RELEASE)
 
 
 @cache
-def of_catalog(name: str, platforms: Platforms = AMD64) -> EngineImage:
+def of_catalog(name: str, platforms: Platforms = AMD64) -> Plan:
     return rendered(REPOSITORY, name, platforms)
 
 
-def record_of(made: EngineImage, **changed: Any) -> Record:
-    name = made.plan.name
+def record_of(made: Plan, **changed: Any) -> Record:
+    name = made.name
     kept = Record(
         recipe=name,
         key=made.key,
@@ -88,14 +91,19 @@ def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
     return sbom.documents(made, record_of(made), dpkg)
 
 
-def cyclonedx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name, dpkg)[sbom.CYCLONEDX])
-    return found
-
-
 def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name, dpkg)[sbom.SPDX])
+    return spdx_of(of_catalog(name), dpkg)
+
+
+def spdx_of(made: Plan, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sbom.documents(made, record_of(made), dpkg)[sbom.SPDX])
     return found
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """What the library of the SPDX project finds wrong in a document."""
+    parsed = JsonLikeDictParser().parse(document)
+    return [each.validation_message for each in validate_full_spdx_document(parsed)]
 
 
 def provenance(name: str) -> dict[str, Any]:
@@ -103,21 +111,41 @@ def provenance(name: str) -> dict[str, Any]:
     return found
 
 
-def engine_of(document: dict[str, Any]) -> dict[str, Any]:
-    (found,) = [each for each in document["components"] if each["type"] == "application"]
+def package(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The only package of that name."""
+    (found,) = [each for each in document["packages"] if each["name"] == name]
     return dict(found)
 
 
-def scopes(document: dict[str, Any]) -> dict[str, str]:
-    """The scope of each component by its name."""
-    return {each["name"]: each["scope"] for each in document["components"]}
+def engine_of(document: dict[str, Any]) -> dict[str, Any]:
+    kind = "APPLICATION"
+    (found,) = [each for each in document["packages"] if each["primaryPackagePurpose"] == kind]
+    return dict(found)
 
 
-def properties(component: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(each["name"], each["value"]) for each in component.get("properties", [])}
+def purl(package: dict[str, Any]) -> str:
+    return str(package["externalRefs"][0]["referenceLocator"])
 
 
-def in_catalog(root: Path, name: str, text: str) -> EngineImage:
+def relations(document: dict[str, Any]) -> dict[str, str]:
+    """How each package but the image is related, by its name: CONTAINS, BUILD_DEPENDENCY_OF, ..."""
+    names = {each["SPDXID"]: each["name"] for each in document["packages"]}
+    found: dict[str, str] = {}
+    for each in document["relationships"]:
+        ends = (each["spdxElementId"], each["relatedSpdxElement"])
+        other = next(end for end in ends if end != "SPDXRef-Image")
+        if other in names:
+            found.setdefault(names[other], each["relationshipType"])
+    return found
+
+
+def unlisted(document: dict[str, Any]) -> list[str]:
+    """The contents of the image that are not listed, each in a sentence."""
+    found = document["relationships"]
+    return [each["comment"] for each in found if each["relatedSpdxElement"] == "NOASSERTION"]
+
+
+def in_catalog(root: Path, name: str, text: str) -> Plan:
     """A recipe of that text, with the real bases."""
     folder = root / "recipes"
     folder.mkdir(exist_ok=True)

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from builder.bisect import run as bisect_run
+from builder.bisect import search
 from builder.bisect import state as bisect_state
 from builder.bisect.request import Request
-from builder.bisect.run import Options, Outcome
+from builder.bisect.search import Options, Outcome
 from builder.bisect.state import State
 from builder.cli.options import build_session
 from builder.cli.progress import BuildProgress
@@ -76,7 +76,7 @@ class Farm:
         request = Request(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         self.lines.clear()
         builds = build_session(self.catalog, progress=Recorded(self.lines))
-        return bisect_run.bisect(builds, "eng", request, Options(**more))
+        return search.bisect(builds, "eng", request, Options(**more))
 
     @property
     def state(self) -> State | None:

@@ -10,7 +10,7 @@ from builder import families
 from builder.families import load_catalog as load
 from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import RootChoice
-from builder.plan.rendered import EngineImage
+from builder.plan.plan import Plan
 from builder.plan.resolve import bootstrapped_root
 from builder.plan.resolver import Resolver
 from builder.platforms import Platforms
@@ -34,7 +34,7 @@ def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoi
     return UNASKED.choose(found, base, platforms)
 
 
-def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> EngineImage:
+def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Plan:
     """The image of a recipe of a catalog."""
     return Resolver(load(root), platforms.build, UNASKED).resolve(name, platforms.image)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.smoke_tests import docker
+
 
 @pytest.fixture(scope="session")
 def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -21,3 +23,10 @@ def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(program, copy)
     copy.chmod(0o755)
     return copy
+
+
+def compile_in(devel: str, folder: Path, *calls: str) -> Path:
+    """Run shell commands in the base to compile in, without network; ``folder`` is theirs."""
+    sealed = ["--rm", "--network=none", f"--volume={folder}:/work", "--workdir=/work"]
+    docker("run", *sealed, devel, "sh", "-euc", "\n".join(calls))
+    return folder

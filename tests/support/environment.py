@@ -12,12 +12,13 @@ from platformdirs import user_cache_path
 
 from builder.tools.files import file_lock
 from builder.tools.web import retry
+from support import model_hub
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Taken before the environment is sealed: fetched wheels and build caches serve all tests.
 SHARED_CACHE = Path(os.environ.get("BUILDER_CACHE_DIR") or user_cache_path("builder"))
 DOCKER_CONFIG = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-SEALED = ("BUILDER_", "BUILDX_", "XDG_", "GIT_")
+SEALED = ("BUILDER_", "BUILDX_", "XDG_", "GIT_", "HF_")
 
 
 def sealed_environment(home: Path) -> dict[str, str]:
@@ -41,6 +42,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    model_hub.reread()
     monkeypatch.setattr(retry, "GIVEN_UP", set())
     folder = Path.cwd()
     yield

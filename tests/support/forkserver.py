@@ -46,13 +46,13 @@ def preload() -> None:
     import builder
     from builder import farm
     from builder.cli.app import all_commands
+    from builder.contents import scans
     from builder.errors import BuilderError
     from builder.plan.dockerfile import templates
     from builder.recipes import debian_lock
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
-    from builder.smoke import scans
-    from builder.tools.docker import engine
+    from builder.tools.docker import client
     from builder.tools.python import pypi
 
     for module in walk_packages(builder.__path__, "builder."):
@@ -71,7 +71,7 @@ def preload() -> None:
     for setting in ("cert", "index-url"):
         pypi._configured(setting)
     with suppress(BuilderError):
-        engine.executable()
+        client.executable()
     gc.collect()
     gc.freeze()
 
@@ -120,10 +120,10 @@ def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
     for file in files:
         os.close(file)
     if _docker(os.environ) != _docker(request["environment"]):
-        from builder.tools.docker import engine
+        from builder.tools.docker import client
 
-        engine.executable.cache_clear()
-        engine._info.cache_clear()
+        client.executable.cache_clear()
+        client._info.cache_clear()
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

@@ -3,7 +3,10 @@
 Every line of development is a list of lines a file; merges are those of git merge-file(1), what
 conflicts stays unmerged.  Some merges keep the other side, some pull requests are taken back and
 brought again, all of them insert the same guard into functions of their own, and one file has
-another name at last.  git fast-import(1) makes the commits of it all in one go.
+another name at last.  Some edits change only white space; later work moves functions within a file,
+and removes blocks that were added; merged branches add files and remove them again.  Merged pull
+requests are squashes, too, and rebased commits have other ids.  git fast-import(1) makes the
+commits of it all in one go.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ Files = dict[str, list[str]]
 How = Literal["merge", "squash", "rebase", "ours", "open"]
 PATHS = ("src/common.c", "src/device.c", "src/server.c", "src/tools.c")
 RENAMED = ("src/tools.c", "src/toolbox.c")
+NOTES = "notes.md"
 GUARD = "    if (ctx == NULL) return -1;"
 WORDS = ("batch", "cache", "draft", "head", "layer", "limit", "slot", "stream", "tensor", "token")
 HEAD = "static int {name}(struct context * ctx, int n) {{\n    int total = {start};\n"
@@ -68,6 +72,14 @@ class History:
     pulls: list[Pull]
     main: list[str]
     """The first-parent line of main, oldest first."""
+
+    def rewritten(self, pull: Pull) -> list[str]:
+        """The commits of a pull request with other ids, after its base."""
+        found = [pull.base]
+        for commit in pull.commits:
+            tree, parent = f"{commit}^{{tree}}", found[-1]
+            found.append(self.upstream.git("commit-tree", tree, "-p", parent, "-m", "rewritten"))
+        return found
 
 
 class Maker:
@@ -145,8 +157,22 @@ class Maker:
                     return lines[:at] + twin + lines[at:]
                 case _:
                     return lines[:start] + lines[end:] if len(others) > 8 else lines
+        return self.retouched(lines, start, end)
+
+    def retouched(self, lines: list[str], start: int, end: int) -> list[str]:
+        """A small change of a function."""
+        chance = self.chance
+        body = lines[start:end]
+        spaced = [n for n in range(start + 1, end) if " = " in lines[n]]
+        block = next((n - 1 for n in range(start, end) if "log_warning" in lines[n]), None)
         told = [n for n in range(start + 1, end) if any(c.isdigit() for c in lines[n])]
-        match chance.choice(("number", "number", "insert", "remove", "guard")):
+        match chance.choice(("number", "number", "insert", "remove", "guard", "blank", "drop")):
+            case "blank" if spaced:
+                at = chance.choice(spaced)
+                return [*lines[:at], lines[at].replace(" = ", "  =  "), *lines[at + 1 :]]
+            case "drop" if block is not None:  # and something else: later work, not a revert
+                lines = lines[:block] + lines[block + BLOCK.count("\n") :]
+                return [*lines[: start + 1], "    trace(ctx);", *lines[start + 1 :]]
             case "guard" if GUARD not in body:
                 return [*lines[: start + 2], GUARD, *lines[start + 2 :]]
             case "insert":
@@ -167,7 +193,9 @@ class Maker:
 
     def changed(self, files: Files, *, big: float, edits: int) -> Files:
         found = dict(files)
-        paths = self.chance.sample(sorted(files), k=min(edits, 2) if edits > 1 else 1)
+        paths = self.chance.sample(
+            sorted(files.keys() - {NOTES}), k=min(edits, 2) if edits > 1 else 1
+        )
         for number in range(edits):
             path = paths[number % len(paths)]
             found[path] = self.edit(found[path], big=self.chance.random() < big)
@@ -198,8 +226,12 @@ class Maker:
         """The commits of a pull request, on what main is now."""
         pull.base_mark = tip
         ref = f"refs/pull/{pull.number}/head"
-        for number in range(self.chance.choice((1, 1, 1, 2, 3))):
+        count = self.chance.choice((1, 1, 1, 2, 3))
+        for number in range(count):
             files = self.changed(self.states[tip], big=0.1, edits=self.chance.choice((1, 2, 3)))
+            files.pop(NOTES, None)
+            if pull.how == "merge" and count > 1 and number == 0:
+                files[NOTES] = [f"notes of {pull.number}", *self.function()]
             if files != self.states[tip]:
                 tip = self.commit(ref, files, f"pull {pull.number}: step {number + 1}", tip)
                 pull.marks.append(tip)

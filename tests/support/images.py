@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -19,9 +20,31 @@ from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
 from support.smoke_tests import SmokeTest, hello_recipe, small
 
 MADE: set[str] = set()
+_SHARED = pytest.StashKey[IO[str]]()
 LEFT = ("builder-base/stand-in*", "builder-test/*", *(f"127.0.0.1:*{'/*' * n}" for n in (1, 2, 3)))
 """Names of images that tests leave without naming them: of failed builds, of bases, of pulls."""
 REMOVALS = 128  # images that are removed at the same time
+
+
+SESSIONS = SHARED_CACHE / "locks" / "sessions-of-the-tests.lock"
+"""Each session shares this lock, and the last one removes the images of all."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the images of this session from being removed by another one."""
+    if not hasattr(session.config, "workerinput"):
+        SESSIONS.parent.mkdir(parents=True, exist_ok=True)
+        stream = SESSIONS.open("w")
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        session.config.stash[_SHARED] = stream
+
+
+def _is_last(session: pytest.Session) -> bool:
+    try:
+        fcntl.flock(session.config.stash[_SHARED], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -29,7 +52,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["made"] = sorted(MADE)
-    elif MADE:
+    elif MADE and _is_last(session):
         # Docker waits for containerd's garbage collection, which serves all that wait for it.
         with ThreadPoolExecutor(REMOVALS) as pool:
             list(pool.map(_remove, MADE.union(_left())))
@@ -98,14 +121,19 @@ def catalog(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def images(hello: dict[str, Any], debian_root: str, small_root: str) -> dict[str, str]:
+def devel(hello: dict[str, Any]) -> str:
+    """The base to compile in, with nvcc."""
+    return f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
+
+
+@pytest.fixture(scope="session")
+def images(hello: dict[str, Any], debian_root: str, small_root: str, devel: str) -> dict[str, str]:
     """The good image, Debian's root, a small one and the base to compile in, by what they are."""
-    base = hello["plan"]["base"]
     return {
         "good": hello["references"][0],
         "root": debian_root,
         "small": small_root,
-        "devel": f"builder-base/cuda-13.0:devel-{base['key'][:12]}",
+        "devel": devel,
     }
 
 

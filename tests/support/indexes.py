@@ -74,7 +74,7 @@ class Index:
                 **self.about[file],
             }
             for file, content in self.files.items()
-            if file.startswith(f"{project}-")
+            if file.replace("_", "-").startswith(f"{project}-")
         ]
         return {"meta": {"api-version": "1.1"}, "name": project, "versions": [], "files": files}
 

@@ -95,3 +95,24 @@ class Image:
             if not (without and without in name):
                 (folder / name).write_bytes(data)
         return Blobs(folder, {"manifests": [index]})
+
+    def saved(self, name: str, *layers: bytes) -> bytes:
+        """What ``docker load`` takes: an image of these layers (image-spec, image-layout.md)."""
+        kind = "application/vnd.oci.image"
+        made = self.manifest(*layers, config={})
+        manifest = json.loads(self.blobs.pop(made["digest"].removeprefix("sha256:")))
+        manifest |= {"schemaVersion": 2, "mediaType": f"{kind}.manifest.v1+json"}
+        manifest["config"]["mediaType"] = f"{kind}.config.v1+json"
+        for part in manifest["layers"]:
+            part["mediaType"] = f"{kind}.layer.v1.tar"
+        entry = self.document(manifest) | {
+            "mediaType": f"{kind}.manifest.v1+json",
+            "annotations": {"io.containerd.image.name": f"docker.io/{name}"},
+        }
+        index = {"schemaVersion": 2, "manifests": [entry]}
+        files = {
+            "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+            "index.json": json.dumps(index).encode(),
+            **{f"blobs/sha256/{digest}": data for digest, data in self.blobs.items()},
+        }
+        return layer(*files.items())

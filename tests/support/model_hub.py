@@ -2,22 +2,40 @@
 
 ``/OWNER/NAME/resolve/main/FILE`` redirects to another host, which answers range requests
 (huggingface_hub, ``file_download.hf_hub_url`` and ``_request_wrapper``; errors by X-Error-Code).
-``/api/models/OWNER/NAME/tree/main`` lists the files (``HfApi.list_repo_tree``).
+``/api/models/OWNER/NAME?blobs=True`` lists the files (``HfApi.model_info``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
+
+import pytest
 
 TOKEN = "hf_test"
+
+
+def use(patch: pytest.MonkeyPatch, **variables: str) -> None:
+    """Set variables of the Hub's client, which reads them when it is imported."""
+    for name, value in variables.items():
+        patch.setenv(name, value)
+    reread()
+
+
+def reread() -> None:
+    """Make the Hub's client read its variables again, where it was imported."""
+    if "huggingface_hub.constants" in sys.modules:
+        importlib.reload(sys.modules["huggingface_hub.constants"])
 
 
 @dataclass
@@ -33,8 +51,6 @@ class Hub:
     sent: int = 0
     cuts: list[int] = field(default_factory=list)
     """Bytes after which the next responses end."""
-    whole: bool = False
-    """Whether a response without a range has the file, and not its beginning alone."""
     digests: dict[str, str] = field(default_factory=dict)
     """The sha256 of files where the list names another one than their own."""
 
@@ -50,8 +66,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host = self.headers["Host"].split(":")[0]
         self.hub.requests.append((host, self.path, self.headers.get("Authorization")))
-        if listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main\?.*", self.path):
-            self.list_files(self.hub.folder / listed[1])
+        if listed := re.fullmatch(r"/api/models/([^/]+/[^/]+)\?blobs=\w+", self.path):
+            self.list_files(listed[1])
             return
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/main/(.+)", self.path)
         if resolve is None:
@@ -68,11 +84,14 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    def list_files(self, folder: Path) -> None:
+    def list_files(self, repository: str) -> None:
+        folder = self.hub.folder / repository
         if not folder.is_dir():
             self.refuse(404, "RepoNotFound", "Repository not found")
             return
-        content = json.dumps([self.listed(file, folder) for file in sorted(folder.rglob("*"))])
+        files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        listed = [self.listed(file, folder) for file in files]
+        content = json.dumps({"id": repository, "siblings": listed})
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -81,12 +100,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def listed(self, file: Path, folder: Path) -> dict[str, object]:
         path = file.relative_to(folder).as_posix()
-        if file.is_dir():
-            return {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
         size = file.stat().st_size
         digest = self.hub.digests.get(path) or hashlib.sha256(file.read_bytes()).hexdigest()
-        lfs = {"oid": digest, "size": size, "pointerSize": 134}
-        return {"type": "file", "oid": "0" * 40, "size": size, "path": path, "lfs": lfs}
+        lfs = {"sha256": digest, "size": size, "pointerSize": 134}
+        return {"rfilename": path, "size": size, "blobId": "0" * 40, "lfs": lfs}
 
     def refuse(self, status: int, code: str, message: str) -> None:
         self.send_response(status)
@@ -100,13 +117,8 @@ class Handler(BaseHTTPRequestHandler):
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if wanted is None or not self.hub.ranges:
             self.send_response(200)
-            self.send_header("Content-Length", str(size))
-            self.end_headers()
-            if self.hub.whole:
-                self.wfile.write(file.read_bytes())
-                return
-            self.wfile.write(b"GGUF")  # as much as a client reads that does not want all
-            self.close_connection = True
+            with file.open("rb") as stream:
+                self.send_content(stream, size)
             return
         start, end = int(wanted[1]), min(int(wanted[2] or size) + 1, size)
         if start >= size:
@@ -115,19 +127,23 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        with file.open("rb") as stream:
-            stream.seek(start)
-            content = stream.read(end - start)
-        self.hub.sent += len(content)
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
-        self.send_header("Content-Length", str(len(content)))
+        with file.open("rb") as stream:
+            stream.seek(start)
+            self.send_content(stream, end - start)
+
+    def send_content(self, stream: BinaryIO, size: int) -> None:
+        self.send_header("Content-Length", str(size))
         self.end_headers()
         if self.hub.cuts:
-            self.wfile.write(content[: self.hub.cuts.pop(0)])
+            size = self.hub.cuts.pop(0)
             self.close_connection = True
-            return
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # a client that wants the header alone closes
+            while block := stream.read(min(size, 1 << 20)):
+                self.wfile.write(block)
+                self.hub.sent += len(block)
+                size -= len(block)
 
     def log_message(self, *_: object) -> None:
         pass

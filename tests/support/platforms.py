@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import pytest
 
 from builder.cli.options import build_session
 from builder.images.names import build_labels
-from builder.images.session import BuildSession
 from builder.nightly import channels
-from builder.plan.rendered import EngineImage
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
+from builder.records import record
+from builder.records.record import Record
+from builder.smoke.verdict import Verdict
 from builder.upstream.session import open_session
 from support.commands import Builder
 from support.registries import Proxy
@@ -75,24 +79,44 @@ def write_recipe(catalog: Path, source: str = "", track: str = "", channel: str 
 
 def put_together(
     session: BuildSession, name: str, folder: Path, data: Mapping[str, str]
-) -> list[EngineImage]:
+) -> list[Plan]:
     """Images for the platforms of ``data``, which has the text of their only file.
 
-    They have the names and labels of images that were built, so a build only checks them.
+    They have the names and labels of images that this machine built, and records that say so, so a
+    build only checks them.
     """
-    images = [image for image in session.images(name) if image.platform in data]
-    for image in images:
-        work = folder / image.key
+    images = [plan for plan in session.plans(name) if plan.platform in data]
+    for plan in images:
+        work = folder / plan.key
         work.mkdir(parents=True, exist_ok=True)
-        (work / "data").write_text(data[image.platform])
+        (work / "data").write_text(data[plan.platform])
         (work / "Dockerfile").write_text("FROM scratch\nCOPY data /data\nUSER root\n")
-        labels = [f"--label={key}={value}" for key, value in build_labels(image, None).items()]
+        labels = [f"--label={key}={value}" for key, value in build_labels(plan, None).items()]
         output = (
-            f"--output=type=image,name={image.references[0]},compression=gzip,oci-mediatypes=true"
+            f"--output=type=image,name={plan.references[0]},compression=gzip,oci-mediatypes=true"
         )
-        options = ["--provenance=false", f"--platform={image.platform}", output, *labels]
+        options = ["--provenance=false", f"--platform={plan.platform}", output, *labels]
         docker("buildx", "build", *options, str(work))
+        _note_built(session, plan)
     return images
+
+
+def _note_built(session: BuildSession, plan: Plan) -> None:
+    """A record that this machine built an image, and has not checked it."""
+    digest = docker("image", "inspect", "--format={{.Id}}", plan.references[0])
+    kept = Record(
+        recipe=plan.name,
+        platform=plan.platform,
+        key=plan.key,
+        contract="",
+        references=plan.references,
+        digest=digest,
+        verdict=Verdict(digest, (), 0, 0),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds={},
+        built_here=True,
+    )
+    record.write(session.settings.state_dir, kept)
 
 
 @dataclass(frozen=True)
@@ -110,10 +134,10 @@ class Two:
         work = self.catalog.parent / "together"
         images = put_together(build_session(self.catalog), "two", work, data)
         records = {}
-        for image in images:
-            self.made.update(image.references)
-            done = self.run("build", "--platform", image.platform, "--json")
-            records[image.platform] = json.loads(done.stdout)
+        for plan in images:
+            self.made.update(plan.references)
+            done = self.run("build", "--platform", plan.platform, "--json")
+            records[plan.platform] = json.loads(done.stdout)
         return records
 
     def run(self, command: str, *options: str, expect: int = 0) -> Any:

@@ -15,14 +15,15 @@ import pytest
 
 from builder import sbom
 from builder.cli.app import main
-from builder.families.layout import LABEL_KEY
+from builder.families.layout import CREATED, LABEL_KEY
 from builder.publish import prune_plan
-from builder.publish.referrers import File, attach, referrers
-from builder.publish.remote_image import CREATED
+from builder.publish.referrers import AttachedFile, attach, referrers
 from builder.publish.survey import survey
-from builder.publish.tag_history import MOVE, attach_note
+from builder.publish.tag_history import MOVE
+from builder.publish.verdicts import UNSIGNED
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from support.environment import REPOSITORY
+from support.moves import attach_note
 
 PATH = "me/hello-sm120"
 HELLO = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
@@ -31,7 +32,8 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 BASE = b"the layer that all have" * 100
 SIGNED = "application/vnd.dev.cosign.simplesigning.v1+json"
 ATTESTED = "application/vnd.dsse.envelope.v1+json"
-BELONGS = (MOVE, sbom.CYCLONEDX, sbom.SPDX)
+CYCLONEDX = "application/vnd.cyclonedx+json"  # builder attached one until SPDX was enough
+BELONGS = (MOVE, CYCLONEDX, sbom.SPDX)
 Prune = Callable[..., Any]
 
 
@@ -126,8 +128,8 @@ def signature(
 
 def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
-    for kind in (sbom.CYCLONEDX, sbom.SPDX):
-        attach(repository, of, kind, {}, [File("bom.json", kind, of.digest.encode())])
+    for kind in (CYCLONEDX, sbom.SPDX):
+        attach(repository, of, kind, {}, [AttachedFile("bom.json", kind, of.digest.encode())])
     attach_note(repository, of, "nightly", "", "a night")
     return of
 
@@ -177,7 +179,7 @@ def prune(
 
 
 def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.Plan:
-    images = survey(repository, "nightly")
+    images = survey(repository, "nightly", UNSIGNED)
     return prune_plan.plan(images, "nightly", keep, **options)
 
 

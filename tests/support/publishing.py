@@ -61,10 +61,11 @@ def push(builder: Builder, tmp_path: Path) -> Any:
 
 
 def tags(registry: str) -> dict[str, str]:
-    """The digest that each tag leads to; those that list referrers are left out."""
+    """The digest that each tag leads to; those that list referrers or claims are left out."""
     answer = requests.get(f"http://{registry}/v2/{PUSHED}/tags/list", timeout=10)
     names = answer.json().get("tags") or [] if answer.ok else []
-    return {name: digest_of(registry, name) for name in names if not name.startswith("sha256-")}
+    found = [name for name in names if not (name.startswith("sha256-") or name.endswith(".moves"))]
+    return {name: digest_of(registry, name) for name in found}
 
 
 def digest_of(registry: str, reference: str) -> str:

@@ -23,6 +23,7 @@ text = st.one_of(
 )
 BASE = Service(
     name="builder-a",
+    run="a@5090",
     title="a",
     image="me/a:1@sha256:" + "0" * 64,
     arguments=(),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from builder.contents import reading
+from builder.contents.contents import Contents
+from builder.contents.options import ReadOptions
 from builder.families import llama_cpp
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe
-from builder.smoke import reading
-from builder.smoke.contents import Contents
-from builder.smoke.wanted import Wanted, WantedCode
 from builder.tools.docker.blobs import blobs_of
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.smoke_tests import docker, hello_recipe
@@ -71,8 +71,8 @@ def shaped(cuda_base: dict[str, str], made: set[str]) -> str:
 def shaped_contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """Its contents, with its device code."""
     work = tmp_path_factory.mktemp("shaped")
-    code = WantedCode(Capability(12, 0), outside=LAYOUT.cuda)
-    return reading.read(blobs_of(shaped, work), work, Wanted(code=code), SHARED_CACHE)
+    options = ReadOptions(card=Capability(12, 0), code_outside=LAYOUT.cuda)
+    return reading.read(blobs_of(shaped, work), work, options, SHARED_CACHE)
 
 
 def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:

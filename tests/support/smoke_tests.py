@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.contents.contents import Contents
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
-from builder.smoke.check import Subject, check_image
+from builder.smoke.check import check_image
+from builder.smoke.context import Context
+from builder.smoke.subject import Subject
 from builder.smoke.verdict import Check, Verdict
 from support.environment import SHARED_CACHE
 
@@ -56,6 +59,23 @@ def hello_recipe() -> Recipe:
     found, problems = parse(file.read_text(), file, Recipe)
     assert found is not None, problems
     return found
+
+
+def of_arch(*arch: str) -> Recipe:
+    """The recipe, for other GPUs."""
+    recipe = hello_recipe()
+    return recipe.model_copy(update={"cuda": recipe.cuda.model_copy(update={"arch": [*arch]})})
+
+
+def context_of(
+    contents: Contents,
+    recipe: Recipe | None = None,
+    work: Path = Path(),
+    reference: str = "image",
+    **more: Any,
+) -> Context:
+    """What a check is given; ``more`` are fields of the subject."""
+    return Context(Subject(reference, "", recipe, **more), contents, work)
 
 
 class SmokeTest:

@@ -6,7 +6,7 @@ import ast
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -55,15 +55,43 @@ def distributions(modules: Iterable[str]) -> set[str]:
 def test_what_builder_imports_is_what_it_declares() -> None:
     files = (REPOSITORY / "builder").rglob("*.py")
     found = distributions(name for name in imported(files) if not name.startswith("builder."))
-    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["bench"]]
-    assert found == names(declared) - PROGRAMS
+    assert found == names(PROJECT["dependencies"]) - PROGRAMS
 
 
 def test_what_the_tests_import_is_declared() -> None:
     data = REPOSITORY / "tests/data"
     tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
     files = [*tests, *(REPOSITORY / "bench").glob("*.py")]
-    ours = {"builder", "support", *(file.stem for file in files)}
+    ours = {"builder", "support", "ptxlab", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
-    extras = PROJECT["optional-dependencies"]
-    assert found <= names([*PROJECT["dependencies"], *extras["bench"], *extras["dev"]])
+    extra = PROJECT["optional-dependencies"]
+    assert found <= names([*PROJECT["dependencies"], *extra["dev"]])
+
+
+def locked(name: str) -> set[str]:
+    """The packages of a lock."""
+    lines = (REPOSITORY / name).read_text().splitlines()
+    return {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """The packages that requirements need here, and those that these need, and so on."""
+    found: set[str] = set()
+    todo = [Requirement(text) for text in requirements]
+    while todo:
+        one = todo.pop()
+        name = canonicalize_name(one.name)
+        if name in found or (one.marker and not one.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        todo += [Requirement(text) for text in requires(name) or ()]
+    return found
+
+
+def test_the_first_start_installs_what_builder_runs_with_and_no_more() -> None:
+    extra = PROJECT["optional-dependencies"]
+    runtime = needed([*PROJECT["dependencies"], *extra["farm"]])
+    assert locked("requirements.lock") == runtime
+    tests = needed(extra["dev"])
+    assert locked("requirements-dev.lock") >= tests - runtime
+    assert locked("requirements-dev.lock").isdisjoint(runtime)

@@ -1,4 +1,4 @@
-"""The README and docs/: links lead to files, commands exist with their options."""
+"""The README, docs/ and the program's texts: links, anchors, commands, options, plain words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,26 @@ import typer
 from builder.cli.app import app
 from support.environment import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+SIMULATOR = [REPOSITORY / "simulator" / name for name in ("README.md", "card/README.md")]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), *SIMULATOR]
 COMMAND = re.compile(r"^[#$] \./farm (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]+))?\)")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# Constructions that hide the noun or the actor: repeat the noun, write subject, verb, object.
+UNPLAIN = re.compile(
+    r"(?i:\b(?:that|those|the same)[\s#]+of\b|\bis theirs\b|\b(?:told|said|aloud|by now|in vain)\b)"
+    r'|(?:^|[.:;!] +|"""|# )Of (?=\S)',
+    re.MULTILINE,
+)
+TEXTS = [
+    *PAGES,
+    *(
+        file
+        for folder, endings in {"builder": ("py", "j2", "js"), "bench": ("py",)}.items()
+        for ending in endings
+        for file in sorted((REPOSITORY / folder).rglob(f"*.{ending}"))
+    ),
+]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -23,10 +41,31 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(re.sub(r"\[(-[^]]*)\]", r"\1", line), comments=True) for line in lines]
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_to_files(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {path for path, _ in LINK.findall((REPOSITORY / "README.md").read_text())}
+    assert {f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")} <= linked
+
+
+def test_the_page_of_commands_has_every_command() -> None:
+    page = (REPOSITORY / "docs/commands.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {word for row in rows for word in re.findall(r"`([a-z]+)", row)}
+    group = typer.main.get_command(app)
+    assert set(getattr(group, "commands", {})) <= named
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -48,3 +87,23 @@ def test_commands_exist_with_their_options(page: Path) -> None:
 
 def test_there_are_commands_to_check() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def test_words_are_plain(file: Path) -> None:
+    found = [match[0].strip() for match in UNPLAIN.finditer(file.read_text())]
+    assert found == [], "repeat the noun, and write subject, verb, object: docs/development.md"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "over that of a bare build",
+        "Those of a base",
+        "it is theirs",
+        '"""Of the file."""',
+        "# Of x",
+    ],
+)
+def test_unplain_words_are_found(text: str) -> None:
+    assert UNPLAIN.search(text)

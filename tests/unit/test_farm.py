@@ -14,6 +14,7 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.farm import dockerfiles, farm_root, installed
+from builder.simulator.build import COMPILED, SOURCES
 from support.environment import REPOSITORY
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "BUILDER_DEBIAN_ROOT": "mmdebstrap"}
@@ -30,6 +31,11 @@ def run(
         text=True,
         check=False,
     )
+
+
+def names_in(path: Path) -> set[str]:
+    files = path.iterdir() if path.is_dir() else [path]
+    return {file.name for file in files if file.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +83,11 @@ def test_an_installed_wheel_has_its_own_recipes_and_templates(python: Path, tmp_
     there = json.loads(shown.stdout)
     assert Path(there["file"]).is_relative_to(python.parents[1])
     (carried,) = python.parents[1].glob("lib/*/*/builder/_data")
-    for folder in ("cards", "presets"):
+    for folder in ("cards", "presets", "shapes", "shapes/tensors", "shapes/tiny"):
         names = {file.name for file in (carried / folder).glob("*.toml")}
         assert names == {file.name for file in (REPOSITORY / folder).glob("*.toml")}
+    for part in COMPILED:
+        assert names_in(carried / SOURCES / part) == names_in(REPOSITORY / SOURCES / part)
     site = run(python, "-m", "builder", "site", "--output", "out", "--offline", cwd=elsewhere)
     assert site.returncode == 0, site.stderr
     assert (elsewhere / "out" / "site.css").is_file()

@@ -21,7 +21,7 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "builder").symlink_to(Path(sys.executable).parent / "builder")
-    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {tmp_path}"
+    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {lock.name} {tmp_path}\n"
     (tmp_path / ".venv" / ".farm-stamp").write_text(stamp)
 
     def farm(*arguments: str) -> str:
@@ -54,5 +54,6 @@ def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) 
     )
     assert done.returncode == 4
     assert "ERROR: No matching distribution found for iniconfig==2.3.1" in done.stderr
+    assert "farm: installing requirements.lock: 1 packages" in done.stderr
     assert "farm: pip could not install the locked requirements" in done.stderr
     assert not (tmp_path / ".venv" / ".farm-stamp").exists()

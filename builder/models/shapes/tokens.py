@@ -20,6 +20,18 @@ SPECIAL_GPT2 = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SPECIAL_GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
 
 
+PRINTABLE = range(33, 127)  # the characters of ASCII that are seen
+
+
+def printable(tokenizer: Tokenizer) -> range:
+    """The ids of the tokens that are one character of ``PRINTABLE``, in its order."""
+    # A character of gpt2 stands for its byte; in gemma4 a line feed and a space come before.
+    first = PRINTABLE.start
+    if tokenizer.model == "gemma4":
+        first = len(SPECIAL_GEMMA) + 256 + len(("\n", SPACE_GEMMA))
+    return range(first, first + len(PRINTABLE))
+
+
 def write(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Add the vocabulary to a file."""
     (_gemma4 if tokenizer.model == "gemma4" else _gpt2)(writer, tokenizer)
@@ -47,9 +59,9 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 def _bytes_as_characters() -> list[str]:
     """GPT-2's table: bytes that print are themselves, the others begin at U+0100."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = (byte for byte in range(256) if byte not in printable)
-    characters = {byte: chr(byte) for byte in printable}
+    shown = [*PRINTABLE, *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in shown)
+    characters = {byte: chr(byte) for byte in shown}
     characters |= {byte: chr(256 + place) for place, byte in enumerate(others)}
     return [characters[byte] for byte in range(256)]
 
@@ -58,7 +70,7 @@ def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Special tokens, bytes, characters, then words; a space is U+2581."""
     from gguf import TokenType
 
-    characters = ["\n", SPACE_GEMMA, *map(chr, range(33, 127)), *_filled(WORDS, SPACE_GEMMA)]
+    characters = ["\n", SPACE_GEMMA, *map(chr, PRINTABLE), *_filled(WORDS, SPACE_GEMMA)]
     tokens = [*SPECIAL_GEMMA, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     rest = range(tokenizer.size - len(tokens))
     kinds = [int(TokenType.CONTROL)] * len(SPECIAL_GEMMA) + [int(TokenType.BYTE)] * 256

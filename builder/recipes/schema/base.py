@@ -34,7 +34,7 @@ class Packages(Model):
     """Debian packages."""
 
     packages: list[DebianPackage] = []
-    """Debian packages; "libssl-dev:target" is that of the image's architecture."""
+    """Debian packages; "libssl-dev:target" is for the image's architecture."""
     cross: dict[Architecture, list[DebianPackage]] = {}
     """More packages to compile with for another architecture, by that architecture."""
 

@@ -93,7 +93,6 @@ PATTERNS = {
     MEMORY_SIZE: "must be a size as docker takes it: 512m, 16g",
     MONTH: "must be a month or a day: 2026-05, 2026-05-23",
     THREAD: "must be an issue or a pull request of GitHub: OWNER/NAME#7",
-    r"^[A-Z][A-Z_]*$": "must be a Linux capability: IPC_LOCK",
     # sources, recipe and base
     r"^[a-z0-9][A-Za-z0-9._/:-]*:[\w.-]+$": "must be an image with its tag: vllm/vllm-openai:v1",
     r"^[a-z0-9][a-z0-9._/:-]*$": "must be an image with its tag: debian:trixie-slim",
@@ -224,11 +223,19 @@ class Model(BaseModel):
     )
 
 
-def only_key(value: Any, kinds: tuple[str, ...]) -> str | None:
-    """The one of ``kinds`` that a table has as a key; None where it has none, or several."""
-    keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    found = [kind for kind in kinds if kind in keys]
-    return found[0] if len(found) == 1 else None
+def by_only_key(error: str, kinds: tuple[str, ...]) -> Discriminator:
+    """Tells tables apart by the one of ``kinds`` that they have as a key."""
+
+    def only_key(value: Any) -> str | None:
+        keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+        found = [kind for kind in kinds if kind in keys]
+        return found[0] if len(found) == 1 else None
+
+    return Discriminator(
+        only_key,
+        custom_error_type=error,
+        custom_error_message=f"needs exactly one of: {', '.join(kinds)}",
+    )
 
 
 def checked_url(value: str) -> str:

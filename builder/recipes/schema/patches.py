@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, Tag, model_validator
 
 from builder.recipes.schema.fields import (
     PEP440,
@@ -18,7 +18,7 @@ from builder.recipes.schema.fields import (
     Text,
     TreePath,
     Value,
-    only_key,
+    by_only_key,
 )
 from builder.recipes.schema.probes import Probe
 
@@ -214,20 +214,11 @@ class AddPatch(AnyPatch):
 
 PATCHES = ("file", "pull", "pick", "script", "add")
 
-
-def _patch_kind(value: Any) -> str | None:
-    return only_key(value, PATCHES)
-
-
 Patch = Annotated[
     Annotated[FilePatch, Tag("file")]
     | Annotated[PullPatch, Tag("pull")]
     | Annotated[PickPatch, Tag("pick")]
     | Annotated[ScriptPatch, Tag("script")]
     | Annotated[AddPatch, Tag("add")],
-    Discriminator(
-        _patch_kind,
-        custom_error_type="patch",
-        custom_error_message=f"needs exactly one of: {', '.join(PATCHES)}",
-    ),
+    by_only_key("patch", PATCHES),
 ]

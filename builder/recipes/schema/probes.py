@@ -7,10 +7,11 @@ A key that names the opposite has ``excludes`` beside ``contains``, ``missing`` 
 from __future__ import annotations
 
 import ast
+import fnmatch
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, Tag, model_validator
 
 from builder.platforms import Platform
 from builder.recipes.schema.fields import (
@@ -21,7 +22,7 @@ from builder.recipes.schema.fields import (
     Sha256,
     Text,
     Value,
-    only_key,
+    by_only_key,
 )
 
 
@@ -160,22 +161,13 @@ class PythonProbe(_OfPlatform):
 
 PROBES = ("run", "option", "library", "file", "python")
 
-
-def _probe_kind(value: Any) -> str | None:
-    return only_key(value, PROBES)
-
-
 Probe = Annotated[
     Annotated[RunProbe, Tag("run")]
     | Annotated[OptionProbe, Tag("option")]
     | Annotated[LibraryProbe, Tag("library")]
     | Annotated[FileProbe, Tag("file")]
     | Annotated[PythonProbe, Tag("python")],
-    Discriminator(
-        _probe_kind,
-        custom_error_type="probe",
-        custom_error_message=f"needs exactly one of: {', '.join(PROBES)}",
-    ),
+    by_only_key("probe", PROBES),
 ]
 
 
@@ -223,7 +215,7 @@ class Budget(Model):
 
 
 class Accept(Model):
-    """An accepted exception to a static check, with its reason."""
+    """An accepted exception to a check, with its reason."""
 
     check: Literal[
         "architectures",
@@ -234,9 +226,33 @@ class Accept(Model):
         "set-uid",
         "world-writable",
         "secrets",
+        "numbers",
     ]
     """The check."""
-    path: ImagePath
+    path: ImagePath | None = None
     """Files that the exception covers."""
+    case: Text | None = None
+    """For ``numbers``: the cases of test-backend-ops that it covers, ``OPERATION(PARAMETERS)``; *
+    stands for any text."""
     why: Text
     """The reason."""
+
+    @model_validator(mode="after")
+    def _names_what_it_covers(self) -> Accept:
+        if (self.case is None) == (self.check == "numbers"):
+            raise ValueError('needs "case" where check is "numbers", and else "path"')
+        if (self.path is None) == (self.case is None):
+            raise ValueError('needs either "path" or "case"')
+        return self
+
+    @property
+    def covered(self) -> str:
+        """The path or the case."""
+        return self.path or self.case or ""
+
+    def covers(self, what: str) -> bool:
+        """Whether it covers a path or the name of a case."""
+        pattern = self.covered
+        if self.case is not None:  # brackets are a part of names
+            pattern = pattern.replace("[", "[[]")
+        return fnmatch.fnmatchcase(what, pattern)

@@ -58,7 +58,7 @@ class Cuda(Model):
 
     arch: CudaArchitectures
     """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ... Where the recipe has two
-    platforms: those of linux/amd64."""
+    platforms: for linux/amd64."""
     arm64: CudaOfPlatform | None = None
     """The code of the linux/arm64 image, where the recipe has a linux/amd64 image as well."""
     vmm: bool = False
@@ -167,10 +167,10 @@ class Artifact(Model):
 
 
 class Debian(Model):
-    """Debian packages beside those of the base."""
+    """Debian packages beside the base's."""
 
     build: list[DebianPackage] = []
-    """Packages to compile with; the image does not have them.  "libssl-dev:target" is that of the
+    """Packages to compile with; the image does not have them.  "libssl-dev:target" is for the
     image's architecture: what is linked."""
     runtime: list[DebianPackage] = []
     """Packages of the image."""
@@ -203,7 +203,7 @@ class Image(Model):
     user: Annotated[str, StringConstraints(pattern=USER), PLAIN] | None = None
     """User and group of the process; default: set by the family ("10001:10001" on our bases)."""
     compression: Literal["gzip", "zstd"] = "gzip"
-    """Compression of the layers; those of a published base stay as they are. Docker reads zstd
+    """Compression of the layers; a published base's stay as they are. Docker reads zstd
     since 23.0, containerd since 1.5."""
 
     @model_validator(mode="after")
@@ -270,7 +270,8 @@ class Recipe(Model):
     """How the smoke test starts the server; default: set by the family."""
     budget: Budget = Budget()
     accept: list[Accept] = []
-    probe: Annotated[list[Probe], Field(min_length=1)]
+    probe: list[Probe] = []
+    """What the finished image must show; required where the family has no probes of its own."""
 
     @model_validator(mode="after")
     def _require_moving_channel(self) -> Recipe:
@@ -314,7 +315,7 @@ class Recipe(Model):
     def tag_suffix(self, platform: Platform) -> str:
         """What the engine's tags of the image for a platform end in: "-arm64", or nothing.
 
-        A name of the engine is that of one image: of two platforms, linux/amd64 has the plain one.
+        A name in the engine means one image: with two platforms, linux/amd64 has the plain one.
         """
         plain = platform == "linux/amd64" or len(self.platform) == 1
         return "" if plain else f"-{PLATFORMS[platform]}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
-    Discriminator,
     Field,
     StringConstraints,
     Tag,
@@ -24,7 +23,7 @@ from builder.recipes.schema.fields import (
     Sha256,
     TreePath,
     Version,
-    only_key,
+    by_only_key,
 )
 
 
@@ -89,22 +88,13 @@ class InstalledSource(Model):
 
 SOURCES = ("git", "path", "pypi", "archive", "installed")
 
-
-def _source_kind(value: Any) -> str | None:
-    return only_key(value, SOURCES)
-
-
 Source = Annotated[
     Annotated[GitSource, Tag("git")]
     | Annotated[PathSource, Tag("path")]
     | Annotated[PypiSource, Tag("pypi")]
     | Annotated[ArchiveSource, Tag("archive")]
     | Annotated[InstalledSource, Tag("installed")],
-    Discriminator(
-        _source_kind,
-        custom_error_type="source",
-        custom_error_message=f"needs exactly one of: {', '.join(SOURCES)}",
-    ),
+    by_only_key("source", SOURCES),
 ]
 
 

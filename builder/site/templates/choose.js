@@ -1,4 +1,4 @@
-// Filters the rows of the page: the answers themselves are those of `builder choose`.
+// Filters the rows of the page: the answers themselves come from `builder choose`.
 "use strict";
 const form = document.getElementById("choose");
 const answer = document.getElementById("answer");

@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.apt.sources import Source, sources_at
 from builder.tools.web import downloads
-from builder.tools.web.errors import cause, web_error
-
-if TYPE_CHECKING:
-    from requests import Session
+from builder.tools.web.client import Client
+from builder.tools.web.errors import WebError, cause
 
 SNAPSHOT = "https://snapshot.debian.org"
 LATER = (timedelta(hours=6), timedelta(days=1))
@@ -30,7 +28,7 @@ LATER = (timedelta(hours=6), timedelta(days=1))
 day, and the archive keeps a superseded file for more than a day."""
 
 
-class File(Protocol):
+class DebFile(Protocol):
     """What identifies a .deb file; ``recipes.debian_lock.DebianFile`` does."""
 
     @property
@@ -77,18 +75,18 @@ def archive_of(suite: str, servers: Servers) -> Archive:
     return Archive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
 
 
-def cached(file: File, cache: Path) -> Path | None:
+def cached(file: DebFile, cache: Path) -> Path | None:
     """The file in the cache, or None; not verified."""
     folder = _folder(file, cache)
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return found[0] if found else None
 
 
-def _folder(file: File, cache: Path) -> Path:
+def _folder(file: DebFile, cache: Path) -> Path:
     return cache / "debian" / file.sha256
 
 
-def _damaged(file: File, cache: Path) -> bool:
+def _damaged(file: DebFile, cache: Path) -> bool:
     """Whether the cache has the file with other bytes: a disk that was full or failed, an edit."""
     path = cached(file, cache)
     if path is None:
@@ -98,7 +96,7 @@ def _damaged(file: File, cache: Path) -> bool:
 
 
 def fetch(
-    files: Iterable[File],
+    files: Iterable[DebFile],
     as_of: datetime,
     archive: Archive,
     cache: Path,
@@ -112,12 +110,10 @@ def fetch(
     ``FetchError`` where they do not answer or give bytes with another digest, and where a file is
     not in the cache, or damaged, and ``offline``.
     """
-    import requests
-
     wanted = list(files)
     damaged = {file for file in dict.fromkeys(wanted) if _damaged(file, cache)}
     for file in sorted(damaged, key=_name):
-        log(f"{_name(file)} in the cache is damaged: its sha256 is not that of the lock")
+        log(f"{_name(file)} in the cache is damaged: its sha256 is not the lock's")
     missing = [
         file for file in dict.fromkeys(wanted) if file in damaged or cached(file, cache) is None
     ]
@@ -128,11 +124,10 @@ def fetch(
         shutil.rmtree(_folder(file, cache))
     if missing:
         log(f"fetching {len(missing)} of {len(wanted)} Debian packages")
-        with requests.Session() as session:
-            silent: set[str] = set()
-            for file in missing:
-                store = _store(session, file, _folder(file, cache))
-                _first(file, archive.urls(file.path, as_of), silent, store)
+        client, silent = Client(), set[str]()
+        for file in missing:
+            store = _store(client, file, _folder(file, cache))
+            _first(file, archive.urls(file.path, as_of), silent, store)
     found = {file: path for file in wanted if (path := cached(file, cache)) is not None}
     for file in wanted:
         if file not in found:
@@ -144,22 +139,24 @@ def fetch(
     return [found[file] for file in wanted]
 
 
-def check(
-    file: File, as_of: datetime, archive: Archive, silent: set[str], session: Session
+def require_offered(
+    file: DebFile, as_of: datetime, archive: Archive, silent: set[str], client: Client
 ) -> None:
     """Raise ``FetchError`` unless the mirror or the snapshots still have the file; not fetched.
 
     ``silent`` are the servers that do not answer; those that turn out so are added.
     """
     urls = archive.urls(file.path, as_of)
-    _first(file, urls, silent, lambda url: downloads.check(url, session))
+    _first(file, urls, silent, lambda url: downloads.require_offered(url, client))
 
 
-def _store(session: Session, file: File, folder: Path) -> Callable[[str], None]:
-    return lambda url: downloads.store(session, url, _name(file), file.sha256, folder)
+def _store(client: Client, file: DebFile, folder: Path) -> Callable[[str], None]:
+    return lambda url: downloads.store(client, url, _name(file), file.sha256, folder)
 
 
-def _first(file: File, urls: Iterable[str], silent: set[str], work: Callable[[str], None]) -> None:
+def _first(
+    file: DebFile, urls: Iterable[str], silent: set[str], work: Callable[[str], None]
+) -> None:
     """Call ``work`` with each address until it raises nothing; servers in ``silent`` are left out.
 
     Raises ``GoneError`` where every server answers that it has no such file, else ``FetchError``.
@@ -174,11 +171,9 @@ def _first(file: File, urls: Iterable[str], silent: set[str], work: Callable[[st
             continue
         try:
             return work(url)
-        except (OSError, FetchError) as error:  # errors of requests are OSErrors
+        except (WebError, FetchError) as error:
             origin = error.__cause__ or error
-            failure = web_error(origin)
-            if failure is None and not isinstance(error, FetchError):
-                raise  # the disk
+            failure = origin if isinstance(origin, WebError) else None
             temporary = failure is None or not failure.status or failure.temporary
             gone = gone and not temporary
             if failure is not None and not failure.status:
@@ -189,5 +184,5 @@ def _first(file: File, urls: Iterable[str], silent: set[str], work: Callable[[st
     raise kind(f"{what} the Debian package {_name(file)}", "\n".join(why.values()))
 
 
-def _name(file: File) -> str:
+def _name(file: DebFile) -> str:
     return file.path.rpartition("/")[2]

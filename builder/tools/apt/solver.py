@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -22,7 +22,6 @@ from builder.tools.apt.sources import Source
 
 # 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:DIGEST, of `apt-get --print-uris`.
 LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
-FIELD = re.compile(r"(?:Package|Architecture|Version): ")
 
 
 def smallest_root(architecture: str) -> list[str]:
@@ -73,21 +72,6 @@ class Solver:
         )
         lines = [LINE.fullmatch(line) for line in text.splitlines()]
         return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
-
-    def newest(self, packages: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        """The version of each package that apt would install, by name and architecture.
-
-        A package that is no longer there is left out.
-        """
-        native = self.architectures[0]
-        names = (f"{name}:{native if each == 'all' else each}" for name, each in packages)
-        done = _run(["apt-cache", "show", "--no-all-versions", *names], self.folder)
-        found = {}
-        for stanza in done.stdout.split("\n\n"):
-            fields = dict(line.split(": ", 1) for line in stanza.splitlines() if FIELD.match(line))
-            if fields:
-                found[fields["Package"], fields["Architecture"]] = fields["Version"]
-        return found
 
     def _apt(self, arguments: list[str], installed: str) -> str:
         (self.folder / "status").write_text(installed, "utf-8")

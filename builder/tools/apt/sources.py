@@ -12,7 +12,7 @@ from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-# Debian's suffixes of a suite's name; those of others ("bookworm-pgdg") have other signing keys.
+# Debian's suffixes of a suite's name; other archives' ("bookworm-pgdg") have other signing keys.
 DEBIAN_SUFFIXES = ("", "-updates", "-security", "-proposed-updates")
 MAIN, SECURITY = "debian", "debian-security"
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from builder.errors import FetchError, UntriedError, WorldError
 from builder.tools import archives
+from builder.tools.docker import client
 from builder.tools.docker import engine as docker
 from builder.tools.pipes import output_of
 
@@ -40,7 +41,7 @@ class Blobs:
 def blobs_of(reference: str, work: Path, digest: str = "") -> Blobs:
     """The blobs of an image of the engine; ``work`` takes a copy where containerd's is unreadable.
 
-    ``digest`` is that of the image, where it is known.
+    ``digest`` is the image's, where it is known.
 
     Root reads them in containerd's store (containerd, docs/content-flow.md): ``docker image save``
     manages about 50 MB/s.  Raises ``UntriedError`` where the engine does not give them.
@@ -85,13 +86,11 @@ def save_layout(reference: str, folder: Path) -> None:
 def _saved(reference: str) -> Iterator[IO[bytes]]:
     """The tar of ``docker image save``, while it is written.
 
-    Our own call: python-on-whales gives a saved image line by line, and waits 0.1 s for its end.
     Raises ``WorldError`` where the engine did not give all of it.
     """
-    command = [docker.executable(), "image", "save", reference]
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        client.stream("image", "save", reference, stderr=errors) as process,
         output_of(process) as stream,
     ):
         try:

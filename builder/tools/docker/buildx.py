@@ -1,4 +1,4 @@
-"""buildx: builders, builds and bake files.
+"""buildx: builders and builds.
 
 A builder is a BuildKit: the engine's own, or one in a container, on another machine, in a cluster
 (https://docs.docker.com/build/builders/drivers/).
@@ -12,18 +12,22 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildError, SpaceError, WorldError
+from builder.errors import SpaceError, WorldError
 from builder.tools import files
+from builder.tools.beside import ends_with_its_work
+from builder.tools.docker import client
 from builder.tools.docker import engine as docker
-from builder.tools.pipes import output_of
+from builder.tools.pipes import lines_of
 
 TARGET = "linux/amd64"  # what images are for
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
+LINES = 15  # of the output of a build that failed
 HINT = "`docker buildx ls` lists the builders, `docker buildx create` makes one"
 
 
@@ -33,7 +37,7 @@ class Builder:
 
     name: str
     architecture: str
-    """Of the machine that compiles, as ``uname -m`` or Docker names it."""
+    """The machine's that compiles, as ``uname -m`` or Docker names it."""
     is_engine: bool = True
     """It is the engine itself: both have the same images."""
     needs_context: bool = True
@@ -43,7 +47,8 @@ class Builder:
 
 @cache
 def builder(name: str = "") -> Builder:
-    """The builder of that name; without a name the engine's own, not that of `docker buildx use`.
+    """The builder of that name; without a name the engine's own, not the one of `docker buildx
+    use`.
 
     The engine's own has the name of Docker's context.  Another one is started where it does not
     run.  Raises ``WorldError`` where there is none of that name, or it does not answer.
@@ -75,13 +80,8 @@ def _inspect(name: str) -> Builder:
 
 
 def _fields(name: str) -> list[tuple[str, str]]:
-    """The driver, the errors and the platforms of a builder's nodes; raises ``WorldError``.
-
-    Our own call: python-on-whales inspects a builder by listing all of them, which waits for each,
-    and leaves out the errors of their nodes.
-    """
-    command = [docker.executable(), "buildx", "inspect", "--bootstrap", f"--builder={name}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """The driver, the errors and the platforms of a builder's nodes; raises ``WorldError``."""
+    done = client.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
     found: list[tuple[str, str]] = FIELD.findall(done.stdout)
     if done.returncode != 0 or not any(key == "Platforms" for key, _ in found):
         errors = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
@@ -98,7 +98,7 @@ def require_builder(builder: Builder) -> None:
 
 
 def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
-    """The error of a build that met a full disk: the engine's, or that of ``others``."""
+    """The error of a build that met a full disk: the engine's, or the one of ``others``."""
     if not builder.is_engine:
         what = f"a disk of the builder {builder.name}, or of this machine, is full"
         hint = f"`docker buildx prune --builder {builder.name}` removes the builder's cache"
@@ -112,30 +112,42 @@ def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
 def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], None]) -> int:
     """Run ``docker buildx build`` with plain progress; pass each line on; return the exit status.
 
-    Our own call: ``arguments`` have options that python-on-whales lacks, such as annotations.  On
-    Ctrl-C the client is terminated first, so that BuildKit stops its work too.
+    On Ctrl-C the client is terminated first, so that BuildKit stops its work too.
     """
-    command = [docker.executable()]
-    if builder.needs_context and not builder.is_engine:
-        command.append(f"--context={builder.name}")
+    needs_context = builder.needs_context and not builder.is_engine
+    command = [f"--context={builder.name}"] if needs_context else []
     command += ["buildx", "build", f"--builder={builder.name}", "--progress=plain", *arguments]
     environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment,
-    ) as process:
+    with (
+        client.stream(*command, stderr=subprocess.STDOUT, env=environment) as process,
+        ends_with_its_work(process),
+    ):
         try:
-            for line in output_of(process):
+            for line in lines_of(process):
                 on_line(line.rstrip("\n"))
         except BaseException:
             _stop(process)
             raise
         return process.wait()
+
+
+def build_files(context: Path, arguments: Mapping[str, str], made: Path) -> str:
+    """Build the last stage of a context's Dockerfile, without network, and write its files to
+    ``made``, which need not exist.
+
+    The engine's own builder is used; ``arguments`` are the build arguments.  Returns the end of the
+    output where a step failed, else an empty text.  Raises ``SpaceError`` where a disk is full.
+    """
+    lines: list[str] = []
+    options = ["--network=none", "--provenance=false"]
+    options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    options.append(f"--output={fields('type=local', f'dest={made}')}")
+    if build(builder(), [*options, str(context)], lines.append) == 0:
+        return ""
+    output = "\n".join(lines[-LINES:])
+    if files.mentions_full_disk(output):
+        raise full_disk(builder(), f"{context.name} was being compiled", made.parent)
+    return output
 
 
 def fields(*found: str) -> str:
@@ -148,27 +160,7 @@ def fields(*found: str) -> str:
     return line.getvalue()
 
 
-def print_bake(file: Path, groups: list[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """The targets and groups of a bake file, as ``docker buildx bake --print`` resolves them.
-
-    ``variables`` are those of the file.  Raises ``BuildError`` where buildx refuses the file.
-    https://docs.docker.com/reference/cli/docker/buildx/bake/#print
-    """
-    from python_on_whales.exceptions import DockerException
-
-    try:
-        found: Any = docker.client().buildx.bake(
-            groups, docker.context(), file, print=True, variables=dict(variables)
-        )
-    except DockerException as error:
-        why = docker.reason(error)
-        raise BuildError("buildx does not accept the bake file", why) from error
-    return dict(found)
-
-
 def _stop(process: subprocess.Popen[Any]) -> None:
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):  # then it is killed
         process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()

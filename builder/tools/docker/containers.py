@@ -1,8 +1,4 @@
-"""Sandboxed containers: programs and servers of an image, always removed afterwards.
-
-All calls but the removal are our own: they have time limits and bounded outputs, which those of
-python-on-whales lack.
-"""
+"""Sandboxed containers: programs and servers of an image, always removed afterwards."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,8 +16,8 @@ from uuid import uuid4
 
 from builder.errors import UntriedError
 from builder.platforms import PLATFORMS, architecture
-from builder.tools.docker.engine import client, engine, executable
-from builder.tools.pipes import output_of
+from builder.tools.docker.client import MOST_OUTPUT, Finished, LateError, call, output, whales
+from builder.tools.docker.engine import engine
 
 OWNER = "builder.owner"
 SANDBOX = (
@@ -31,9 +25,7 @@ SANDBOX = (
     *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
 )
 LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2")
-MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and of its end
-BLOCK = 1 << 16
-LOG_TAIL = 64 << 10  # bytes of a log that are looked at
+LOG_TAIL = 64 << 10  # letters of a log that are looked at
 ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 NUMBER = re.compile(r"[0-9a-f]{64}")  # of a container: what `docker run --detach` prints
@@ -55,14 +47,6 @@ class NotRunnableError(UntriedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """The exit status and the output of a container, both streams together."""
-
-    status: int
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """Whether a container runs; if not, its exit status."""
 
@@ -73,14 +57,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The options of a server's container, beside those of the sandbox."""
+    """The options of a server's container, beside the sandbox's."""
 
     arguments: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Files of the host by their path in the container; read-only."""
-    writable: Mapping[str, Path] = field(default_factory=dict)
-    """Directories of the host that the container may write to, by their path in it."""
     memory: float | None = None
     """GiB."""
     locks_memory: bool = False
@@ -112,9 +94,8 @@ def has_ended(owner: str) -> bool:
 
 def remove_orphans() -> None:
     """Remove the containers of runs on this host that were killed before they could do so."""
-    command = [executable(), "ps", "--all", f"--filter=label={OWNER}"]
-    command += ["--format", '{{.ID}} {{.Label "' + OWNER + '"}}']
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    template = '--format={{.ID}} {{.Label "' + OWNER + '"}}'
+    done = call("ps", "--all", f"--filter=label={OWNER}", template)
     orphans = []
     for line in done.stdout.splitlines():
         container, _, of = line.partition(" ")
@@ -129,7 +110,7 @@ def remove(*names: str) -> None:
     from python_on_whales.exceptions import DockerException
 
     with suppress(DockerException):  # they may be gone
-        client().container.remove([*names], force=True, volumes=True)
+        whales().container.remove([*names], force=True, volumes=True)
 
 
 _ended: ContextVar[list[str] | None] = ContextVar("_ended", default=None)
@@ -192,11 +173,13 @@ def run(
     driver_stub: Path | None = None,
     extra: Sequence[str] = (),
     once: bool = False,
+    most: int = MOST_OUTPUT,
 ) -> Finished:
     """Run a program of an image in a sandbox: no network, read-only root, no privileges.
 
     ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
-    ``docker run``.  A program that prints nothing runs a second time, in a new container, unless
+    ``docker run``; ``most``: bytes that are kept of the beginning of the output, and of its end.  A
+    program that prints nothing runs a second time, in a new container, unless
     ``once``: on a busy machine, Docker sometimes loses all output of a program that ends at once,
     and its log has none either (the daemon says "stream copy error: reading from a closed fifo").
     Raises ``UntriedError`` when the container cannot be started, ``TimedOutError`` when it does
@@ -205,10 +188,10 @@ def run(
     arguments = [*_platform_options(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
     arguments += [*extra, "--", reference, *command]
     try:
-        done = _in_sandbox(arguments, timeout)
+        done = _in_sandbox(arguments, timeout, most)
         if not done.output and not once:
-            done = _in_sandbox(arguments, timeout)
-    except subprocess.TimeoutExpired as error:
+            done = _in_sandbox(arguments, timeout, most)
+    except LateError as error:
         raise TimedOutError(
             f"{' '.join([entrypoint, *command])} did not end",
             f"stopped after {timeout:.0f} s",
@@ -220,8 +203,8 @@ def run(
     return done
 
 
-def _in_sandbox(arguments: Sequence[str], timeout: float) -> Finished:
-    """Run a container to its end, and remove it.  Raises ``subprocess.TimeoutExpired``."""
+def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
+    """Run a container to its end, and remove it.  Raises ``LateError``."""
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     together = _ended.get()
@@ -229,7 +212,7 @@ def _in_sandbox(arguments: Sequence[str], timeout: float) -> Finished:
         options.append("--rm")
     ended = False
     try:
-        done = _finished([executable(), "run", *options, *arguments], timeout)
+        done = output("run", *options, *arguments, timeout=timeout, most=most)
         ended = 0 <= done.status < ENGINE_FAILED
         return done
     finally:
@@ -239,60 +222,24 @@ def _in_sandbox(arguments: Sequence[str], timeout: float) -> Finished:
             together.append(name)
 
 
-def reason_of(output: str) -> str:
+def reason_of(printed: str) -> str:
     """What the client says of a container that did not start, without its number and its advice."""
-    lines = [line.strip() for line in output.splitlines()]
+    lines = [line.strip() for line in printed.splitlines()]
     return "\n".join(
         line for line in lines if line and not NUMBER.fullmatch(line) and not ADVICE.match(line)
     )
 
 
-def _finished(call: Sequence[str], timeout: float) -> Finished:
-    """Run a command; keep the beginning and the end of a long output.
-
-    Raises ``subprocess.TimeoutExpired``.
-    """
-    late = threading.Event()
-    with subprocess.Popen(
-        call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        output = output_of(process)
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(timeout, end)
-        timer.start()
-        try:
-            head, tail = output.read(MOST_OUTPUT), b""
-            while block := output.read(BLOCK):
-                tail = (tail + block)[-MOST_OUTPUT:]
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            timer.cancel()
-    if late.is_set():
-        raise subprocess.TimeoutExpired(call, timeout)
-    return Finished(process.returncode, (head + tail).decode(errors="replace"))
-
-
-def copy_out(reference: str, path: str, target: Path) -> None:
-    """Copy a file of an image to ``target``, following links.  Raises ``UntriedError``."""
-    copy_all_out(reference, {path: target})
-
-
-def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
-    """Copy files of an image, each to its target, following links.  Raises ``UntriedError``."""
+@contextmanager
+def created(reference: str) -> Iterator[str]:
+    """The name of a container of an image that never runs.  Raises ``UntriedError``."""
     name = f"builder-{uuid4().hex[:12]}"
     create = ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"]
-    copies = {path: ["cp", "-L", f"{name}:{path}", str(to)] for path, to in targets.items()}
     try:
-        for path, step in {"its files": create, **copies}.items():
-            done = _finished([executable(), *step], ENGINE_TIMEOUT)
-            if done.status != 0:
-                raise UntriedError(f"cannot read {path} of {reference}", done.output.strip())
+        done = output(*create, timeout=ENGINE_TIMEOUT)
+        if done.status != 0:
+            raise UntriedError(f"cannot read the files of {reference}", done.output.strip())
+        yield name
     finally:
         together = _ended.get()
         if together is None:
@@ -309,50 +256,49 @@ class Container:
 
     def state(self) -> State:
         """Its state.  Raises ``UntriedError`` where it is gone."""
-        call = [executable(), "inspect", "--format={{json .State}}", self.name]
-        done = _finished(call, ENGINE_TIMEOUT)
-        if done.status != 0:
-            raise UntriedError("a container is gone", done.output.strip())
-        state = json.loads(done.output)
+        state = json.loads(self._inspected("{{json .State}}"))
         return State(bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"]))
 
     def identity(self) -> tuple[str, int]:
-        """Its id, and the id that its process has where the engine runs; 0: it does not run."""
-        call = [executable(), "inspect", "--format={{.Id}} {{.State.Pid}}", self.name]
-        done = _finished(call, ENGINE_TIMEOUT)
-        if done.status != 0:
-            raise UntriedError("a container is gone", done.output.strip())
-        identity, process = done.output.split()
+        """Its id, and the id that its process has where the engine runs; 0: it does not run.
+
+        Raises ``UntriedError`` where it is gone.
+        """
+        identity, process = self._inspected("{{.Id}} {{.State.Pid}}").split()
         return identity, int(process)
+
+    def health_test(self) -> list[str]:
+        """The command of the image's HEALTHCHECK; empty where it has none.
+
+        Raises ``UntriedError`` where it is gone.
+        """
+        found = json.loads(self._inspected("{{json .Config.Healthcheck}}")) or {}
+        kind, *command = found.get("Test") or ["NONE"]
+        return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
+
+    def _inspected(self, template: str) -> str:
+        done = call("inspect", f"--format={template}", self.name, timeout=ENGINE_TIMEOUT)
+        if done.returncode != 0:
+            raise UntriedError("a container is gone", done.stderr.strip())
+        return done.stdout
 
     def log(self) -> str:
         """The end of its output."""
-        call = [executable(), "logs", "--tail=400", self.name]
-        with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            kept = b""
-            while block := output_of(process).read(LOG_TAIL):
-                kept = (kept + block)[-LOG_TAIL:]
-        return kept.decode(errors="replace")
-
-    def health_test(self) -> list[str]:
-        """The command of the image's HEALTHCHECK; empty where it has none."""
-        call = [executable(), "inspect", "--format={{json .Config.Healthcheck}}", self.name]
-        found = json.loads(_finished(call, ENGINE_TIMEOUT).output or "null") or {}
-        kind, *command = found.get("Test") or ["NONE"]
-        return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
+        printed = output("logs", "--tail=400", self.name, timeout=ENGINE_TIMEOUT).output
+        return printed[-LOG_TAIL:]
 
     def execute(self, command: Sequence[str], timeout: float) -> Finished:
         """Run another program in it.  Raises ``TimedOutError``."""
         try:
-            return _finished([executable(), "exec", self.name, *command], timeout)
-        except subprocess.TimeoutExpired as error:
+            return output("exec", self.name, *command, timeout=timeout)
+        except LateError as error:
             what = " ".join(command)
             raise TimedOutError(f"{what} did not end", f"waited {timeout:.0f} s") from error
 
     def stop(self, seconds: int) -> tuple[State, float]:
         """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
         started = time.monotonic()
-        _finished([executable(), "stop", f"--time={seconds}", self.name], ENGINE_TIMEOUT + seconds)
+        output("stop", f"--time={seconds}", self.name, timeout=ENGINE_TIMEOUT + seconds)
         return self.state(), time.monotonic() - started
 
 
@@ -367,7 +313,6 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += _platform_options()
     options += [f"--volume={file}:{place}:ro" for place, file in start.volumes.items()]
-    options += [f"--volume={folder}:{place}:rw" for place, folder in start.writable.items()]
     options += [f"--env={variable}={value}" for variable, value in start.env.items()]
     options += _stub_options(start.driver_stub)
     if start.memory is not None:
@@ -377,15 +322,12 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     if start.gpus is not None:
         options += [f"--gpus={start.gpus}"]
     try:
-        call = [executable(), "run", *options, "--", reference, *start.arguments]
-        done = _finished(call, ENGINE_TIMEOUT)
+        done = output("run", *options, "--", reference, *start.arguments, timeout=ENGINE_TIMEOUT)
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
             raise NotRunnableError("its program cannot be run", reason_of(done.output))
         if done.status != 0:
             hint = TOOLKIT if start.gpus is not None and NO_GPU_DRIVER in done.output else ""
             raise UntriedError("Docker cannot start a container", reason_of(done.output), hint)
         yield Container(name)
-    except subprocess.TimeoutExpired as error:
-        raise UntriedError("Docker did not start a container in time") from error
     finally:
         remove(name)

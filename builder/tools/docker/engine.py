@@ -1,17 +1,11 @@
-"""The Docker engine and its images.
-
-python-on-whales makes the calls.  Functions that start the executable themselves say why.
-"""
+"""The Docker engine and its images."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -19,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import FetchError, GoneError, WorldError
+from builder.tools.docker.client import INSTALL_HINT, call, client_info, whales
 from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
-    from python_on_whales import DockerClient
     from python_on_whales.components.system.models import SystemInfo
     from python_on_whales.exceptions import DockerException
 
@@ -35,9 +29,7 @@ GONE_HINT = "check the name and the tag; a private image needs a login: `docker 
 UNREACHED_HINT = (
     "check the network and the login (`docker login REGISTRY`), then run the same command again"
 )
-INSTALL_HINT = (
-    "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
-)
+TAG_ATTEMPTS = 10
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
 
 
@@ -52,6 +44,8 @@ class Engine:
     driver: str
     runtimes: tuple[str, ...]
     containerd_store: bool
+    host: str = ""
+    """The name of its machine."""
     cdi: tuple[Path, ...] = ()
     """Directories with specifications of devices (CDI); empty where that is not enabled."""
 
@@ -63,7 +57,7 @@ class Image:
     reference: str
     """What it was found by."""
     digest: str
-    """Of its manifest."""
+    """Its manifest's."""
     platform: str
     names: frozenset[str]
     """All its names in the engine."""
@@ -81,66 +75,6 @@ class Image:
         return dict(self.config.get("Labels") or {})
 
 
-@cache
-def executable() -> str:
-    """The first ``docker`` on PATH whose buildx plugin works.
-
-    A client without the plugin may come before one that has it.  Raises ``WorldError``.
-    """
-    found = []
-    for folder in os.get_exec_path():
-        path = shutil.which("docker", path=folder)
-        if path and path not in found:
-            found.append(path)
-            if _has_buildx(path):
-                return path
-    if found:
-        raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
-    raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
-
-
-def _has_buildx(client: str) -> bool:
-    """Whether a client has a buildx plugin that works.
-
-    ``docker info`` names the plugins, and most commands need its answer for the engine too; the
-    plugin itself is started only where it is not named.
-    """
-    plugins = (_info(client).get("ClientInfo") or {}).get("Plugins") or []
-    named = any(each.get("Name") == "buildx" and not each.get("Err") for each in plugins)
-    return named or _works([client, "buildx", "version"])
-
-
-@cache
-def _info(client: str) -> dict[str, Any]:
-    """The JSON of ``docker info``: of the client, and of the engine where it answers.
-
-    Our own call: python-on-whales gives nothing of the client where no engine answers.  Empty
-    where the client gives no JSON within 20 seconds.
-    """
-    command = [client, "system", "info", "--format", "{{json .}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=20)
-        found = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _works(command: Sequence[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-@cache
-def client() -> DockerClient:
-    """python-on-whales with the executable that has buildx.  Raises ``WorldError``."""
-    from python_on_whales import DockerClient
-
-    return DockerClient(client_call=[executable()])
-
-
 def reason(error: DockerException) -> str:
     """What the docker executable printed about a failure."""
     return (error.stderr or "").strip()
@@ -151,7 +85,7 @@ def buildx_version() -> str:
     from python_on_whales.exceptions import DockerException
 
     try:
-        return client().buildx.version().strip()
+        return whales().buildx.version().strip()
     except DockerException as error:
         raise WorldError("buildx does not run", reason(error), INSTALL_HINT) from error
 
@@ -160,17 +94,10 @@ def buildx_version() -> str:
 def context() -> str:
     """The current Docker context; the buildx builder of that name is the engine itself.
 
-    Our own call, for clients that do not name it in ``docker info``: python-on-whales fails on
-    contexts whose metadata holds more than strings, which Docker allows (docker/cli,
-    cli/command/context.go).  Raises ``WorldError``.
+    Not every client names it in ``docker info``.  Raises ``WorldError``.
     """
-    named = (_info(executable()).get("ClientInfo") or {}).get("Context")
-    if named:
-        return str(named)
-    done = subprocess.run(
-        [executable(), "context", "show"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "default"
+    named = (client_info().get("ClientInfo") or {}).get("Context")
+    return str(named or call("context", "show").stdout.strip() or "default")
 
 
 @cache
@@ -178,7 +105,7 @@ def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
     from python_on_whales.components.system.models import SystemInfo
 
-    found = _info(executable())
+    found = client_info()
     return _properties(SystemInfo(**found)) if found.get("ServerVersion") else ask_engine()
 
 
@@ -187,13 +114,13 @@ def ask_engine() -> Engine:
     from python_on_whales.exceptions import DockerException
 
     try:
-        info = client().system.info()
+        info = whales().system.info()
     except DockerException as error:
         lines = reason(error).splitlines()
         why = lines[-1] if lines else ""
         raise WorldError("Docker does not answer", why, START_HINT) from error
     if not info.server_version:  # clients before 27 exit with 0, and name the errors
-        why = "; ".join(_info(executable()).get("ServerErrors") or [])
+        why = "; ".join(client_info().get("ServerErrors") or [])
         raise WorldError("Docker does not answer", why, START_HINT)
     return _properties(info)
 
@@ -207,19 +134,17 @@ def _properties(info: SystemInfo) -> Engine:
         driver=info.driver or "",
         runtimes=tuple(sorted(info.runtimes or {})),
         containerd_store=status.get("driver-type", "").startswith("io.containerd.snapshotter"),
-        cdi=tuple(Path(each) for each in _info(executable()).get("CDISpecDirs") or []),
+        host=info.name or "",
+        cdi=tuple(Path(each) for each in client_info().get("CDISpecDirs") or []),
     )
 
 
 def image(reference: str) -> Image | None:
     """The image of that name in the engine, or None.  Raises ``WorldError``.
 
-    None also where another user removes it at this moment.  Our own call: the models of
-    python-on-whales leave out fields of the image's configuration that they do not name.
+    None also where another user removes it at this moment.
     """
-    done = subprocess.run(
-        [executable(), "image", "inspect", reference], capture_output=True, text=True, check=False
-    )
+    done = call("image", "inspect", reference)
     if done.returncode == 0:
         return _read(reference, json.loads(done.stdout)[0])
     if "no such image" in done.stderr.lower():
@@ -255,20 +180,15 @@ def epoch_of(created: str | None) -> int:
 
 
 def _not_inspected(reference: str, why: str) -> WorldError:
-    """The error of a failed inspection; raises that of the engine where it does not answer."""
+    """The error of a failed inspection; raises the engine's where it does not answer."""
     ask_engine()
     return WorldError(f"cannot inspect the image {reference}", why)
 
 
 def image_names(pattern: str) -> list[str]:
-    """The names of the engine's images that match ``pattern``, newest image first.
-
-    Our own call: python-on-whales lists images as a set, and inspects each for its names.
-    """
-    command = [executable(), "image", "ls", "--filter", f"reference={pattern}"]
-    command += ["--format", "{{.Repository}}:{{.Tag}}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()
+    """The names of the engine's images that match ``pattern``, newest image first."""
+    template = "--format={{.Repository}}:{{.Tag}}"
+    return call("image", "ls", f"--filter=reference={pattern}", template).stdout.splitlines()
 
 
 def pull(reference: str, platform: str) -> None:
@@ -280,7 +200,7 @@ def pull(reference: str, platform: str) -> None:
     from python_on_whales.exceptions import DockerException
 
     try:
-        client().image.pull(reference, quiet=True, platform=platform)
+        whales().image.pull(reference, quiet=True, platform=platform)
     except DockerException as error:
         what, why = f"cannot pull {reference}", reason(error)
         if GONE.search(why):
@@ -288,12 +208,40 @@ def pull(reference: str, platform: str) -> None:
         raise FetchError(what, why, UNREACHED_HINT) from error
 
 
-def tag(reference: str, new: str) -> None:
-    """Give an image another name.  Raises ``WorldError`` where the engine does not have it."""
-    from python_on_whales.exceptions import DockerException
+@contextmanager
+def pulled(reference: str, platform: str = "linux/amd64") -> Iterator[None]:
+    """Keep an image of a registry in the engine; one that was not there is removed afterwards.
 
+    Raises like ``pull``.
+    """
+    was_there = image(reference) is not None
+    if not was_there:
+        pull(reference, platform)
     try:
-        client().image.tag(reference, new)
+        yield
+    finally:
+        if not was_there:
+            untag(reference)
+
+
+def tag(reference: str, new: str) -> None:
+    """Give an image another name, also where another command gives that name at the same time.
+
+    With containerd's image store Docker replaces a name in two steps, remove and create: a second
+    client's tag between them fails with "already exists" (moby ``daemon/containerd/image_tag.go``).
+
+    Raises ``WorldError`` where the engine does not have the image.
+    """
+    from python_on_whales.exceptions import DockerException
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
+    again = Retrying(
+        retry=retry_if_exception(_is_tagged_meanwhile),
+        stop=stop_after_attempt(TAG_ATTEMPTS),
+        reraise=True,
+    )
+    try:
+        again(whales().image.tag, reference, new)
     except DockerException as error:
         raise WorldError(
             f"Docker cannot tag {reference} as {new}",
@@ -302,12 +250,17 @@ def tag(reference: str, new: str) -> None:
         ) from error
 
 
+def _is_tagged_meanwhile(error: BaseException) -> bool:
+    """Whether another client gave the same name between the two steps of a tag."""
+    return "already exists" in str(error)
+
+
 def untag(reference: str) -> None:
     """Remove a name of an image, and the image with its last name.  Absence is no error."""
     from python_on_whales.exceptions import DockerException
 
     with suppress(DockerException):
-        client().image.remove(reference)
+        whales().image.remove(reference)
 
 
 def load(archive: Path, name: str) -> None:
@@ -324,7 +277,7 @@ def load(archive: Path, name: str) -> None:
     with suppress(WorldError):  # mostly there is none
         tag(name, replaced)
     try:
-        client().image.load(archive, quiet=True)
+        whales().image.load(archive, quiet=True)
     except DockerException as error:
         why = reason(error)
         if mentions_full_disk(why):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -81,10 +82,18 @@ def visible_in(container: Container) -> tuple[Gpu, ...]:
 
 
 def read(table: str) -> tuple[Gpu, ...]:
-    """The GPUs in the output of ``COMMAND``.  Raises ``UntriedError`` for any other text."""
+    """The GPUs in the output of ``COMMAND``, of this machine.
+
+    A GB10 has no memory of its own: nvidia-smi 580.173.02 lists ``[N/A]`` (XuehaiPan/nvitop#208),
+    and CUDA can allocate the machine's.  Raises ``UntriedError`` for any other text.
+    """
+    shared = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     try:
         rows = [[cell.strip() for cell in row.split(",")] for row in table.splitlines() if row]
-        return tuple(Gpu(name, cap, driver, int(memory)) for name, cap, driver, memory in rows)
+        return tuple(
+            Gpu(name, cap, driver, shared if memory == "[N/A]" else int(memory))
+            for name, cap, driver, memory in rows
+        )
     except ValueError as error:
         raise UntriedError(
             "the output of nvidia-smi has an unknown format", table.strip()

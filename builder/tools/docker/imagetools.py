@@ -1,7 +1,4 @@
-"""Images of registries as ``docker buildx imagetools`` shows them: with Docker's own logins.
-
-The calls are our own: those of python-on-whales have no time limit, and give no digest.
-"""
+"""Images of registries as ``docker buildx imagetools`` shows them: with Docker's own logins."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any
 
 from builder.errors import BuildError, FetchError, GoneError
 from builder.tools.docker import engine as docker
+from builder.tools.docker.client import LateError, call
 
 LOGIN_HINT = "check the name of the image; a private one needs `docker login`"
 
@@ -67,11 +65,10 @@ def _inspect(
     reference: str, timeout: float, template: str = "{{json .Manifest}}"
 ) -> subprocess.CompletedProcess[str] | None:
     """Run ``imagetools inspect`` with a template; None where it does not end in time."""
-    command = [docker.executable(), "buildx", "imagetools", "inspect"]
-    command += [f"--builder={docker.context()}", "--format", template, reference]
+    options = [f"--builder={docker.context()}", f"--format={template}"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    except subprocess.TimeoutExpired:
+        return call("buildx", "imagetools", "inspect", *options, reference, timeout=timeout)
+    except LateError:
         return None
 
 

@@ -43,7 +43,7 @@ def _opened(container: Container) -> int | None:
     identity, process = container.identity()
     with suppress(OSError):
         descriptor = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
-        # The process may be that of another machine's engine: its id says nothing here.
+        # The process may belong to another machine's engine: its id says nothing here.
         try:
             if identity in Path(f"/proc/{process}/cgroup").read_text("utf-8"):
                 return _inside(descriptor, lambda: descriptor)
@@ -57,7 +57,7 @@ def _opened(container: Container) -> int | None:
 def _inside(network: int, function: Callable[[], Found]) -> Found:
     """What a function returns in a network.  Raises ``OSError``.
 
-    The network is that of a thread, which ends; a socket stays in the one that it was made in.
+    The network belongs to a thread, which ends; a socket stays in the one that it was made in.
     """
     found: Future[Found] = Future()
 

@@ -2,8 +2,7 @@
 
 Root connects from inside the container's network where the engine is on this machine.  Elsewhere
 each connection goes through ``docker exec``: bash in the container connects to the container's
-loopback (/dev/tcp).  The calls are our own: python-on-whales gives no process whose pipes stay
-open.
+loopback (/dev/tcp).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from builder.errors import UntriedError
+from builder.tools.docker.client import stream
 from builder.tools.docker.containers import Container
-from builder.tools.docker.engine import executable
 from builder.tools.docker.namespace import LOOPBACK, connected, network_of
 from builder.tools.pipes import input_of, output_of
 
@@ -100,30 +99,20 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def _bridge_exec(name: str, port: int, connection: socket.socket) -> None:
-    call = [executable(), "exec", "--interactive", name, "bash", "-c", BRIDGE, str(port)]
-    with (
-        connection,
-        subprocess.Popen(
-            call,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process,
-    ):
+    execute = ("exec", "--interactive", name, "bash", "-c", BRIDGE, str(port))
+    with connection, stream(*execute, stdin=subprocess.PIPE, bufsize=0) as process:
         threading.Thread(target=_send, args=(connection, process), daemon=True).start()
         with suppress(OSError):
             while block := output_of(process).read(BLOCK):
                 connection.sendall(block)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        process.terminate()
 
 
 def _send(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    stream = input_of(process)
+    server = input_of(process)
     with suppress(OSError):
         while block := connection.recv(BLOCK):
-            stream.write(block)
+            server.write(block)
     with suppress(OSError):
-        stream.close()
+        server.close()

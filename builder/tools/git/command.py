@@ -1,4 +1,4 @@
-"""git commands with bytes on standard input, over the network, or on a damaged repository.
+"""The one function that runs git; ``objects`` has the only other process, which lives longer.
 
 git's own configuration applies (insteadOf, proxies, credential helpers).  Settings that would
 change contents are overridden: a tree is what its commit holds, byte for byte.
@@ -7,11 +7,13 @@ change contents are overridden: a tree is what its commit holds, byte for byte.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from builder.errors import WorldError
 from builder.tools.git.errors import GitError, failure, not_installed
 
 OLDEST = (2, 32)
@@ -50,6 +52,8 @@ OFFLINE_SETTINGS = {**SETTINGS, "fetch.parallel": "none"}
 Without it a damaged commit makes each fetch start another one, for minutes; the variable
 GIT_NO_LAZY_FETCH has an effect only since git 2.44.
 """
+NOWHERE = Path("/")
+"""No repository: only the configuration of the machine and of the user counts."""
 CONSTANT = {"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
 OFFLINE = {**CONSTANT, "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
 
@@ -64,21 +68,17 @@ def run(
 ) -> tuple[bytes, str]:
     """Run git on a repository; return its standard output, and its messages on standard error.
 
-    The only function that starts the executable past GitPython, whose ``Repo.git`` takes a file,
-    not bytes, as standard input, cannot remove variables from the environment, cannot open a
-    damaged repository, and passes no file descriptors on.  ``inherit`` are such descriptors: a
-    lock on one of them lasts as long as git does, also if this process is killed.
+    Not GitPython's ``Repo.git``: it passes the environment of this process on and can only add to
+    it, while GIT_WORK_TREE has no value that is the same as none; its standard input is a file, not
+    bytes; and it opens no damaged repository.  ``inherit`` are file descriptors: a lock on one of
+    them lasts as long as git does, also if this process is killed.
 
     Without ``network`` no transport may be used, whatever a partial clone would like to fetch.
     Raises ``GitError``; ``WorldError`` if git is not installed, ``SpaceError`` on a full disk.
     """
-    command = ["git"]
-    for name, value in (SETTINGS if network else OFFLINE_SETTINGS).items():
-        command += ["-c", f"{name}={value}"]
-    command += [f"--git-dir={repository}", *arguments]
     try:
         done = subprocess.run(
-            command,
+            [*_git(repository, SETTINGS if network else OFFLINE_SETTINGS), *arguments],
             input=stdin,
             capture_output=True,
             check=False,
@@ -91,6 +91,28 @@ def run(
     if done.returncode != 0:
         raise failure(repository, arguments, done.returncode, printed)
     return done.stdout, printed
+
+
+def start(repository: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start git on a repository, with pipes to write to and to read from, and without network.
+
+    Raises ``WorldError`` if git is not installed.
+    """
+    try:
+        return subprocess.Popen(
+            [*_git(repository, OFFLINE_SETTINGS), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(network=False),
+        )
+    except FileNotFoundError as error:
+        raise not_installed() from error
+
+
+def _git(repository: Path, settings: Mapping[str, str]) -> list[str]:
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return ["git", *options, f"--git-dir={repository}"]
 
 
 def text(repository: Path, *arguments: str) -> str:
@@ -111,36 +133,20 @@ def _environment(network: bool) -> dict[str, str]:
 @cache
 def _configures_low_speed() -> bool:
     """Whether the user's configuration says when a slow transfer is aborted (git-config(1))."""
-    query = ("--get-regexp", r"^http\..*lowspeed(limit|time)$")
-    seal()
-    from git import Git, GitCommandNotFound
-
     try:
-        done = Git("/").config(*query, with_extended_output=True, with_exceptions=False)
-    except GitCommandNotFound as error:
-        raise not_installed() from error
-    return bool(done[0] == 0)
+        run(NOWHERE, "config", "--get-regexp", r"^http\..*lowspeed(limit|time)$")
+    except GitError:
+        return False
+    return True
 
 
 def version() -> tuple[int, ...] | None:
     """The version of git on this machine, or None if it is not installed."""
-    seal()
-    from git import Git, GitCommandNotFound
-
     try:
-        return Git().version_info
-    except GitCommandNotFound:
+        found = re.match(r"git version ([0-9.]*[0-9])", text(NOWHERE, "version"))
+    except WorldError:
         return None
-
-
-def seal() -> None:
-    """Prepare this process for GitPython, which passes its environment on to git.
-
-    Call it before each import of ``git``, which takes 0.1 s and is therefore not global.
-    """
-    os.environ["GIT_PYTHON_REFRESH"] = "quiet"  # else the import fails where git is not installed
-    for name in FOREIGN:
-        os.environ.pop(name, None)
+    return tuple(int(part) for part in found[1].split(".")) if found else None
 
 
 def is_intact(repository: Path) -> bool:

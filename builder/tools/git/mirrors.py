@@ -151,7 +151,7 @@ class Mirror:
         for repository in (self.pins, self.history):
             if (repository.folder / "HEAD").exists():
                 names = repository.run("rev-parse", f"--disambiguate={start}")
-                kinds = repository.pipe("cat-file", "--batch-check", stdin=names)
+                kinds = repository.run("cat-file", "--batch-check", stdin=names)
                 lines = [line.split() for line in kinds.decode().splitlines()]
                 found |= {name for name, kind, *_ in lines if kind == "commit"}
         return sorted(found)

@@ -104,7 +104,7 @@ class Repositories:
     ) -> str:
         """The tree of a commit with the trees of its submodules, recursively.
 
-        ``moved`` has URLs by path, which override those of .gitmodules.  Raises ``FetchError`` for
+        ``moved`` has URLs by path, which override .gitmodules.  Raises ``FetchError`` for
         a submodule without a URL, and for a path in ``moved`` that is not a submodule.
         """
         tree = self.pin(url, commit)

@@ -1,7 +1,7 @@
-"""A bare repository, read through GitPython: objects, differences and ancestry.
+"""A bare repository: objects, differences and ancestry.
 
-Blobs, trees and commits come from one ``git cat-file --batch``, which GitPython keeps running:
-``close`` ends it, and so do garbage collection and the end of this process.
+Blobs, trees and commits come from one ``git cat-file --batch``, which is kept running: ``close``
+ends it, and so do garbage collection and the end of this process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.tools.git import command
-from builder.tools.git.errors import GitError, failure, not_installed
+from builder.tools.git.errors import GitError, not_installed
 
 if TYPE_CHECKING:
-    from git import Git, Repo
+    from builder.tools.git.objects import ObjectReader
 
+DIRECTORY = "040000"
 SYMLINK = "120000"
 GITLINK = "160000"
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
@@ -34,6 +35,7 @@ LARGEST_KEPT = 1 << 16
 """Bytes of a command's output that are kept for the next time."""
 MOST_ASKED = 100
 """Objects that are looked up one by one; for more, a new process is faster."""
+COMMITTED = re.compile(rb"^committer .* ([0-9]+) [-+][0-9]+$", re.MULTILINE)
 HUNK_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -51,49 +53,30 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._opened: Repo | None = None
+        self._reader: ObjectReader | None = None
         self._outputs: dict[tuple[str, ...], bytes] = {}
         self._ancestors: dict[tuple[str, str], bool] = {}
         self._present: set[str] = set()
 
     def create(self) -> None:
         """Make the repository, without the user's template, or complete it."""
-        command.seal()
-        from git import GitCommandNotFound, Repo
-
         self.close()
-        try:
-            Repo.init(
-                self.folder, bare=True, quiet=True, template="", allow_unsafe_options=True
-            ).close()
-        except GitCommandNotFound as error:
-            raise not_installed() from error
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run("init", "--bare", "--quiet", "--template=")
 
     @property
-    def repo(self) -> Repo:
-        """GitPython's view of it, opened at the first use; no command of it uses the network."""
-        if self._opened is None:
-            command.seal()
-            from git import Repo
-            from git.db import GitCmdObjectDB
-
-            with self._translated("open"):
-                repo = Repo(self.folder, odbt=GitCmdObjectDB)
-            repo.git.update_environment(**command.OFFLINE)
-            settings = [f"{name}={value}" for name, value in command.OFFLINE_SETTINGS.items()]
-            repo.git.set_persistent_git_options(c=settings, git_dir=str(self.folder))
-            weakref.finalize(self, repo.close)
-            self._opened = repo
-        if any(reader.poll() is not None for reader in self._readers()):
-            self._opened.close()
-        return self._opened
-
-    def _readers(self) -> list[Git.AutoInterrupt]:
-        """The processes that read objects."""
-        if self._opened is None:
-            return []
-        git = self._opened.git
-        return [reader for reader in (git.cat_file_all, git.cat_file_header) if reader is not None]
+    def reader(self) -> ObjectReader:
+        """What reads objects, opened at the first use."""
+        if self._reader is None:
+            try:
+                from builder.tools.git.objects import ObjectReader
+            except ImportError as error:
+                raise not_installed() from error
+            self._reader = ObjectReader(self.folder)
+            weakref.finalize(self, self._reader.clear_cache)
+        if any(process.poll() is not None for process in self._reader.processes):
+            self._reader.clear_cache()
+        return self._reader
 
     def close(self) -> bool:
         """End the processes that read objects; return whether there were any.
@@ -101,119 +84,86 @@ class Repository:
         Objects that were there are looked up again.
         """
         self._present.clear()
-        running = bool(self._readers())
-        if self._opened is not None:
-            self._opened.close()
+        if self._reader is None:
+            return False
+        running = any(True for _ in self._reader.processes)
+        self._reader.clear_cache()
         return running
 
     @contextmanager
-    def _translated(self, name: str) -> Iterator[None]:
-        """Raise what GitPython raises as ``GitError``, and end a process that was interrupted."""
-        from configparser import Error as ConfigError
-
-        from git.exc import GitCommandError, GitCommandNotFound, ODBError
-        from git.exc import GitError as GitPythonError
-
+    def _reading(self) -> Iterator[ObjectReader]:
+        """Raise the reader's errors as ``GitError``, and end a process that was interrupted."""
+        reader = self.reader
         try:
-            yield
-        except GitCommandNotFound as error:
-            raise not_installed() from error
-        except GitCommandError as error:
-            self.close()
-            status = error.status if isinstance(error.status, int) else 128
-            printed = str(error.stderr).removeprefix("\n  stderr: '").removesuffix("'")
-            raise failure(self.folder, (name,), status, printed) from error
-        except (GitPythonError, ODBError, ConfigError, ValueError, OSError) as error:
+            yield reader
+        except (ValueError, OSError) as error:
             self.close()
             why = f"an object of {self.folder} is missing or damaged, or the repository is"
-            raise GitError(name, 128, f"{why}: {error}") from error
+            raise GitError("cat-file", 128, f"{why}: {error}") from error
         except BaseException:
             # Part of an answer may be left in the pipe.  GitPython's stream, which the traceback
             # holds, still wants to read it: the pipe stays open.
-            for process in [reader.proc for reader in self._readers() if reader.proc is not None]:
+            for process in reader.processes:
                 process.kill()
                 process.wait()
             raise
 
     def run(
         self,
-        name: str,
         *arguments: str,
+        stdin: bytes = b"",
         index: Path | None = None,
         work_tree: Path | None = None,
     ) -> bytes:
         """The standard output of a git command, with another index or a work tree."""
-        options: dict[str, Any] = {"work_tree": str(work_tree)} if work_tree else {}
         environment = {"GIT_INDEX_FILE": str(index)} if index else {}
-        with self._translated(name):
-            status, output, printed = getattr(self.repo.git(**options), name.replace("-", "_"))(
-                *arguments,
-                env=environment,
-                with_extended_output=True,
-                with_exceptions=False,
-                stdout_as_string=False,
-                strip_newline_in_stdout=False,
-            )
-        if status != 0:
-            raise failure(self.folder, (name,), status, printed.strip())
-        return bytes(output)
-
-    def _constant(self, name: str, *arguments: str) -> bytes:
-        """The output of a command whose arguments name objects in full: it is always the same."""
-        key = (name, *arguments)
-        output = self._outputs.get(key)
-        if output is None:
-            output = self.run(name, *arguments)
-            if len(output) <= LARGEST_KEPT:
-                self._outputs[key] = output
-        return output
-
-    def pipe(self, *arguments: str, stdin: bytes, index: Path | None = None) -> bytes:
-        """The standard output of a git command that gets ``stdin``."""
-        environment = {"GIT_INDEX_FILE": str(index)} if index else {}
+        if work_tree:
+            environment["GIT_WORK_TREE"] = str(work_tree)
         return command.run(self.folder, *arguments, stdin=stdin, environment=environment)[0]
 
-    def text(self, name: str, *arguments: str) -> str:
+    def _constant(self, *arguments: str) -> bytes:
+        """The output of a command whose arguments name objects in full: it is always the same."""
+        output = self._outputs.get(arguments)
+        if output is None:
+            output = self.run(*arguments)
+            if len(output) <= LARGEST_KEPT:
+                self._outputs[arguments] = output
+        return output
+
+    def text(self, *arguments: str) -> str:
         """The standard output of a git command as text, without the last line's end."""
-        return self.run(name, *arguments).decode("utf-8", "surrogateescape").rstrip("\n")
+        return command.text(self.folder, *arguments)
 
     # Objects
 
     def tree_of(self, commit: str) -> str:
         """The tree of a commit."""
-        with self._translated("cat-file"):
-            return self.repo.tree(commit).hexsha
+        with self._reading() as reader:
+            return reader.header(f"{commit}^{{tree}}")[0]
 
     def time_of(self, commit: str) -> int:
         """When a commit was committed, in seconds since 1970."""
-        with self._translated("cat-file"):
-            return int(self.repo.commit(commit).committed_date)
+        with self._reading() as reader:
+            header, _, _ = reader.content(commit, "commit").partition(b"\n\n")
+            time = COMMITTED.search(header)
+            if time is None:
+                raise ValueError(f"{commit} has no time")
+            return int(time[1])
 
     def read(self, name: str) -> bytes:
         """The contents of a blob."""
-        with self._translated("cat-file"):
-            stream = self.repo.odb.stream(bytes.fromhex(name))
-            kind, size, content = stream.type, stream.size, bytes(stream.read())
-            del stream  # it takes the rest of the answer out of the pipe
-            if kind != b"blob" or len(content) != size:
-                raise ValueError(f"{name} is not a complete blob")
-        return content
+        with self._reading() as reader:
+            return reader.content(name, "blob")
 
     def entry(self, tree: str, path: str) -> Item | None:
         """A file of a tree, or None if there is none."""
-        if not path:
-            return None
-        command.seal()
-        from git import Tree
-
-        with self._translated("cat-file"):
-            try:
-                found = Tree(self.repo, self.repo.tree(tree).binsha, path="").join(path)
-            except KeyError:
+        mode, name = DIRECTORY, tree
+        for part in path.split("/"):
+            if mode != DIRECTORY:
                 return None
-        if found.type != "blob":
-            return None
-        return Item(f"{found.mode:06o}", found.hexsha, path)
+            with self._reading() as reader:
+                mode, name = reader.entries(name).get(part, ("", ""))
+        return Item(mode, name, path) if mode not in {"", DIRECTORY, GITLINK} else None
 
     def file(self, tree: str, path: str) -> bytes | None:
         """The contents of a file of a tree, or None if there is none."""
@@ -230,14 +180,13 @@ class Repository:
 
     def _header(self, name: str) -> tuple[str, str] | None:
         """The full name and the kind of an object; None if there is no such object, or several."""
-        with self._translated("cat-file"):
+        with self._reading() as reader:
             try:
-                full, kind, _ = self.repo.git.get_object_header(name)
+                return reader.header(name)
             except ValueError as error:
                 if "could not be resolved" in str(error):
                     return None
                 raise  # the process has ended
-        return os.fsdecode(full), os.fsdecode(kind)
 
     def blob_named(self, name: str) -> str | None:
         """The full name of a blob, perhaps abbreviated; None if there is no such blob."""
@@ -255,7 +204,7 @@ class Repository:
         if len(names) <= MOST_ASKED:
             return [name for name in names if self._header(name) is None]
         stdin = "".join(f"{name}\n" for name in names).encode()
-        lines = self.pipe("cat-file", "--batch-check", stdin=stdin).decode().splitlines()
+        lines = self.run("cat-file", "--batch-check", stdin=stdin).decode().splitlines()
         return [name for name, line in zip(names, lines, strict=True) if line.endswith(" missing")]
 
     def symlinks(self, tree: str) -> dict[str, str]:
@@ -294,17 +243,19 @@ class Repository:
                 found.append((a - (n > 0), n, b - (m > 0), m))
         return found
 
-    def diffs_of(self, commits: Sequence[str], paths: Sequence[str]) -> dict[str, bytes]:
-        """The diff of each of these commits, none of them a merge, below ``paths``."""
-        names = "".join(f"{commit}\n" for commit in commits).encode()
-        text = self.pipe(*DIFF, "--root", "--stdin", "--", *paths, stdin=names)
+    def diffs_of(self, spans: Iterable[tuple[str, str]], paths: Sequence[str]) -> dict[str, bytes]:
+        """The diff to each commit from another one, its parent, below ``paths``; by the commit.
+
+        The parent of a root commit is empty.
+        """
+        names = "".join(f"{commit} {parent}".rstrip() + "\n" for commit, parent in spans).encode()
+        text = self.run(*DIFF, "--root", "--stdin", "--", *paths, stdin=names)
         parts = re.split(rb"(?m)^([0-9a-f]{40})\n", text)
         return {parts[at].decode(): parts[at + 1] for at in range(1, len(parts), 2)}
 
-    def blobs_of(self, commits: Sequence[str], paths: Sequence[str]) -> list[str]:
-        """The blobs that ``diffs_of`` reads."""
-        names = "".join(f"{commit}\n" for commit in commits).encode()
-        return _blobs(self.pipe(*RAW_DIFF, "--root", "--stdin", "--", *paths, stdin=names))
+    def blobs_of(self, commit: str) -> list[str]:
+        """The blobs, old and new, that a commit changed."""
+        return _blobs(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
 
     def logged(self, *commits: str, paths: Sequence[str] = ()) -> list[str]:
         """The blobs, old and new, that a range of commits changed, below ``paths``.
@@ -323,27 +274,34 @@ class Repository:
         """Whether ``older`` is ``newer`` or one of its ancestors; both are full names."""
         pair = (older, newer)
         if pair not in self._ancestors:
-            with self._translated("merge-base"):
-                commits = self.repo.commit(older), self.repo.commit(newer)
-                self._ancestors[pair] = self.repo.is_ancestor(*commits)
+            found = self._merge_base("--is-ancestor", older, newer)
+            self._ancestors[pair] = found is not None
         return self._ancestors[pair]
 
     def merge_bases(self, one: str, other: str) -> list[str]:
         """The best common ancestors of two commits (git-merge-base(1)); empty if unrelated."""
-        with self._translated("merge-base"):
-            return [commit.hexsha for commit in self.repo.merge_base(one, other, all=True)]
+        return (self._merge_base("--all", one, other) or "").splitlines()
+
+    def _merge_base(self, *arguments: str) -> str | None:
+        """The output of ``git merge-base``; None where its answer is no."""
+        try:
+            return self.text("merge-base", *arguments)
+        except GitError as error:
+            if error.status == 1:
+                return None
+            raise
 
     def merge_of(self, commit: str, branch: str) -> str | None:
         """The merge that brought ``commit`` into ``branch``; None if no merge did.
 
         It is the first commit, on the branch's first-parent line, that descends from ``commit``.
         """
-        path = ("rev-list", "--first-parent", "--ancestry-path", "--reverse", "--parents")
-        found = self.text(*path, f"{commit}..{branch}").splitlines()
-        if not found:
-            return None
-        merge, parent, *_ = found[0].split()
-        return None if parent == commit else merge
+        listing = self.text("rev-list", "--ancestry-path", "--parents", f"{commit}..{branch}")
+        first = dict(line.split(" ")[:2] for line in listing.splitlines())
+        merge, parent = "", branch
+        while parent in first:
+            merge, parent = parent, first[parent]
+        return merge if merge and parent != commit else None
 
 
 def _blobs(listing: bytes) -> list[str]:

@@ -68,7 +68,7 @@ class Scratch(Repository):
 
     def blob(self, path: str, content: bytes) -> Item:
         """A new file, to be placed in a tree."""
-        name = self.pipe("hash-object", "-w", "--stdin", stdin=content).decode().strip()
+        name = self.run("hash-object", "-w", "--stdin", stdin=content).decode().strip()
         return Item("100644", name, path)
 
     @contextmanager
@@ -103,7 +103,7 @@ class Scratch(Repository):
     def _with_entries(self, tree: str, entries: list[str]) -> str:
         stdin = "".join(entries).encode("utf-8", "surrogateescape")
         with self._index(tree) as index:
-            self.pipe("update-index", "--add", "-z", "--index-info", stdin=stdin, index=index)
+            self.run("update-index", "--add", "-z", "--index-info", stdin=stdin, index=index)
             return self._write_tree(index)
 
     def _write_tree(self, index: Path) -> str:

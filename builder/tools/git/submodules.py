@@ -17,7 +17,7 @@ def submodule_urls(repository: Repository, tree: str) -> dict[str, str]:
     if not content:
         return {}
     try:
-        listing = repository.pipe(
+        listing = repository.run(
             *("config", "--file", "-", "--null", "--get-regexp", r"^submodule\..*\.(path|url)$"),
             stdin=content,
         )

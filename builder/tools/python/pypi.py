@@ -9,28 +9,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pydantic_core import from_json
+
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools import sizes
-from builder.tools.files import is_disk_full
 from builder.tools.python import remote_wheel
 from builder.tools.python.wheel_tags import rank
-from builder.tools.web.downloads import TIMEOUT, store
-from builder.tools.web.errors import cause
+from builder.tools.web.address import origin, split_url
+from builder.tools.web.client import Client, Follow, Response
+from builder.tools.web.downloads import store
+from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import with_retries
 
 if TYPE_CHECKING:
     from packaging.version import Version
-    from pypi_simple import DistributionPackage, PyPISimple
+    from pypi_simple import DistributionPackage, ProjectPage
+
+LARGEST_PAGE = 64 << 20  # bytes
+PAGE_TIMEOUT = 300.0  # seconds
 
 
-class File(Protocol):
+class ReleaseFile(Protocol):
     """What identifies a file; ``recipes.lockfile.PinnedFile`` does."""
 
     @property
@@ -41,7 +48,7 @@ class File(Protocol):
     def sha256(self) -> str: ...  # noqa: D102
 
 
-def cached(file: File, cache: Path) -> Path | None:
+def cached(file: ReleaseFile, cache: Path) -> Path | None:
     """The file in the cache, or None.  Files in the cache are complete: they are moved there."""
     folder = cache / "pypi" / file.sha256
     found = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -49,7 +56,7 @@ def cached(file: File, cache: Path) -> Path | None:
 
 
 def fetch(
-    files: Iterable[File], cache: Path, log: Callable[[str], None], *, offline: bool = False
+    files: Iterable[ReleaseFile], cache: Path, log: Callable[[str], None], *, offline: bool = False
 ) -> list[Path]:
     """Fetch the files that are not in the cache; return all paths, in order.
 
@@ -63,9 +70,9 @@ def fetch(
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
     if missing:
         log(f"fetching {len(missing)} of {len(wanted)} files from the package index")
-        with client() as index:
-            for file in missing:
-                _fetch_one(index, file, cache, log)
+        index = Index()
+        for file in missing:
+            _fetch_one(index, file, cache, log)
     return [path for file in wanted if (path := cached(file, cache))]
 
 
@@ -87,46 +94,109 @@ def pip_setting(name: str) -> str | None:
     return from_environment or _configured(name)
 
 
-@contextmanager
-def client() -> Iterator[PyPISimple]:
+class Index:
     """The index that pip is configured to use; threads may share it."""
-    from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
-    from requests import Session
 
-    session = Session()
-    certificate = pip_setting("cert")
-    if certificate and "REQUESTS_CA_BUNDLE" not in os.environ:
-        session.verify = certificate
-    endpoint = pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT
-    with PyPISimple(endpoint, session=session) as opened:
-        yield opened
+    def __init__(self) -> None:
+        from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+        certificate = None if "REQUESTS_CA_BUNDLE" in os.environ else pip_setting("cert")
+        self.client = Client(Path(certificate) if certificate else None)
+        self.silent: WebError | None = None
+        """Why it did not answer."""
+        self._endpoint = (pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT).rstrip("/")
+
+    def page(self, project: str) -> ProjectPage:
+        """The page of a project.
+
+        Raises ``GoneError`` where the index does not have the project, ``WebError`` where it does
+        not answer, or with something else.
+        """
+        from packaging.utils import canonicalize_name
+        from pypi_simple import ACCEPT_ANY
+
+        response = self.client.request(
+            "GET",
+            f"{self._endpoint}/{canonicalize_name(project)}/",
+            headers={"Accept": ACCEPT_ANY},
+            limit=LARGEST_PAGE,
+            total_timeout=PAGE_TIMEOUT,
+            follow=Follow.ANYWHERE,
+        )
+        if response.status == 404:
+            raise GoneError(
+                f"the package index has no project {project}",
+                hint="check the name, and which index pip is configured to use (pip config list)",
+            )
+        response.require(200)
+        return _parsed(project, response)
+
+    def located(self, package: DistributionPackage) -> DistributionPackage:
+        """A file with the user and the password of the index, where it is on the same host.
+
+        So pip does; nothing else has the login of a private index.  Raises ``WebError``.
+        """
+        own, file = split_url(self._endpoint), split_url(package.url)
+        if own.username is None or origin(package.url) != origin(self._endpoint):
+            return package
+        login, address = own.netloc.rpartition("@")[0], file.netloc.rpartition("@")[2]
+        return replace(package, url=file._replace(netloc=f"{login}@{address}").geturl())
 
 
-def _fetch_one(index: PyPISimple, file: File, cache: Path, log: Callable[[str], None]) -> None:
+def _parsed(project: str, response: Response) -> ProjectPage:
+    """A page of the Simple repository API, in any of its formats.  Raises ``WebError``."""
+    from email.message import Message
+
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
+
+    named = Message()
+    named["Content-Type"] = response.headers.get("Content-Type", "text/html")
+    try:
+        if named.get_content_type() == "application/vnd.pypi.simple.v1+json":
+            return ProjectPage.from_json_data(from_json(response.content), response.url)
+        if named.get_content_type() in {"application/vnd.pypi.simple.v1+html", "text/html"}:
+            charset = named.get_content_charset()
+            return ProjectPage.from_html(project, response.content, response.url, charset)
+    except (ValueError, LookupError, RecursionError, UnsupportedRepoVersionError) as error:
+        raise WebError("its page is damaged, or of another format", temporary=False) from error
+    raise WebError("its page is not a page of a package index", temporary=False)
+
+
+def _fetch_one(index: Index, file: ReleaseFile, cache: Path, log: Callable[[str], None]) -> None:
     with _explained(file):
         package = with_retries(lambda: _find(index, file))
         size = f" ({sizes.shown(package.size)})" if package.size else ""
         log(f"fetching {package.filename}{size}")
         name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
-        store(index.s, package.url, name, file.sha256, folder)
+        store(index.client, package.url, name, file.sha256, folder)
 
 
-def fetch_text_files(file: File, target: Path, log: Callable[[str], None]) -> None:
+def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]) -> None:
     """Fetch only the text files of a wheel, into the new directory ``target``.
 
     They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
     ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
     """
-    with client() as index, _explained(file):
+    index = Index()
+    with _explained(file):
         package = with_retries(lambda: _find(index, file))
         log(f"reading the text files of {package.filename}")
-        remote_wheel.unpack(index.s, package, target)
+        remote_wheel.unpack(index.client, package, target)
 
 
-def check(index: PyPISimple, file: File) -> None:
-    """Raise ``FetchError`` unless the index still offers the file; it is not fetched."""
+def require_offered(index: Index, file: ReleaseFile) -> None:
+    """Raise ``FetchError`` unless the index still offers the file; it is not fetched.
+
+    An index that did not answer is not asked again.
+    """
     with _explained(file):
-        with_retries(lambda: _find(index, file))
+        if index.silent is not None:
+            raise index.silent
+        try:
+            with_retries(lambda: _find(index, file))
+        except WebError as error:
+            index.silent = None if error.status else error
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +217,13 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
 
     Raises ``FetchError`` where the index does not answer, or has none.
     """
-    with client() as index:
-        return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
+    index = Index()
+    return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
 
 
-def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
+def _wheel(index: Index, pin: Found, python: str) -> Found:
     with _explained(pin):
-        page = with_retries(lambda: index.get_project_page(pin.name, timeout=TIMEOUT))
+        page = with_retries(lambda: index.page(pin.name))
     best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
     if best is None:
         raise GoneError(
@@ -164,7 +234,6 @@ def _wheel(index: PyPISimple, pin: Found, python: str) -> Found:
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
-    """The best wheel for CPython ``python`` on linux x86_64, or None."""
     ranked = [
         (fit, package)
         for package in packages
@@ -182,14 +251,15 @@ def _same(one: str | None, other: str) -> bool:
         return False
 
 
-def find_release(file: File, version: str | None, python: str) -> Found:
+def find_release(file: ReleaseFile, version: str | None, python: str) -> Found:
     """The counterpart of ``file`` in another version, or in the newest.
 
     For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
     sdist.  Raises ``FetchError`` where the index does not answer, or has none.
     """
-    with client() as index, _explained(file):
-        page = with_retries(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+    index = Index()
+    with _explained(file):
+        page = with_retries(lambda: index.page(file.name))
     kind, offered = _of_kind(page.packages, file)
     finals = _finals(offered)
     wanted = version or (finals[max(finals)].version if finals else None)
@@ -207,35 +277,45 @@ def _sha256(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
-def newer_releases(file: File) -> list[Found]:
-    """The releases after that of ``file``, oldest first: one file each, of the same kind.
+def newer_releases(file: ReleaseFile) -> list[Found]:
+    """The releases after the release of ``file``, oldest first: one file each, of the same kind.
 
     Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
     answer, or does not have the project.
     """
     from packaging.version import InvalidVersion, Version
 
-    with client() as index, _explained(file):
-        page = with_retries(lambda: index.get_project_page(file.name, timeout=TIMEOUT))
+    index = Index()
+    with _explained(file):
+        page = with_retries(lambda: index.page(file.name))
     finals = _finals(_of_kind(page.packages, file)[1])
     try:
         later = sorted(version for version in finals if version > Version(file.version))
     except InvalidVersion:
         return []
-    return [
-        Found(
-            file.name,
-            package.version or "",
-            _sha256(package),
-            package.size or 0,
-            package.upload_time.date().isoformat() if package.upload_time else "",
-        )
-        for package in (finals[version] for version in later)
-    ]
+    return [_found(file.name, finals[version]) for version in later]
+
+
+def releases(name: str, python: str) -> list[Found]:
+    """The best wheel of each release for CPython ``python`` on linux x86_64, oldest first.
+
+    Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
+    ``FetchError`` where the index does not answer, or does not have the project.
+    """
+    index = Index()
+    with _explained(Found(name, "", "")):
+        page = with_retries(lambda: index.page(name))
+    best = [_best(packages, python) for _, packages in sorted(_by_version(page.packages).items())]
+    return [_found(name, package) for package in best if package is not None]
+
+
+def _found(name: str, package: DistributionPackage) -> Found:
+    day = package.upload_time.date().isoformat() if package.upload_time else ""
+    return Found(name, package.version or "", _sha256(package), package.size or 0, day)
 
 
 def _of_kind(
-    packages: Iterable[DistributionPackage], file: File
+    packages: Iterable[DistributionPackage], file: ReleaseFile
 ) -> tuple[str | None, list[DistributionPackage]]:
     """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
     several = list(packages)
@@ -246,45 +326,41 @@ def _of_kind(
 
 def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, DistributionPackage]:
     """The first file of each version that is neither yanked nor a pre-release."""
+    return {version: files[0] for version, files in _by_version(packages).items()}
+
+
+def _by_version(
+    packages: Iterable[DistributionPackage],
+) -> dict[Version, list[DistributionPackage]]:
+    """The files of each version that are neither yanked nor of a pre-release."""
     from packaging.version import InvalidVersion, Version
 
-    found: dict[Version, DistributionPackage] = {}
+    found: dict[Version, list[DistributionPackage]] = defaultdict(list)
     for package in packages:
         with suppress(InvalidVersion):
             version = Version(package.version or "")
             if not package.is_yanked and not version.is_prerelease:
-                found.setdefault(version, package)
+                found[version].append(package)
     return found
 
 
 @contextmanager
-def _explained(file: File) -> Iterator[None]:
-    """Turn the errors of the client into a ``FetchError``, except that of a full disk."""
-    import requests
-    from pypi_simple import NoSuchProjectError
-
+def _explained(file: ReleaseFile) -> Iterator[None]:
     try:
         yield
-    except NoSuchProjectError as error:
-        raise GoneError(
-            f"the package index has no project {file.name}",
-            hint="check the name, and which index pip is configured to use (pip config list)",
-        ) from error
-    except (requests.RequestException, OSError) as error:
-        if is_disk_full(error):
-            raise
+    except WebError as error:
         raise FetchError(
-            f"cannot fetch {file.name} {file.version}",
+            f"cannot fetch {file.name} {file.version}".rstrip(),
             cause(error),
             "try again; `pip config list` shows which index is used",
         ) from error
 
 
-def _find(index: PyPISimple, file: File) -> DistributionPackage:
-    page = index.get_project_page(file.name, timeout=TIMEOUT)
+def _find(index: Index, file: ReleaseFile) -> DistributionPackage:
+    page = index.page(file.name)
     for package in page.packages:
         if _sha256(package) == file.sha256:
-            return package
+            return index.located(package)
     of_version = [package.filename for package in page.packages if package.version == file.version]
     raise GoneError(
         f"the package index has no file of {file.name} {file.version} with sha256 {file.sha256}",

@@ -13,40 +13,34 @@ import base64
 import csv
 import hashlib
 import io
-import struct
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import FetchError
 from builder.tools import archives
+from builder.tools.web.client import Client
 from builder.tools.web.remote_file import PartialReadError, RemoteFile
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
-    from requests import Session
 
 UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
-UNREADABLE = (csv.Error, OverflowError, RuntimeError, ValueError, struct.error)
-"""Errors of damaged zip directories and RECORD files."""
-MOST = 1 << 30  # bytes of the unpacked text files, before they are verified
 
 
-def unpack(session: Session, package: DistributionPackage, target: Path) -> None:
+def unpack(client: Client, package: DistributionPackage, target: Path) -> None:
     """Write the text files of a wheel to the new directory ``target``.
 
     Raises ``PartialReadError`` where they cannot be read in parts or do not match the RECORD, and
-    errors of ``requests`` where the server does not answer.
+    ``WebError`` where the server does not answer.
     """
-    remote = RemoteFile(session, package.url)
+    remote = RemoteFile(client, package.url)
     try:
         with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
             members = archives.text_members(wheel)
-            if sum(member.file_size for member in members) > MOST:
-                raise PartialReadError("its text files are larger than a GiB")
-            archives.extract(wheel, package.filename, members, target)
+            archives.extract(wheel, package.filename, remote.size, members, target)
         _verify(target, (package.metadata_digests or {}).get("sha256"))
-    except (FetchError, *UNREADABLE, *archives.BROKEN) as error:
+    except (FetchError, csv.Error, *archives.DAMAGED) as error:
         raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error
 
 

@@ -7,50 +7,35 @@ counts: hosts that it redirects to get neither a login nor a token.
 from __future__ import annotations
 
 from collections.abc import Collection
-from ipaddress import ip_address
 
 from builder.errors import RegistryError
 from builder.tools.registry import responses
 from builder.tools.registry.credentials import HUB, Login, login_for
-from builder.tools.web.client import Client, Response, is_loopback, origin, split_url
+from builder.tools.web.address import is_loopback, origin, split_url
+from builder.tools.web.client import Client, Follow, Response
 from builder.tools.web.errors import WebError
 
-HUB_DOMAINS = ("docker.io", "docker.com")
+TOKEN_HOSTS = {HUB: "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
+"""Registries whose tokens another host issues: docs.docker.com/reference/api/registry/auth/, and
+docs.gitlab.com/administration/packages/container_registry/."""
 
 
 def may_name(registry: str, host: str) -> bool:
     """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
 
-    It may name itself and hosts of its domain (registry.gitlab.com names gitlab.com); one of this
-    machine names hosts of this machine.
+    It may name itself; Docker Hub and GitLab name one known host; one of this machine names hosts
+    of this machine.  A host of the same domain may be anyone's: whoever rents a registry at
+    azurecr.io has a name there.
     """
     own = split_url(f"https://{registry}").hostname or ""
-    if own == host or (is_loopback(own) and is_loopback(host)):
-        return True
-    domains = HUB_DOMAINS if registry == HUB else (_domain(own),)
-    return any(domain and f".{host}".endswith(f".{domain}") for domain in domains)
-
-
-def _domain(host: str) -> str:
-    """The domain whose hosts belong to one owner; empty where that is not known.
-
-    It is the part after the first dot, unless that is one label, or looks like co.uk: there anyone
-    can have a name.
-    """
-    try:
-        ip_address(host)
-    except ValueError:
-        labels = host.split(".")
-        above = labels[1:]
-        public = len(above) == 1 or (len(above) == 2 and max(map(len, above)) <= 3)
-        return ".".join(labels if public else above) if len(labels) > 1 else ""
-    return ""
+    here = is_loopback(own) and is_loopback(host)
+    return here or host in {own, TOKEN_HOSTS.get(registry, own)}
 
 
 class Authorization:
     """The login for one registry ("docker.io"), at ``base``, and its tokens.
 
-    ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
+    ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
     """
 
     def __init__(
@@ -101,21 +86,22 @@ class Authorization:
         """A token, or an empty text."""
         from urllib.parse import urlencode
 
-        self._require_safe(realm)
+        outward = not self._require_safe(realm)
         query = urlencode({"service": service, "scope": scope})
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
         # A redirect would name a host that the registry did not name.
-        response = self._client.request("GET", url, headers=headers, cross_host=False)
-        if not response.ok:
-            raise response.error(responses.error_text(response.content))
-        return responses.token(response, self._registry)
+        response = self._client.request(
+            "GET", url, headers=headers, follow=Follow.SAME_HOST, outward=outward
+        )
+        return responses.token(responses.required(response, 200), self._registry)
 
-    def _require_safe(self, realm: str) -> None:
-        """Raise ``RegistryError`` unless logins may be sent to a realm.
+    def _require_safe(self, realm: str) -> bool:
+        """Whether a realm's host is one that the registry may name, or that the user allows.
 
-        They are sent over TLS; without it only on this machine, for a registry on this machine.
-        The host must be one that the registry may name, or that the user allows.
+        Raises ``RegistryError`` where it is not and there is a login to send; without one, any host
+        may issue a token, but none on this machine.  Both are sent over TLS; without it only on
+        this machine, for a registry on this machine.
         """
         try:
             parts = split_url(realm)
@@ -123,17 +109,20 @@ class Authorization:
             raise RegistryError(
                 f"{self._registry} names an address for tokens that is not valid", error.why
             ) from None
+        secret = "login" if self._login else "token"
         here = self._origin[0] == "http" and is_loopback(parts.hostname or "")
         if parts.username is not None or not (parts.scheme == "https" or here):
             raise RegistryError(
-                f"{self._registry} wants the login to be sent without TLS",
+                f"{self._registry} wants the {secret} to be sent without TLS",
                 f"its address for tokens is at {parts.hostname}",
                 "nothing was sent; check the registry, and the proxy before it",
             )
         host = parts.hostname or ""
-        if not may_name(self._registry, host) and host not in self._token_hosts:
+        allowed = may_name(self._registry, host) or host in self._token_hosts
+        if self._login and not allowed:
             raise RegistryError(
                 f"no login for {self._registry} is sent to {host}",
-                "the registry names that host for tokens, and it is not in the registry's domain",
+                "the registry names that host for tokens, and it is not the registry's own",
                 f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
             )
+        return allowed

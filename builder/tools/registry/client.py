@@ -18,9 +18,8 @@ from typing import Any
 from builder.errors import GoneError, RegistryError, TagMovedError, WorldError
 from builder.tools import sizes
 from builder.tools.registry import responses
-from builder.tools.registry.responses import IMAGE_MANIFEST, INDEX, Body
-from builder.tools.registry.transport import Transport, split
-from builder.tools.registry.upload import UploadStream, progress_lines
+from builder.tools.registry.responses import IMAGE_MANIFEST, INDEX, Body, required
+from builder.tools.registry.transport import Transport, UploadStream, progress_lines, split
 from builder.tools.web.client import Response
 from builder.tools.web.errors import WebError
 from builder.tools.web.http_time import time_span
@@ -68,7 +67,7 @@ class Manifest:
 class Repository:
     """One repository of a registry; ``log`` gets lines about waits and uploads.
 
-    ``token_hosts``: hosts outside the registry's domain that it may name for tokens.
+    ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Repository:
         if abs(ahead) > LARGEST_SKEW:
             way = "ahead of" if ahead > 0 else "behind"
             raise WorldError(
-                f"the clock of this machine is {time_span(abs(ahead))} {way} that of "
+                f"the clock of this machine is {time_span(abs(ahead))} {way} the clock of "
                 f"{self.registry}",
                 f"this machine has {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
                 "correct the clock that is wrong; no tag was moved",
@@ -171,7 +170,7 @@ class Repository:
         return response.content
 
     def _require_digest(self, reference: str, content: bytes) -> None:
-        """Raise ``RegistryError`` where ``reference`` is a digest, and not that of the content."""
+        """Raise ``RegistryError`` where ``reference`` is a digest, and not the content's."""
         kind, of_digest, _ = reference.partition(":")
         if not of_digest:
             return
@@ -197,7 +196,7 @@ class Repository:
         Raises ``FetchError``.
         """
         begun = self._http.send_with_retries(
-            lambda: self._http.send("POST", UPLOADS, push=True), "begin an upload"
+            lambda: required(self._http.send("POST", UPLOADS, push=True), 202), "begin an upload"
         )
         # A failed cancellation does not matter: registries discard uploads that do not continue.
         with suppress(WebError, RegistryError):
@@ -267,17 +266,18 @@ class Repository:
             if tried:
                 # The blob may have arrived, and only the response was lost.
                 there = self._http.send("HEAD", f"blobs/{digest}")
-                if there.ok:
+                if there.status == 200:
                     return there
             tried = True
             begun = self._http.send("POST", path, push=True)
-            sent = begun.status != 201
-            if not begun.ok or not sent:
+            sent = not (new and begun.status == 201)
+            if not sent:
                 return begun
+            required(begun, 202)
             url = responses.upload_address(begun, self.name)
             joined = f"{url}{'&' if '?' in url else '?'}digest={digest}"
             headers = {"Content-Type": "application/octet-stream"}
-            return self._http.send(
+            put = self._http.send(
                 "PUT",
                 joined,
                 headers,
@@ -286,6 +286,7 @@ class Repository:
                 read_timeout=HASHING,
                 total_timeout=HASHING,
             )
+            return required(put, 201)
 
         self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
         self._seen.add(digest)
@@ -297,7 +298,8 @@ class Repository:
         Raises ``RegistryError``, ``FetchError``.
         """
         put = self._putting(reference, manifest, {})
-        return "OCI-Subject" in self._put_listed(put, f"put {reference}").headers
+        response = self._put_listed(lambda: required(put(), 201), f"put {reference}")
+        return "OCI-Subject" in response.headers
 
     def put_tag(self, tag: str, manifest: Manifest, before: str) -> None:
         """Move a tag from the digest ``before`` (empty: a new tag) to a manifest.
@@ -312,18 +314,17 @@ class Repository:
 
         def look_and_put(named: Mapping[str, str] = condition) -> Response:
             looked = self._http.send("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
-            if not looked.ok and looked.status != 404:
-                return looked
-            now = ""
-            if looked.ok:
-                now = responses.digest(looked.headers) or self.resolve(tag)
+            required(looked, 200, 404)
+            there = looked.status == 200
+            now = responses.digest(looked.headers) or self.resolve(tag) if there else ""
             if now == manifest.digest:
                 return looked
             if now != before:
                 raise _moved(self.name, tag, before, now)
             response = self._putting(tag, manifest, named)()
             # Where the tag has not moved, the registry's ETags are not digests.
-            return look_and_put({}) if response.status == 412 and named else response
+            refused = response.status == 412 and named
+            return look_and_put({}) if refused else required(response, 201)
 
         self._put_listed(look_and_put, f"put {tag}")
 
@@ -356,24 +357,30 @@ class Repository:
     def delete(self, digest: str) -> bool:
         """Delete a manifest with all its tags; whether it existed.
 
-        Specification, "Content Management".  Raises ``RegistryError`` where the registry allows no
-        deletion, ``FetchError``.
+        Specification, "Content Management".  An attempt whose response was lost may have deleted
+        it: then it existed.  Raises ``RegistryError`` where the registry allows no deletion,
+        ``FetchError``.
         """
+        lost = False
 
         def delete() -> Response:
-            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            nonlocal lost
+            try:
+                response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            except WebError:
+                lost = True
+                raise
+            lost = lost or response.status >= 500
             if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
                     response.error(responses.error_text(response.content)).why,
                     "docker-registry does with REGISTRY_STORAGE_DELETE_ENABLED=true",
                 )
-            return response
+            return required(response, 202, 404)
 
-        return (
-            self._http.send_with_retries(delete, f"DELETE manifests/{digest}", missing=True).status
-            != 404
-        )
+        done = self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
+        return lost or done.status == 202
 
 
 def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:
@@ -381,6 +388,7 @@ def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:
         f"{repository}:{tag} was moved by another client in the meantime",
         f"it was at {before or 'no digest'}, and now it is at {now or 'no digest'}",
         "it was left there: `builder tag history` shows the moves; decide again",
+        tag,
     )
 
 

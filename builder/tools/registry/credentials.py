@@ -48,8 +48,6 @@ class _Config(JsonModel):
 
 
 class _HelperLogin(JsonModel):
-    """The output of a credential helper."""
-
     Username: str
     Secret: str
 
@@ -88,7 +86,6 @@ def _variable(name: str) -> str:
 
 
 def _config() -> _Config:
-    """Docker's configuration; an empty one where it has no file."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     file = folder / "config.json"
     try:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic_core import from_json
 
 from builder.errors import FetchError, RegistryError
-from builder.tools.registry import hub_responses
 from builder.tools.registry.credentials import HUB, Login, login_for
-from builder.tools.registry.hub_responses import Grant, Shown, TagPage
-from builder.tools.web.client import Client, Response
+from builder.tools.registry.responses import TAG, Token
+from builder.tools.web.client import Client, Follow, Response
 from builder.tools.web.errors import WebError, cause
+from builder.tools.web.json_model import JsonModel, first_error
 from builder.tools.web.retry import RetryPolicy
 
 SHORT = 100
@@ -30,10 +33,43 @@ PAGE = 100  # tags: the maximum of a page
 LARGEST_PAGE = 16 << 20  # bytes: the images of 100 tags
 MOST_PAGES = 1000
 ABSENT = frozenset({404, 405})
+DELETED = frozenset({200, 202, 204})  # undocumented
 SCOPE = (
     "use a personal access token with the scopes Read, Write and Delete, of a user who "
     "administers the repository: set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN"
 )
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Grant(JsonModel):
+    """The token of a login ("Create access token")."""
+
+    access_token: Token
+
+
+class _Tag(JsonModel):
+    name: Annotated[str, StringConstraints(pattern=TAG)]
+
+
+class TagPage(JsonModel):
+    """A page of tags ("List repository tags"); ``next`` is the address of the following one."""
+
+    results: list[_Tag] | None = None
+    next: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tags."""
+        return [tag.name for tag in self.results or []]
+
+
+class Shown(JsonModel):
+    """The descriptions of a repository ("Get repository")."""
+
+    description: str | None = None
+    full_description: str | None = None
 
 
 class Hub:
@@ -50,6 +86,8 @@ class Hub:
         self._retry = RetryPolicy("Docker Hub", log)
         self._login: Login | None = None
         self._token = ""
+        self._lost = False
+        """Whether an attempt failed after the request may have been carried out."""
 
     def describe(self, repository: str, short: str, full: str) -> None:
         """Write the two descriptions of a repository, then verify that Docker Hub has them.
@@ -58,11 +96,11 @@ class Hub:
         """
         body = {"description": short, "full_description": full}
         response = self._either("PATCH", repository, "", body)
-        if response.ok:
+        if response.status == 200:
             response = self._either("GET", repository, "")
-        if not response.ok:
+        if response.status != 200:
             raise self._error(response, f"describe {repository}")
-        shown = hub_responses.checked(Shown, response.content)
+        shown = checked(Shown, response.content)
         for sent, there in ((short, shown.description), (full, shown.full_description)):
             if (there or "").split() != sent.split():
                 raise RegistryError(
@@ -80,20 +118,24 @@ class Hub:
             response = self._authorized("GET", f"{path}?page={page}&page_size={PAGE}")
             if response.status == 404:
                 break
-            if not response.ok:
+            if response.status != 200:
                 raise self._error(response, f"list the tags of {repository}")
-            listed = hub_responses.checked(TagPage, response.content)
+            listed = checked(TagPage, response.content)
             found.update(listed.names)
             if not listed.names or not listed.next:
                 break
         return sorted(found)
 
     def delete_tag(self, repository: str, tag: str) -> bool:
-        """Delete a tag, and no other tag of the same image; whether it existed."""
+        """Delete a tag, and no other tag of the same image; whether it existed.
+
+        An attempt whose response was lost may have deleted it: then it existed.
+        """
+        self._lost = False
         response = self._either("DELETE", repository, f"/tags/{tag}")
         if response.status == 404:
-            return False
-        if not response.ok:
+            return self._lost
+        if response.status not in DELETED:
             raise self._error(response, f"delete the tag {tag} of {repository}")
         return True
 
@@ -119,7 +161,6 @@ class Hub:
         return response
 
     def _log_in(self) -> str:
-        """A token ("Create access token")."""
         self._token = ""
         self._login = login_for(HUB)
         if self._login is None:
@@ -131,7 +172,7 @@ class Hub:
         response = self._ask("POST", "/v2/auth/token", body)
         if response.status != 200:
             raise self._error(response, "log in")
-        return hub_responses.checked(Grant, response.content).access_token
+        return checked(Grant, response.content).access_token
 
     def _ask(self, method: str, path: str, body: Any) -> Response:
         """A response that a retry would not change."""
@@ -142,15 +183,18 @@ class Hub:
                 headers["Authorization"] = f"Bearer {self._token}"
             if body is not None:
                 headers["Content-Type"] = "application/json"
+            lost, self._lost = self._lost, True
             response = self._client.request(
                 method,
                 self._api + path,
                 headers=headers,
                 data=None if body is None else json.dumps(body).encode(),
                 limit=LARGEST_PAGE,
+                follow=Follow.SAME_HOST,
             )
-            failure = response.error(hub_responses.error_text(response.content))
-            if not response.ok and failure.temporary:
+            self._lost = lost or response.status >= 500
+            failure = response.error(error_text(response.content))
+            if failure.temporary:
                 raise failure
             return response
 
@@ -173,7 +217,7 @@ class Hub:
     def _error(self, response: Response, what: str) -> RegistryError:
         status, why = (
             response.status,
-            response.error(hub_responses.error_text(response.content)).why,
+            response.error(error_text(response.content)).why,
         )
         who = self._login.user if self._login else "access without a login"
         if status == 401:
@@ -198,3 +242,30 @@ def _parts(repository: str) -> tuple[str, str]:
             "check BUILDER_NAMESPACE, and image.repository in the recipe",
         )
     return namespace, name
+
+
+def checked(model: type[Model], content: bytes) -> Model:
+    """Parse the JSON of a good response as that model.  Raises ``FetchError``."""
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise FetchError(
+            "a response of Docker Hub is damaged, or is not from Docker Hub",
+            first_error(error),
+            "check BUILDER_HUB_API, and the proxy; try again",
+        ) from None
+
+
+def error_text(content: bytes) -> str:
+    """The error in a response; empty where it cannot be read.
+
+    Docker Hub has ``message`` or ``detail``, and an error for each field.
+    """
+    try:
+        found = from_json(content)
+        text = found.get("message") or found.get("detail") or ""
+        fields = (found.get("errinfo") or {}).get("fielderrors") or {}
+        parts = [str(text), *(f"{name}: {wrong}" for name, wrong in fields.items())]
+    except (ValueError, AttributeError, TypeError):
+        return ""
+    return ": ".join(filter(None, parts))[:1000]

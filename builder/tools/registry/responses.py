@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic_core import from_json
 
 from builder.errors import RegistryError
-from builder.tools.web.client import Response, join_url, origin
+from builder.tools.web.address import join_url, origin
+from builder.tools.web.client import Response
 from builder.tools.web.errors import WebError
 from builder.tools.web.json_model import JsonModel, first_error
 
@@ -121,7 +122,7 @@ def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> M
         raise RegistryError(
             f"{what} is damaged",
             first_error(error),
-            "check that the address is that of a registry, and the proxy; try again",
+            "check that the address is a registry's, and the proxy; try again",
         ) from None
 
 
@@ -158,6 +159,17 @@ def error_text(content: bytes) -> str:
     except (ValueError, AttributeError, TypeError, KeyError):
         return ""
     return "; ".join(texts)[:1000]
+
+
+def required(response: Response, *statuses: int) -> Response:
+    """The response, which has one of these statuses.
+
+    They are the specification's for the request ("Endpoints").  Raises ``WebError`` with the
+    registry's own explanation for any other.
+    """
+    if response.status not in statuses:
+        raise response.error(error_text(response.content))
+    return response
 
 
 def challenge(header: str) -> tuple[str, dict[str, str]]:

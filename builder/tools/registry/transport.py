@@ -6,17 +6,21 @@ A temporary failure is retried (``builder.tools.web.retry``); any other is an er
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from platformdirs import user_config_path
 
 from builder.errors import FetchError, RegistryError
-from builder.tools.registry import responses
+from builder.tools import sizes
+from builder.tools.log import Log
 from builder.tools.registry.auth import Authorization
 from builder.tools.registry.credentials import HUB
-from builder.tools.web.client import Client, Response, is_loopback, origin
+from builder.tools.registry.responses import required
+from builder.tools.web.address import is_loopback, origin
+from builder.tools.web.client import Client, Follow, Response
 from builder.tools.web.errors import WebError, cause
 from builder.tools.web.http_time import seconds_since
 from builder.tools.web.retry import RetryPolicy
@@ -76,9 +80,10 @@ class Transport:
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
     ) -> Response | None:
-        """A good response, or None for 404."""
+        """A response with the status 200, or None for 404."""
         response = self.send_with_retries(
-            lambda: self.send(method, path, headers, **bounds), f"{method} {path}", missing=True
+            lambda: required(self.send(method, path, headers, **bounds), 200, 404),
+            f"{method} {path}",
         )
         return None if response.status == 404 else response
 
@@ -87,19 +92,11 @@ class Transport:
         work: Callable[[], Response],
         what: str,
         *,
-        missing: bool = False,
         uploads: bool = False,
     ) -> Response:
-        """A good response; a temporary failure is retried."""
-
-        def good() -> Response:
-            response = work()
-            if response.ok or (response.status == 404 and missing):
-                return response
-            raise response.error(responses.error_text(response.content))
-
+        """The response that ``work`` returns; a temporary failure that it raises is retried."""
         try:
-            return self._retry.call(lambda: self._with_host(good))
+            return self._retry.call(lambda: self._with_host(work))
         except WebError as error:
             if not error.temporary:
                 raise self._error(error, what) from error
@@ -133,7 +130,9 @@ class Transport:
         scope = f"repository:{self._path}:{actions}"
         for again in (False, True):
             sent = dict(headers or {}) | self._authorization.header(url, scope)
-            response = self._client.request(method, url, headers=sent, data=content(), **bounds)
+            response = self._client.request(
+                method, url, headers=sent, data=content(), follow=Follow.ANYWHERE, **bounds
+            )
             if not self._authorization.covers(response.url):
                 # Hosts that the registry names get no login.
                 if response.status in {401, 403}:
@@ -175,3 +174,43 @@ class Transport:
             )
         hint = "check the name of the repository and the tag" if error.status in {400, 404} else ""
         return RegistryError(f"{self._registry} refuses: {what}", error.why, hint)
+
+
+LINE_EVERY = 10.0  # seconds between two lines about an upload
+
+
+class UploadStream:
+    """A file as a request's body; ``on_progress`` gets the number of bytes read so far."""
+
+    def __init__(self, stream: IO[bytes], size: int, on_progress: Callable[[int], None]) -> None:
+        self._stream = stream
+        self._size = size
+        self._on_progress = on_progress
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.read(1 << 16):
+            yield block
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, like a file."""
+        block = self._stream.read(size)
+        self._count += len(block)
+        self._on_progress(self._count)
+        return block
+
+
+def progress_lines(log: Log, name: str, size: int) -> Callable[[int], None]:
+    """A progress function that logs a line every ``LINE_EVERY`` seconds."""
+    last = time.monotonic()
+
+    def progress(count: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY and count < size:
+            last = time.monotonic()
+            log(f"{name}: {sizes.shown(count)} sent")
+
+    return progress

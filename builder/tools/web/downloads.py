@@ -6,18 +6,21 @@ import errno
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.web.errors import cause, web_error
+from builder.tools import sizes
+from builder.tools.beside import require_wanted
+from builder.tools.file_names import require_writable_names, why_not_writable
+from builder.tools.web.client import SMALL, Client, Follow, Opened
+from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import RetryPolicy, with_retries
 
-if TYPE_CHECKING:
-    from requests import Response, Session
-
-TIMEOUT = 60.0  # seconds without a byte
+LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
+PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
+"""How files are requested: from wherever they are, and a MiB has to come in ``TOTAL_TIMEOUT``."""
 
 
 def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, offline: bool) -> Path:
@@ -32,70 +35,65 @@ def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, off
         return found[0]
     if offline:
         raise FetchError(f"{url} is not in the cache", "--offline fetches nothing", MIRROR_FIRST)
-    import requests
-
     log(f"fetching {url}")
-    name = Path(unquote(urlsplit(url).path)).name or "archive"
-    with requests.Session() as session:
-        try:
-            store(session, url, name, sha256, folder)
-        except requests.RequestException as error:
-            raise FetchError(
-                f"cannot fetch {url}",
-                cause(error),
-                "check the URL; where it is right, try again",
-            ) from error
+    name = Path(unquote(urlsplit(url).path)).name
+    name = "archive" if why_not_writable(name) else name
+    try:
+        store(Client(), url, name, sha256, folder)
+    except WebError as error:
+        raise FetchError(
+            f"cannot fetch {url}",
+            cause(error),
+            "check the URL; where it is right, try again",
+        ) from error
     return folder / name
 
 
-def check(url: str, session: Session | None = None) -> None:
+def require_offered(url: str, client: Client | None = None) -> None:
     """Raise ``GoneError`` where the server no longer has the file; only its first byte is fetched.
 
-    ``session`` keeps connections for other files.  Raises another ``FetchError`` where the server
+    ``client`` keeps connections for other files.  Raises another ``FetchError`` where the server
     does not answer.
     """
-    import requests
-
-    get = session.get if session is not None else requests.get
+    using = client or Client()
+    first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
 
     def request() -> None:
-        first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
-        with get(url, headers=first, stream=True, timeout=TIMEOUT) as response:
-            if response.status_code == 206:
-                response.content  # noqa: B018  (a connection is kept when all is read)
-            if response.status_code != 416:  # an empty file has no first byte
-                response.raise_for_status()
+        with using.open("GET", url, headers=first, **PATIENT) as opened:
+            opened.require(200, 206, 416)  # an empty file has no first byte
+            if opened.status == 206:
+                opened.read(SMALL)  # a connection is kept when all is read
 
     try:
         with_retries(request)
-    except requests.RequestException as error:
-        failure = web_error(error)
-        gone = failure is not None and failure.status and not failure.temporary
+    except WebError as error:
+        gone = error.status and not error.temporary
         raise (GoneError if gone else FetchError)(f"cannot fetch {url}", cause(error)) from error
 
 
-def store(session: Session, url: str, name: str, sha256: str, folder: Path) -> None:
+def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:
     """Stream ``url`` into ``folder/name``; the folder appears when the file is complete.
 
     Failures are retried under one policy; a server that sends bytes responds.  Raises
-    ``FetchError`` where the bytes do not have the digest, errors of ``requests`` where the server
-    does not give them.
+    ``FetchError`` where the bytes do not have the digest or the name cannot be written,
+    ``WebError`` where the server does not give them.
     """
+    require_writable_names([name], url)
     policy = RetryPolicy()
-    policy.call(lambda: _store(session, url, name, sha256, folder, policy))
+    policy.call(lambda: _store(client, url, name, sha256, folder, policy))
 
 
 def _store(
-    session: Session, url: str, name: str, sha256: str, folder: Path, policy: RetryPolicy
+    client: Client, url: str, name: str, sha256: str, folder: Path, policy: RetryPolicy
 ) -> None:
     waiting = folder.parent / f".{uuid4().hex}"
     waiting.mkdir(parents=True)
     try:
         digest = hashlib.sha256()
-        with session.get(url, stream=True, timeout=TIMEOUT) as response:
-            response.raise_for_status()
+        with client.open("GET", url, **PATIENT) as opened:
+            opened.require(200)
             with (waiting / name).open("wb") as sink:
-                for block in _blocks(response, policy):
+                for block in _blocks(opened, policy):
                     digest.update(block)
                     sink.write(block)
         if digest.hexdigest() != sha256:
@@ -116,12 +114,16 @@ def _store(
             waiting.rmdir()
 
 
-def _blocks(response: Response, policy: RetryPolicy) -> Iterator[bytes]:
+def _blocks(opened: Opened, policy: RetryPolicy) -> Iterator[bytes]:
     """A file's bytes.  A server that sent some has responded, also where they stop."""
-    received = False
+    received = 0
     try:
-        for block in response.iter_content(1 << 20):
-            received = True
+        for block in opened.blocks():
+            require_wanted()
+            received += len(block)
+            if received > LARGEST:
+                why = f"its response is larger than {sizes.shown(LARGEST)}"
+                raise WebError(why, temporary=False)
             yield block
     finally:
         if received:

@@ -19,7 +19,7 @@ REFUSED = "connection refused"
 class WebError(Exception):
     """A request without a usable response.
 
-    ``why`` is the reason in plain words.  ``status`` is that of the response, 0 where there was
+    ``why`` is the reason in plain words.  ``status`` is the response's, 0 where there was
     none; ``retry_after`` the seconds that the server asks to wait; ``temporary``: another attempt
     may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``url``: the address
     that responded, or was requested.
@@ -68,11 +68,6 @@ def web_error(error: BaseException) -> WebError | None:
 
     if isinstance(error, WebError):
         return error
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        response = error.response
-        why = f"{response.status_code} {response.reason}"
-        wait = response.headers.get("Retry-After", "")
-        return status_error(response.status_code, why, wait, response.url)
     web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
     if not isinstance(error, (*web, ConnectionError, TimeoutError, ssl.SSLError)):
         return None
@@ -81,14 +76,23 @@ def web_error(error: BaseException) -> WebError | None:
         *(urllib3.exceptions.ProtocolError, urllib3.exceptions.TimeoutError),
         *(ConnectionError, TimeoutError, ssl.SSLError),
     )
+    found = connection_error(error)
+    found.temporary = isinstance(error, broken) and not found.untrusted
+    return found
+
+
+def connection_error(error: BaseException) -> WebError:
+    """Any error of a client for HTTP in plain words; temporary where the network is the reason."""
+    import urllib3
+
     chain = list(_chain(error))
     untrusted = any(
         isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
     )
-    temporary = isinstance(error, broken) and not untrusted
+    network = any(isinstance(each, OSError) for each in chain)
     proxy = any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain)
     why = f"{'the proxy: ' if proxy else ''}{_cause(chain)}"
-    return WebError(why, temporary=temporary, untrusted=untrusted)
+    return WebError(why, temporary=network and not untrusted, untrusted=untrusted)
 
 
 def cause(error: BaseException) -> str:

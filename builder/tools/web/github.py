@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from builder.tools.web.client import Client
+from builder.tools.web.client import Client, Follow
 from builder.tools.web.errors import WebError
 from builder.tools.web.json_model import JsonModel
 
@@ -65,11 +65,16 @@ def pull_request(api: str, url: str, number: int) -> PullRequest | None:
     address = f"{api.rstrip('/')}/repos/{match[1]}/{match[2]}/pulls/{number}"
     try:
         response = Client().request(
-            "GET", address, headers=headers, limit=LARGEST, total_timeout=SECONDS
+            "GET",
+            address,
+            headers=headers,
+            limit=LARGEST,
+            total_timeout=SECONDS,
+            follow=Follow.SAME_HOST,  # a repository that was renamed
         )
     except WebError:
         return None
-    return parsed(response.content) if response.ok else None
+    return parsed(response.content) if response.status == 200 else None
 
 
 def parsed(content: bytes) -> PullRequest | None:

@@ -6,14 +6,14 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from builder.tools.web.downloads import TIMEOUT
+from builder.tools.web.client import Client
+from builder.tools.web.downloads import PATIENT
 from builder.tools.web.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from _typeshed import WriteableBuffer
-    from requests import Session
 
 BLOCK = 1 << 20  # bytes of one request
 KEPT = 4  # blocks in memory
@@ -28,19 +28,21 @@ class RemoteFile(io.RawIOBase):
     """A seekable file at ``url``; ``size`` in bytes, ``received`` those that were transferred.
 
     A zip's directory is at its end, so the end is fetched first, unless ``forwards``: a header is
-    at the beginning.  ``retries`` makes the policy of each request.  Raises ``PartialReadError``,
-    and ``requests``' errors where the server does not answer.
+    at the beginning.  ``headers`` go with each request, ``retries`` makes its policy.  Raises
+    ``PartialReadError``, and ``WebError`` where the server does not answer.
     """
 
     def __init__(
         self,
-        session: Session,
+        client: Client,
         url: str,
         *,
+        headers: Mapping[str, str] | None = None,
         forwards: bool = False,
         retries: Callable[[], RetryPolicy] = RetryPolicy,
     ) -> None:
-        self._session = session
+        self._client = client
+        self._headers = dict(headers or {})
         self._retries = retries
         self._url = url
         self._at = 0
@@ -95,15 +97,13 @@ class RemoteFile(io.RawIOBase):
         self._blocks = [*self._blocks[-KEPT + 1 :], (start, block)]
 
     def _request(self, wanted: str) -> tuple[int, bytes, int]:
-        headers = {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
-        with self._session.get(
-            self._url, headers=headers, stream=True, timeout=TIMEOUT
-        ) as response:
-            if response.status_code == 416:
+        headers = self._headers | {"Range": f"bytes={wanted}"}
+        with self._client.open("GET", self._url, headers=headers, **PATIENT) as opened:
+            if opened.status == 416:
                 raise PartialReadError("the server refuses the range")
-            response.raise_for_status()
-            match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            if response.status_code != 206 or match is None:
+            opened.require(200, 206)
+            match = CONTENT_RANGE.fullmatch(opened.headers.get("Content-Range", ""))
+            if opened.status != 206 or match is None:
                 raise PartialReadError(
                     "the server gives only complete files (no HTTP range requests)"
                 )
@@ -111,7 +111,7 @@ class RemoteFile(io.RawIOBase):
             if not 0 <= last - first < BLOCK:
                 raise PartialReadError("the server gives another range than the requested one")
             block = b""
-            for part in response.iter_content(1 << 16):
+            for part in opened.blocks():
                 block += part
                 if len(block) > last - first:
                     break

@@ -6,6 +6,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #define HELLO_API __attribute__((visibility("default")))
 
@@ -66,15 +67,20 @@ struct Generation {
     int prompt_tokens = 0;  // symbols that were fed before the first prediction
     double prompt_ms = 0;   // wall clock for the prompt
     double text_ms = 0;     // wall clock for the text, without the prompt
+    std::vector<Logits> logits;  // by which each character was chosen, if they are kept
 };
 
 // Gets each character at once; returns false to end the text there.
 using OnCharacter = std::function<bool(char)>;
 
-// Continues the last 256 bytes of the prompt by `count` symbols: the likeliest ones or, if
-// `random`, drawn ones. Throws BackendError.
-HELLO_API Generation generate(Backend& backend, const std::string& prompt, int count, bool random,
-                              const OnCharacter& on_character);
+struct Sampling {
+    bool random = false;       // symbols are drawn; else the likeliest ones are taken
+    bool keeps_logits = false;
+};
+
+// Continues the last 256 bytes of the prompt by `count` symbols. Throws BackendError.
+HELLO_API Generation generate(Backend& backend, const std::string& prompt, int count,
+                              const Sampling& sampling, const OnCharacter& on_character);
 
 // The symbol that stands for a byte of a prompt, and the character of a symbol.
 HELLO_API int symbol_of(char byte);

@@ -102,7 +102,7 @@ int check(const Model& model) try {
     print_line("memory", std::to_string(device.total_bytes >> 20) + " MiB, " +
                              std::to_string(device.free_bytes >> 20) + " MiB free");
     const auto text = [](std::unique_ptr<Backend> backend) {
-        return generate(*backend, "hello, sm_120", 256, false, [](char) { return true; }).text;
+        return generate(*backend, "hello, sm_120", 256, {}, [](char) { return true; }).text;
     };
     const std::string gpu = text(cuda::make_backend(model));
     const std::string cpu = text(make_cpu_backend(model));

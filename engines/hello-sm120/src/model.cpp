@@ -84,11 +84,11 @@ char character_of(int symbol) {
     return symbol == kUnknownSymbol ? '?' : static_cast<char>(' ' + symbol);
 }
 
-Generation generate(Backend& backend, const std::string& prompt, int count, bool random,
-                    const OnCharacter& on_character) {
+Generation generate(Backend& backend, const std::string& prompt, int count,
+                    const Sampling& sampling, const OnCharacter& on_character) {
     using Clock = std::chrono::steady_clock;
     using Milliseconds = std::chrono::duration<double, std::milli>;
-    std::mt19937 source(random ? std::random_device{}() : 0U);
+    std::mt19937 source(sampling.random ? std::random_device{}() : 0U);
     Generation result;
     const auto start = Clock::now();
     backend.reset();
@@ -101,7 +101,8 @@ Generation generate(Backend& backend, const std::string& prompt, int count, bool
     }
     const auto prompt_end = Clock::now();
     for (int i = 0; i < count; ++i) {
-        const int symbol = random ? draw(logits, source) : best(logits);
+        if (sampling.keeps_logits) result.logits.push_back(logits);
+        const int symbol = sampling.random ? draw(logits, source) : best(logits);
         result.text += character_of(symbol);
         if (!on_character(result.text.back())) break;
         if (i + 1 < count) logits = backend.step(symbol);

@@ -2,6 +2,10 @@
 
 #include <httplib.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
+
 namespace hello {
 
 namespace {
@@ -79,6 +83,34 @@ json complete_layout(Form form, const Generation& result, bool streamed) {
     return body;
 }
 
+// Natural logarithms of the probabilities of all symbols, the likeliest first.
+json log_probabilities(const Logits& logits) {
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - largest);
+    std::multimap<double, int> sorted;
+    for (int i = 0; i < kVocabulary; ++i) sorted.emplace(largest + std::log(sum) - logits[i], i);
+    json found = json::array();
+    for (const auto& [less, symbol] : sorted) {
+        found += {{"id", symbol}, {"token", std::string(1, character_of(symbol))}, {"logprob", -less}};
+    }
+    return found;
+}
+
+// Each character with the probabilities by which it was chosen, as llama.cpp lays it out.
+json probabilities(const Generation& result) {
+    json found = json::array();
+    for (std::size_t i = 0; i < result.logits.size(); ++i) {
+        const json all = log_probabilities(result.logits[i]);
+        const int symbol = symbol_of(result.text[i]);
+        json token = *std::find_if(all.begin(), all.end(),
+                                   [symbol](const json& each) { return each["id"] == symbol; });
+        token["top_logprobs"] = all;
+        found += token;
+    }
+    return found;
+}
+
 class Api {
 public:
     Api(Backend& backend, const Options& options) : backend_(backend), options_(options) {}
@@ -95,18 +127,22 @@ public:
                 });
             return;
         }
-        const Generation result = run(prompt, count, [](char) { return true; });
+        const bool keeps = form == Form::native && body.value("n_probs", 0) > 0;
+        const Generation result = run(prompt, count, keeps, [](char) { return true; });
         if (cancelled) return send_error(response, 503, "the server is shutting down");
-        send(response, complete_layout(form, result, false));
+        json answer = complete_layout(form, result, false);
+        if (keeps) answer["completion_probabilities"] = probabilities(result);
+        send(response, answer);
     }
 
     std::atomic<bool> cancelled{false};
 
 private:
-    Generation run(const std::string& prompt, int count, const OnCharacter& on_character) {
+    Generation run(const std::string& prompt, int count, bool keeps_logits,
+                   const OnCharacter& on_character) {
         const std::lock_guard<std::mutex> lock(mutex_);
         const bool random = options_.at("--sampling") == "random";
-        return generate(backend_, prompt, count, random, [&](char character) {
+        return generate(backend_, prompt, count, {random, keeps_logits}, [&](char character) {
             return !cancelled && on_character(character);
         });
     }
@@ -117,7 +153,7 @@ private:
             const std::string text = "data: " + data + "\n\n";
             return sink.write(text.data(), text.size());
         };
-        const Generation result = run(prompt, count, [&](char character) {
+        const Generation result = run(prompt, count, false, [&](char character) {
             return event(layout(form, std::string(1, character), true, false).dump());
         });
         if (cancelled || !event(complete_layout(form, result, true).dump())) return false;

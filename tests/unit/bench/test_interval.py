@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import t
 
-from builder.bench.interval import QUANTILES, mean_interval
+from builder.bench.series import QUANTILES, mean_interval, quantile
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 31])
@@ -22,8 +22,13 @@ def test_the_interval_is_that_of_scipy(count: int) -> None:
 
 
 def test_the_quantiles_are_rounded_up() -> None:
-    for freedom, quantile in enumerate(QUANTILES, 1):
-        assert 0 <= quantile - float(t.ppf(0.975, freedom)) < 1e-3
+    for freedom, found in enumerate(QUANTILES, 1):
+        assert 0 <= found - float(t.ppf(0.975, freedom)) < 1e-3
+
+
+@pytest.mark.parametrize("freedom", [1.0, 2.5, 8.9, 29.99, 1000.0])
+def test_a_fraction_of_a_degree_of_freedom_widens(freedom: float) -> None:
+    assert quantile(freedom) >= float(t.ppf(0.975, freedom))
 
 
 def test_many_values_have_no_narrower_interval_than_theirs() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from builder.bench.measure import filling, timed
+from builder.servers.answers import Answer
 from builder.servers.client import Event, Stream, UnansweredError
 
 
+def event(data: dict[str, Any], at: float) -> Event:
+    return Event(Answer.model_validate(data), at)
+
+
 def test_the_client_times_from_the_first_piece_to_the_last() -> None:
-    pieces = [Event({"choices": [{"delta": {"content": "a"}}]}, 2.0 + n / 2) for n in range(5)]
-    shown = timed(Stream((Event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
+    pieces = [event({"choices": [{"delta": {"content": "a"}}]}, 2.0 + n / 2) for n in range(5)]
+    shown = timed(Stream((event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
     assert (shown.tokens, shown.tokens_per_second, shown.timed_by) == (5, 2.0, "client")
-    thought = Event({"choices": [{"delta": {"reasoning_content": "b"}}]}, 1.0)
-    usage = Event({"choices": [], "usage": {"completion_tokens": 7, "prompt_tokens": 2}}, 5.0)
+    thought = event({"choices": [{"delta": {"reasoning_content": "b"}}]}, 1.0)
+    usage = event({"choices": [], "usage": {"completion_tokens": 7, "prompt_tokens": 2}}, 5.0)
     shown = timed(Stream((thought, *pieces, usage), 9.0, True), seed=3)
     assert (shown.tokens, shown.tokens_per_second, shown.prompt_tokens) == (7, 2.0, 2)
     alone = timed(Stream((pieces[0],), 4.0, True), seed=3)

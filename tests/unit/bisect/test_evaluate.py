@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.bisect import evaluate
-from builder.bisect import run as bisect_run
+from builder.bisect import evaluate, search
 from builder.bisect.state import Evaluation, QuestionError, Trace
 from builder.cli.options import build_session
 from builder.errors import (
@@ -20,7 +18,7 @@ from builder.errors import (
     UntriedError,
     WorldError,
 )
-from builder.images.session import BuildSession
+from builder.pipeline.session import BuildSession
 from support.bisects import Farm, grown
 
 
@@ -115,50 +113,6 @@ def test_a_test_that_ends_abnormally_gives_no_verdict(
     assert outcome.first_bad.name == commits[1]
 
 
-@pytest.mark.parametrize("restarted", [(), ("good",), ("good", "bad")])
-def test_progress_is_discarded_when_the_new_bisect_has_progress(
-    farm: Farm,
-    tmp_path: Path,
-    swept: list[Trace],
-    monkeypatch: pytest.MonkeyPatch,
-    restarted: tuple[str, ...],
-) -> None:
-    commits = grown(farm.upstream, 9)
-    farm.write(commits[0])
-    ends = {"good": commits[0], "bad": commits[8]}
-    test = decide(tmp_path, (commits[0], commits[8]), [], "exit 134")
-    with contextlib.chdir(tmp_path), pytest.raises(UntriedError):
-        farm.ask(**ends, test=test)
-    before = farm.state
-    assert before is not None
-    assert [step.verdict for step in before.steps] == ["good", "bad"]
-    assert before.trace is not None
-    # What cannot begin forgets nothing.
-    farm.run("--restart", "--good", "v9typo", "--bad", "main", status=5)
-    with pytest.raises(QuestionError, match="names no commit between the ends"):
-        farm.ask(restart=True, skip=(commits[0],))
-    with pytest.raises(QuestionError, match="are the same commit"):
-        farm.ask(good=commits[8], restart=True)
-    assert farm.state == before
-    swept.clear()
-    with monkeypatch.context() as patched:
-        patched.setattr(BuildSession, "resolve", nobody)
-        with pytest.raises(WorldError):
-            farm.ask(restart=True)
-    assert swept == [before.trace]
-    assert farm.state == replace(before, trace=None)
-    # Options that are not given keep their values.
-    decide(tmp_path, (commits[0], commits[8]), commits[5:])
-    both = len(restarted) == len(ends)
-    way = {"test": str(tmp_path / "decide")} if both else {}
-    outcome = farm.ask(**{name: ends[name] for name in restarted}, **way, restart=True)
-    assert outcome.first_bad is not None
-    assert outcome.first_bad.name == commits[5]
-    assert outcome.question.test == (way["test"] if both else test)
-    assert [step.commit.name for step in outcome.steps[:2]] == [commits[0], commits[8]]
-    assert "continuing" not in farm.output
-
-
 @pytest.mark.usefixtures("swept")
 def test_a_bisect_without_progress_leaves_no_state(
     farm: Farm, monkeypatch: pytest.MonkeyPatch
@@ -171,8 +125,9 @@ def test_a_bisect_without_progress_leaves_no_state(
     assert farm.state.steps == ()
     monkeypatch.setattr(BuildSession, "resolve", nobody)
     with pytest.raises(WorldError):
-        farm.ask(restart=True)
-    assert not farm.kept.exists()
+        farm.ask()
+    assert farm.state is not None
+    assert farm.state.steps == ()
 
 
 def nobody(*_: Any) -> None:
@@ -201,9 +156,9 @@ def test_a_bisect_is_forgotten_also_where_its_recipe_is_gone(
     (farm.catalog / "recipes" / "eng-1.toml").unlink()
     for name in ("eng-2", "../bisect/eng-1"):
         with pytest.raises(RecipeError, match="no recipe is named"):
-            bisect_run.reset(build_session(farm.catalog), name, keep=False)
+            search.reset(build_session(farm.catalog), name)
     swept.clear()
-    bisect_run.reset(build_session(farm.catalog), "eng-1", keep=False)
+    search.reset(build_session(farm.catalog), "eng-1")
     assert swept == [state.trace]
     assert not farm.kept.exists()
 

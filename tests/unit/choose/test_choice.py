@@ -109,7 +109,9 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
         f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.2f} GB, and {HERE}"
     )
     elsewhere = preset("elsewhere", card="a100-80gb")
-    assert why_not(chosen([elsewhere])) == "its memory is not known, nor that of the a100-80gb"
+    assert (
+        why_not(chosen([elsewhere])) == "its memory is not known, nor the memory of the a100-80gb"
+    )
 
 
 def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:

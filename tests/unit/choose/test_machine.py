@@ -36,6 +36,14 @@ def test_an_unknown_card_is_taken_as_nvidia_smi_has_it() -> None:
     assert found.cards[1].memory == 97887 << 20
 
 
+def test_a_gb10_has_the_memory_of_its_machine() -> None:
+    text = "NVIDIA GB10, 12.1, 580.173.02, [N/A]\n"
+    (found,) = machine.machine_of(REPOSITORY, text).cards
+    total, *_ = Path("/proc/meminfo").read_text().splitlines()
+    assert found.capability == Capability(12, 1)
+    assert found.memory >> 20 == int(total.split()[1]) >> 10
+
+
 @pytest.mark.parametrize("text", ["No devices were found\n", "A, [N/A], 390.157, 2000\n"])
 def test_another_output_is_no_machine(text: str) -> None:
     with pytest.raises(UntriedError):

@@ -253,7 +253,7 @@ def test_the_commands_that_publish_are_all_there() -> None:
         "recipe check",
         "ci matrix",
         "ci ccache",
-        "pin outdated",
+        "pin lock",
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,20 @@ def test_choose_as_json(builder: Builder) -> None:
     assert (best["image"], best["context"]) == ("llama-cpp:b9261", 65536)
     assert best["tokens_per_second"] == 252.64
     assert best["memory"]["by"] == "source"
+
+
+def test_a_least_context_is_in_units_of_1024(builder: Builder) -> None:
+    words = ("choose", "--card", "5090-laptop", "--context")
+    tokens = {each["context"] for each in _fitting(builder(*words, "32000", "--json"))}
+    assert 32000 in tokens
+    for text, least in (("32K", 32768), ("65K", 65536), ("262K", 262144)):
+        found = _fitting(builder(*words, text, "--json"))
+        assert min(each["context"] for each in found) >= least
+        assert found == _fitting(builder(*words, str(least), "--json"))
+
+
+def _fitting(done: CompletedProcess[str]) -> list[dict[str, Any]]:
+    return list(json.loads(done.stdout)["fits"])
 
 
 def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) -> None:
@@ -70,7 +86,7 @@ def test_nothing_that_runs_is_an_error(builder: Builder) -> None:
     [
         (("--card", "5091"), 2, "no card is named 5091; did you mean 5090?"),
         (("--card", "5090", "--model", "llama 4"), 3, "no preset is of a model llama 4"),
-        (("--card", "5090", "--context", "much"), 2, "such as 65536 or 64K"),
+        (("--card", "5090", "--context", "much"), 2, "such as 8192 or 32K"),
         (("--card", "5090", "--driver", "new"), 2, "such as 580.65.06"),
     ],
 )

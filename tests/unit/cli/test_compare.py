@@ -63,7 +63,7 @@ def test_a_kernel_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
         "the files differ: 1 changed; 1 are equal" + lines[0].partition("are equal")[2],
         "the device code differs: 0 of 1 entries are equal; kernels: 1 changed",
     ]
-    assert "changed\tlib.so\tsm_120\tSASS\t128\t32\tkernel(float*)" in lines
+    assert "changed\tlib.so\tsm_120\tSASS\t128\t32\t0\tkernel(float*)" in lines
     assert "/lib.so\tsm_120\t1\t0\t1\t0\t0" in lines
 
 
@@ -210,10 +210,10 @@ def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
         (tmp_path / "after" / f"file{number}").write_text("x")
     trees = (read_files(tmp_path / name) for name in ("before", "after"))
     found = compare_trees(*trees, tmp_path)
-    compare_tables.print_comparison(found, times=False, as_json=False, everything=False)
+    compare_tables.print_comparison(found, times=False, as_json=False)
     lines = text.getvalue().splitlines()
     assert lines[0] == "the files differ: 40 added; 0 are equal"
-    assert lines[-1] == "25 more rows: --all lists every one"
+    assert lines[-1] == "25 more rows: a pipe or a file gets them all"
     assert len(lines) < 24
 
 

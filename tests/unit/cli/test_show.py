@@ -127,13 +127,13 @@ def test_show_has_a_plan_for_each_platform(
 ) -> None:
     monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
     monkeypatch.setenv("BUILDER_COMPILE_ON", "amd64")
-    found = json.loads(builder("show", "hello-blackwell", "--json").stdout)["images"]
+    found = json.loads(builder("show", "llama-cpp-b9831", "--json").stdout)["images"]
     assert [plan["platforms"] for plan in found] == [["amd64", "amd64"], ["amd64", "arm64"]]
-    arguments = ("show", "hello-blackwell", "--platform", "linux/arm64")
+    arguments = ("show", "llama-cpp-b9831", "--platform", "linux/arm64")
     assert json.loads(builder(*arguments, "--json").stdout) == found[1]
     assert "CMAKE_CUDA_ARCHITECTURES=121" in builder(*arguments, "--dockerfile").stdout
-    several = builder("show", "hello-blackwell", "--dockerfile")
+    several = builder("show", "llama-cpp-b9831", "--dockerfile")
     assert several.returncode == 3
     assert "-> name one of them: --platform linux/amd64" in several.stderr
-    plans = builder("show", "hello-blackwell").stdout
-    assert plans.count("name        hello-blackwell-0.1.0\n") == 2
+    plans = builder("show", "llama-cpp-b9831").stdout
+    assert plans.count("name        llama-cpp-b9831\n") == 2

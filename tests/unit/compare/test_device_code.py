@@ -1,15 +1,17 @@
-"""Device code compared: entries, functions, and the causes of what differs."""
+"""Device code compared: entries and functions."""
 
 from __future__ import annotations
 
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from builder.compare.device_code import compare_code
+from builder.compare.device_code import compare_code, differing, left_over
 from builder.compare.entries import MALFORMED, entries
-from builder.compare.results import CodeDifference, CodeTotals, Signs
-from support.cubins import Function, cubin
+from builder.compare.results import CodeDifference, CodeTotals
+from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
 
 LDG, LDS, STG = 0x981, 0x984, 0x986
@@ -55,7 +57,12 @@ def test_the_same_code_in_another_order_and_packing() -> None:
 
 def test_kernels_that_are_added_removed_and_changed() -> None:
     before = cubin(Function("_Z4samePf"), Function("_Z4gonePf"), Function("_Z5worsePf"))
-    worse = Function("_Z5worsePf", load(LDG, 4) * 9, registers=40)
+    worse = Function(
+        "_Z5worsePf",
+        instruction(STL, 16) * 9,
+        registers=40,
+        attributes=((ANNOTATIONS, (1, 0, 1, 16)),),
+    )
     after = cubin(Function("_Z4samePf"), worse, Function("_Z5addedPf"))
     found = compared(cubins(before), cubins(after))
     assert not found.same
@@ -71,6 +78,7 @@ def test_kernels_that_are_added_removed_and_changed() -> None:
     assert changed.after is not None
     assert (changed.before.size, changed.after.size) == (128, 144)
     assert (changed.before.registers, changed.after.registers) == (32, 40)
+    assert (changed.before.spills, changed.more_spills) == (0, 32)
     assert {each.name for each in found.others} >= {".strtab", ".symtab", ".nv.info"}
 
 
@@ -108,41 +116,14 @@ def test_a_template_in_several_modules_is_paired_by_its_code() -> None:
     assert (changed.before.module, changed.after.module) == (1, 2)
 
 
-def test_signed_loads_that_are_unsigned_in_sass() -> None:
-    signed = Function("_Z1cPc", load(LDG, 1) + load(LDS, 1) + load(LDG, 0) + load(STG, 0))
-    unsigned = Function("_Z1cPc", load(LDG, 0) + load(LDS, 0) + load(LDG, 0) + load(STG, 0))
-    found = compared(cubins(cubin(signed)), cubins(cubin(unsigned)))
-    assert [each.cause for each in found.functions] == ["signedness"]
-    assert found.signs == (Signs("sm_120a", 2, 1, 0, 3),)
-    assert found.signedness
-    more = Function("_Z1cPc", load(LDG, 0) * 5)
-    assert not compared(cubins(cubin(signed)), cubins(cubin(more))).signedness
-
-
 def ptxs(*functions: str) -> io.BytesIO:
     return library(region(entry(PTX, 120, ZSTD, ptx(*functions))))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "cause"),
-    [
-        ("ld.global.s8 a, [b]; shr.s16 a, a, 1;", "ld.global.u8 a, [b]; shr.u16 a, a, 1;",
-         "signedness"),
-        # The compiler makes other instructions of it.
-        ("ld.shared.s8 a, [b]; mul.lo.s16 c, a, 86;", "ld.shared.u8 a, [b]; shr.u16 c, a, 9;",
-         "signedness"),
-        ("div.s32 a, b, c;", "div.u32 a, b, c;", "signedness"),
-        ("mov.b32 a, b;", "mov.b32 a, c;", ""),
-        ("ld.global.s8 a, [b];", "ld.global.s8 a, [c];", ""),
-        ("call _ZN36_GLOBAL__N__2acb0c51_4_k_cu_0f74741a1fEv;",
-         "call _ZN40_GLOBAL__N__3cc8e884_8_other_cu_0f74741a1fEv;", "names"),
-    ],
-)  # fmt: skip
-def test_causes_in_ptx(before: str, after: str, cause: str) -> None:
-    found = compared(ptxs(kernel("_Z1kv", before)), ptxs(kernel("_Z1kv", after)))
-    (changed,) = found.functions
-    assert (changed.name, changed.parts, changed.cause) == ("k()", ("PTX",), cause)
-    assert not found.others
+def test_a_changed_function_of_ptx() -> None:
+    before, after = (ptxs(kernel("_Z1kv", f"mov.b32 a, {name};")) for name in "bc")
+    (changed,) = compared(before, after).functions
+    assert (changed.name, changed.parts) == ("k()", ("PTX",))
 
 
 def test_ptx_outside_of_functions() -> None:
@@ -183,3 +164,28 @@ def test_damage_is_reported(damaged: bytes) -> None:
     plain = library(region(entry(ELF, 120, 0, cubin(Function("b")))))
     with pytest.raises(MALFORMED, match="byte 0x"):
         compare_code(library(damaged), plain)
+
+
+SIDES = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 3), max_size=5))
+
+
+@given(SIDES, SIDES)
+def test_what_differs_makes_one_side_of_the_other(
+    before: dict[str, list[int]], after: dict[str, list[int]]
+) -> None:
+    made = {name: sorted(values) for name, values in before.items()}
+    for name, old, new in differing(before, after, int):
+        assert old != new
+        values = made.setdefault(name, [])
+        if old is not None:
+            values.remove(old)
+        if new is not None:
+            values.append(new)
+    names = made.keys() | after.keys()
+    assert {name: sorted(made.get(name, [])) for name in names} == {
+        name: sorted(after.get(name, [])) for name in names
+    }
+
+
+def test_each_one_counts_once_and_the_order_stays() -> None:
+    assert left_over([3, 1, 1, 2, 1], [1, 2], int) == [3, 1, 1]

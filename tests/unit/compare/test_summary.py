@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from builder.compare.results import (
     CodeDifference,
     CodeTotals,
@@ -16,11 +14,11 @@ from builder.compare.results import (
     LayerDifference,
     LayerSide,
     OtherDifference,
-    Signs,
     ValueDifference,
 )
 from builder.compare.summary import summary
-from builder.compare.tree import FILE, Node
+from builder.compare.tree import FILE
+from builder.tools.layers.entries import Node
 
 OLD, NEW = Node("file", digest="1"), Node("file", digest="2")
 CHANGED = FileDifference("/lib/x.so", OLD, NEW, aspects=("content",))
@@ -29,9 +27,9 @@ SAME = Comparison("a:1", "b:1", ("sha256:1", "sha256:2"), 40, ())
 EQUAL = CodeDifference((CodeTotals("compute_120", 2, 2, 2), CodeTotals("sm_120", 2, 2, 2)))
 
 
-def function(name: str, code: str = "sm_120", cause: str = "") -> FunctionDifference:
-    side = FunctionCode(1, 10, "x")
-    return FunctionDifference(code, name, side, side, ("SASS",), cause)  # type: ignore[arg-type]
+def function(name: str, code: str = "sm_120", spills: int | None = 0) -> FunctionDifference:
+    before, after = FunctionCode(1, 10, "x", spills=16), FunctionCode(1, 10, "y", spills=spills)
+    return FunctionDifference(code, name, before, after, ("SASS",))
 
 
 def of(*code: CodeDifference, **more: object) -> Comparison:
@@ -98,39 +96,30 @@ def test_the_same_kernels_in_modules_that_differ() -> None:
 
 
 def test_kernels_count_once_for_all_architectures() -> None:
-    functions = (function("f()"), function("f()", "compute_120"), function("g()"))
+    functions = (
+        function("f()", spills=16),
+        function("f()", "compute_120", spills=16),
+        function("g()", spills=16),
+    )
     totals = (CodeTotals("compute_120", 2, 2, 1), CodeTotals("sm_120", 2, 2, 0))
     assert summary(of(CodeDifference(totals, functions)))[1:] == [
         "the device code differs: 1 of 4 entries are equal; kernels: 2 changed"
     ]
 
 
+def test_spills_that_go_up_and_down() -> None:
+    functions = (
+        function("f()", spills=20),
+        function("g()", spills=8),
+        function("h()", spills=None),
+    )
+    (text,) = summary(of(CodeDifference((CodeTotals("sm_120", 1, 1, 0),), functions)))[1:]
+    assert text.endswith("kernels: 3 changed; spills: up in 1, down in 2")
+
+
 def test_code_that_only_one_file_has() -> None:
     found = of(CodeDifference((CodeTotals("sm_120", 2, 2, 2), CodeTotals("sm_90", 2, 0, 0))))
     assert summary(found)[1] == "the device code differs: 2 of 4 entries are equal"
-
-
-@pytest.mark.parametrize(("before", "after", "wrong"), [(5, 2, "b:1"), (2, 5, "a:1")])
-def test_signedness_names_the_option_and_what_to_compile_again(
-    before: int, after: int, wrong: str
-) -> None:
-    signs = (Signs("compute_120", before, 1, after, 4), Signs("sm_120", 9, 9, 0, 18))
-    functions = (function("f()", cause="signedness"), function("g()", cause="signedness"))
-    totals = (CodeTotals("sm_120", 1, 1, 0),)
-    text = summary(of(CodeDifference(totals, functions, signs=signs)))[-1]
-    assert text.startswith("signedness: 2 kernels differ in the signs of integers: of their 8-bit")
-    assert f"for compute_120, {before} are signed in a:1 and {after} in b:1" in text
-    assert text.endswith(f"compile {wrong} with -Xcudafe --signed_chars")
-
-
-def test_signs_of_larger_types_and_names_that_nvcc_makes() -> None:
-    functions = (function("f()", cause="signedness"), function("g()", cause="names"))
-    found = of(CodeDifference((CodeTotals("compute_120", 1, 1, 0),), functions))
-    assert summary(found)[-2:] == [
-        "names: 1 kernel differs only in names that nvcc makes from the path of the source file, "
-        "and for some files from a process id",
-        "signedness: 1 kernel differs in the signs of integers",
-    ]
 
 
 def test_what_could_not_be_compared_is_not_the_same() -> None:

@@ -32,7 +32,12 @@ def test_the_values_of_a_published_preset(name: str) -> None:
     found = files(service)
     given = yaml.safe_load(found["values.yaml"])
     jsonschema.validate(given, json.loads(found["values.schema.json"]))
-    assert given["image"] == service.image
+    assert given["image"] == {
+        "repository": "me/image",
+        "tag": "",
+        "digest": f"sha256:{'0' * 64}",
+        "pullPolicy": "IfNotPresent",
+    }
     assert "{{ .Values.model }}" in " ".join(given["arguments"])
     assert given["model"] not in " ".join(given["arguments"])
     assert {"model", "context"} & given.keys() == {"model", "context"} & service.places.keys()
@@ -40,6 +45,8 @@ def test_the_values_of_a_published_preset(name: str) -> None:
         assert not option.why or f"  # {option.why}\n" in found["values.yaml"]
     chart = yaml.safe_load(found["Chart.yaml"])
     assert (chart["apiVersion"], chart["name"]) == ("v2", service.name)
+    assert chart["appVersion"] == "1"
+    assert ("cache" in given) is (service.cache is not None)
     assert given["hami"]["memory"] == kubernetes.gpumem(service)
 
 

@@ -15,6 +15,7 @@ from builder.exports import kubernetes
 from builder.presets.schema import Container
 from builder.presets.service import Mount, Option, Service, Variable
 from support.services import BASE, HOSTILE, SERVICES, services
+from support.shipped import PRESETS
 
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
 
@@ -66,25 +67,58 @@ def test_a_published_preset_is_valid(name: str) -> None:
     service = SERVICES[name]
     container = container_of(service)
     assert_read(container, service)
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": service.cards}}
-    (volume,) = container["pod"]["volumes"]
-    assert volume["hostPath"] == {"path": "/srv/models"}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": service.cards}
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert container["pod"]["volumes"][0]["hostPath"] == {
+        "path": "/srv/models",
+        "type": "Directory",
+    }
     assert container["volumeMounts"][0]["mountPath"] == "/models"
     start = container["startupProbe"]
     assert start["periodSeconds"] * start["failureThreshold"] == service.loading
+    assert container["pod"]["enableServiceLinks"] is False
+    assert container["pod"]["automountServiceAccountToken"] is False
+    assert container["pod"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    allowed = container["securityContext"]
+    assert allowed["allowPrivilegeEscalation"] is False
+    assert allowed["capabilities"]["drop"] == ["ALL"]
+    recipe = PRESETS.preset(name).preset.recipe
+    vllm = "vllm" in recipe
+    shown = not (vllm or "lucebox" in recipe)  # whose servers the smoke test starts
+    assert container["pod"]["securityContext"].get("runAsNonRoot", False) is not vllm
+    assert allowed.get("readOnlyRootFilesystem", False) is shown
+    places = {each["mountPath"] for each in container["volumeMounts"]}
+    assert places - {"/dev/shm"} == {
+        "/models",
+        *(["/root/.cache/vllm"] if vllm else []),
+        *(["/tmp"] if shown else []),
+    }
+    assert ("/dev/shm" in places) is (service.cards > 1)
 
 
 def test_what_the_container_needs_is_valid() -> None:
-    needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK", "NICE"])
-    mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d"))
+    needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d", file=True))
     container = container_of(replace(BASE, container=needs, mounts=mounts, cards=0))
-    assert container["pod"]["hostIPC"] is True
+    assert "hostIPC" not in container["pod"]
     names = [each["name"] for each in container["pod"]["volumes"]]
     assert names == ["models-0", "models-1", "shm"]
     assert container["pod"]["volumes"][0]["hostPath"]["path"] == "/a b/$c"
+    assert container["pod"]["volumes"][1]["hostPath"]["type"] == "File"
     assert container["pod"]["volumes"][2]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
-    assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK", "NICE"]}
-    assert "resources" not in container
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert "limits" not in container["resources"]
+    endless = container_of(replace(BASE, container=Container(ipc="host")))
+    assert endless["pod"]["volumes"][0]["emptyDir"] == {"medium": "Memory"}
+
+
+def test_an_image_that_no_registry_has_is_never_pulled() -> None:
+    assert "imagePullPolicy" not in container_of(BASE)
+    container = container_of(replace(BASE, local=True))
+    assert container["imagePullPolicy"] == "Never"
+    assert container["image"] == "me/a:1"
+    text = kubernetes.document(replace(BASE, local=True))
+    assert "docker save me/a:1 | ssh NODE sudo ctr -n k8s.io images import -\n" in text
 
 
 def test_a_wrong_manifest_is_refused() -> None:

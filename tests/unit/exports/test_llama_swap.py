@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from builder.errors import RecipeError
 from builder.exports import llama_swap
-from builder.presets.service import Option, Service
+from builder.presets.service import STOP, Option, Service
 from support.services import BASE, HOSTILE, SERVICES, services
 
 
@@ -23,7 +23,8 @@ def model_of(service: Service) -> dict[str, Any]:
     found = yaml.safe_load(text)
     assert set(found) == {"models", "healthCheckTimeout"}
     (model,) = found["models"].values()
-    assert set(model) == {"cmd", "cmdStop", "proxy", "checkEndpoint", "description"}
+    keys = {"cmd", "cmdStop", "proxy", "checkEndpoint", "description", "aliases", "ttl"}
+    assert set(model) - {"name", "useModelName"} == {*keys, "unloadTimeout"}
     return dict(model)
 
 
@@ -33,7 +34,7 @@ def assert_started(service: Service) -> None:
     words = shlex.split(model["cmd"].replace("${PORT}", "5800"))
     place = words.index(service.image)
     assert words[place + 1 :] == service.words
-    assert words[:5] == ["docker", "run", "--rm", "--init", f"--name={service.name}"]
+    assert words[:4] == ["docker", "run", "--rm", f"--name={service.name}"]
     assert f"--publish=127.0.0.1:5800:{service.port}" in words
     assert not {"--detach", "--restart"} & {word.split("=")[0] for word in words[:place]}
     given = [word.removeprefix("--env=") for word in words[:place] if word.startswith("--env=")]
@@ -69,3 +70,16 @@ def test_a_published_preset(name: str) -> None:
     assert model["cmdStop"] == f"docker stop {service.name}"
     assert model["proxy"] == "http://127.0.0.1:${PORT}"
     assert model["checkEndpoint"] == service.health
+    assert model["aliases"] == [name.partition("@")[0]]
+    assert model["name"] == service.model
+    assert model["unloadTimeout"] > STOP
+    names = yaml.safe_load(llama_swap.document(service))["models"]
+    assert [*names] == [name]
+
+
+def test_vllm_is_asked_by_the_name_that_it_knows() -> None:
+    named = model_of(SERVICES["gemma-4-e4b-mtp@5090-laptop"])
+    assert named["useModelName"] == "gemma-4-e4b-mtp"
+    path = model_of(SERVICES["gemma-4-26b-a4b-awq@5090-laptop"])
+    assert path["useModelName"] == "/models/cyankiwi/gemma-4-26B-A4B-it-AWQ-4bit"
+    assert "useModelName" not in model_of(SERVICES["qwen3.6-27b-dflash@5090-laptop"])

@@ -51,15 +51,13 @@ def test_the_driver_is_that_of_the_cuda_unless_the_recipe_names_one(
 
 def test_every_image_that_is_started_has_the_entrypoint() -> None:
     for name in load(REPOSITORY).engines:
-        image = rendered(REPOSITORY, name)
+        plan = rendered(REPOSITORY, name)
         words = [
-            json.loads(rest)
-            for keyword, rest in instructions(image.text)
-            if keyword == "ENTRYPOINT"
+            json.loads(rest) for keyword, rest in instructions(plan.text) if keyword == "ENTRYPOINT"
         ]
-        expected = entrypoint.command(image.plan.recipe.image.entrypoint)
-        assert words == ([expected] if image.plan.family.runs else []), name
-        assert bool(image.plan.entrypoint) is image.plan.family.runs
+        expected = entrypoint.command(plan.recipe.image.entrypoint)
+        assert words == ([expected] if plan.family.runs else []), name
+        assert bool(plan.entrypoint) is plan.family.runs
 
 
 def test_the_sources_of_the_entrypoint_decide_the_key(tmp_path: Path) -> None:

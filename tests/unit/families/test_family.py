@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from builder.errors import RecipeError
 from builder.families import BASES, ENGINES
-from builder.families.family import EngineFamily
+from builder.families.family import BaseFamily, EngineFamily
 from builder.platforms import Platforms
 from builder.recipes.schema import Recipe
 from support.catalogs import load
@@ -45,8 +46,44 @@ def test_an_unchecked_recipe_is_an_error_of_the_recipe() -> None:
         ENGINES["python-sdist"].packages(recipe, Path(), AMD64)
 
 
-def test_every_family_has_its_template_and_scripts() -> None:
-    templates = REPOSITORY / "dockerfiles"
-    for family in (*ENGINES.values(), *BASES.values()):
-        assert (templates / family.template).is_file()
-        assert all((templates / "scripts" / name).is_file() for name in family.scripts)
+MODULES = [
+    file.stem
+    for file in sorted((REPOSITORY / "builder/families").glob("*.py"))
+    if "\nFAMILY = " in file.read_text()
+]
+FAMILIES = [*ENGINES.values(), *BASES.values()]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_family_has_its_template_and_scripts(family: EngineFamily | BaseFamily) -> None:
+    for file in (family.template, *(f"scripts/{name}" for name in family.scripts)):
+        assert (REPOSITORY / "dockerfiles" / file).is_file(), f"dockerfiles/{file} is missing"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_of_a_family_is_listed(module: str) -> None:
+    value = import_module(f"builder.families.{module}").FAMILY
+    listed = any(value is family for family in FAMILIES)
+    assert listed, f"builder/families/__init__.py does not list {module}.FAMILY"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_family_of_engines_has_a_recipe(name: str) -> None:
+    recipes = load(REPOSITORY).engines.values()
+    used = any(entry.recipe is not None and entry.recipe.family == name for entry in recipes)
+    assert used, f"recipes/ has no ENGINE-VERSION.toml of the family {name}"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_family_of_engines_has_a_row_in_the_docs(name: str) -> None:
+    page = (REPOSITORY / "docs/recipes.md").read_text()
+    assert f"\n| `{name}` |" in page, f"docs/recipes.md needs a row for {name} in its families"
+
+
+def test_a_recipe_needs_a_probe_where_its_family_has_none() -> None:
+    for name in ("beellama-0.1.1", "hello-sm120-0.1.0"):
+        recipe = recipe_of(name).model_copy(update={"probe": []})
+        family = ENGINES[recipe.family]
+        found = [(path, message) for path, message in family.check(recipe) if path == ("probe",)]
+        assert bool(family.complete(recipe).probe) is family.has_probes is not bool(found)
+        assert all("""run = ["PROGRAM", "--version"]""" in message for _, message in found)

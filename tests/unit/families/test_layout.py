@@ -35,4 +35,4 @@ def test_a_family_says_whether_it_compiles_with_ccache(family: str) -> None:
     catalog = load(REPOSITORY)
     names = [e.name for e in catalog.engines.values() if e.recipe and e.recipe.family == family]
     found = rendered(REPOSITORY, names[0])
-    assert found.plan.family.uses_ccache is ("type=cache,id=builder-ccache," in found.text)
+    assert found.family.uses_ccache is ("type=cache,id=builder-ccache," in found.text)

@@ -13,7 +13,6 @@ import pytest
 from builder.errors import RecipeError
 from builder.families.llama_cpp import NO_VMM
 from builder.plan.dockerfile import instructions, link_lints
-from builder.plan.inputs import Plan
 from builder.platforms import Platforms
 from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
 from builder.tools.git.repositories import Repositories
@@ -102,7 +101,6 @@ def test_what_the_family_refuses(catalog: Path, other: dict[str, str], message: 
 def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
     write(catalog, image='port = 9000\nenv = { A = "b" }')
     found = rendered(catalog, "x-1")
-    assert isinstance(found.plan, Plan)
     text = found.text
     (configure,) = [call for call in calls(text) if call[0] == "cmake" and "-S" in call]
     assert {
@@ -128,6 +126,20 @@ def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
 def test_a_later_definition_of_the_recipe_wins_where_it_may(catalog: Path) -> None:
     write(catalog, cmake=f"{CMAKE}define = {{ GGML_CUDA_FA_ALL_QUANTS = true }}")
     assert "-DGGML_CUDA_FA_ALL_QUANTS=ON" in rendered(catalog, "x-1").text
+
+
+@pytest.mark.parametrize(
+    ("platforms", "flag"),
+    [
+        (Platforms("amd64"), "GGML_AVX2=ON"),
+        (Platforms("amd64", "arm64"), "GGML_CPU_ARM_ARCH=armv8.2-a+"),
+    ],
+)
+def test_the_cpu_code_is_for_the_machines_of_the_platform(platforms: Platforms, flag: str) -> None:
+    """Without these definitions ggml computes with SSE2, and with armv8-a."""
+    text = rendered(REPOSITORY, "llama-cpp-b9831", platforms).text
+    assert f'"-D{flag}' in text
+    assert ("AVX" in text) is (platforms.target == "amd64")
 
 
 # The stub link: in every cmake call, or no Dockerfile
@@ -163,8 +175,7 @@ def test_a_dockerfile_in_which_one_call_lacks_the_stub_is_refused(catalog: Path)
 def test_every_way_to_lose_the_stub_is_seen(catalog: Path) -> None:
     write(catalog, vmm="true")
     found = rendered(catalog, "x-1")
-    assert isinstance(found.plan, Plan)
-    recipe = found.plan.recipe
+    recipe = found.recipe
     assert not list(link_lints(found.text, recipe, NO_VMM))
     stub = ":/usr/local/cuda/lib64/stubs"
     for broken in (

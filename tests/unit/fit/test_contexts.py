@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.fit.contexts import STEP, ContextError, contexts_of, search
+from builder.fit.contexts import STEP, search
 from builder.fit.results import CardPeak, Trial
 
 GIB = 1 << 30
@@ -37,27 +37,6 @@ def largest(memory: float, need: Callable[[int], float], first: tuple[int, ...])
     found = search(tried, attempt, LONGEST)
     assert len(set(asked)) == len(asked), "a context was tried twice"
     return found or 0, len(asked)
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        ("32K,64K", (32768, 65536)),
-        ("8192, 4k", (4096, 8192)),
-        ("128K,262K", (131072, LONGEST)),
-        ("256K", (LONGEST,)),
-        ("300K", (307200,)),
-        ("262K,262144", (LONGEST,)),
-    ],
-)
-def test_sizes_are_read_as_people_write_them(text: str, sizes: tuple[int, ...]) -> None:
-    assert contexts_of(text, LONGEST) == sizes
-
-
-@pytest.mark.parametrize("text", ["", "32M", "0", "-4", "K", "32K,,64K", "1e5"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ContextError, match="is not a number of tokens such as 8192 or 32K"):
-        contexts_of(text, LONGEST)
 
 
 @pytest.mark.parametrize("limit", [20, 23.4, 24, 31, 40])

@@ -169,6 +169,9 @@ def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     [
         '#7 ERROR: image "docker.io/builder-test/root:small": already exists',
         "#5 ERROR: failed to prepare: parent snapshot sha256:0123 does not exist: not found",
+        'ERROR: failed to solve: lease "k9b85fmmnhy2": not found',
+        "ERROR: failed to solve: missing lease requirement for setBlob",
+        "ERROR: failed to solve: not found",
     ],
 )
 def test_another_build_in_the_way_is_no_failure(log: BuildLog, line: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from builder.kernels import ledger
 from builder.kernels.code_table import code_table
 from builder.kernels.selection import Capability
-from builder.tools.elf import MalformedElf
+from builder.tools.elf_sections import MalformedElf
 from support.cubins import ANNOTATIONS, MAX_THREADS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, MAPPED, PTX, ZSTD, entry, library, region
 
@@ -76,7 +76,7 @@ def broken_region() -> bytes:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (broken_cubin, r"cubin for sm_120 at byte 0x450: byte 0x\w+: \d+ section headers"),
+        (broken_cubin, r"cubin for sm_120 at byte 0x450: section headers at byte 0x\w+:"),
         (broken_payload, "payload at byte 0x450: damaged zstd"),
         (broken_region, "region at byte 0x400: 72 bytes run past the section's end"),
     ],
@@ -119,3 +119,16 @@ def test_a_space_in_a_path_does_not_end_the_word() -> None:
     assert code_table({"/opt/a b.so": ledger.read(data, CARD)}) == (
         "fatbin /opt/a%20b.so 0x7000 none\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/opt/engine/lib/libggml-cuda.so", "libggml-cuda.so"),
+        ("/lib/libcublas.so.13.0.2", "libcublas.so"),
+        ("/opt/engine/bin/server", "server"),
+        ("/x/_C.cpython-312-x86_64-linux-gnu.so", "_C.cpython-312-x86_64-linux-gnu.so"),
+    ],
+)
+def test_library_names(path: str, name: str) -> None:
+    assert ledger.library_name(path) == name

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from builder.choose import machine
+from builder.choose.machine import HostCard
 from builder.choose.needs import MemoryNeed
 from builder.errors import WorldError
+from builder.kernels.selection import Capability
 from builder.launch.check import Asked, Chosen, Fault, chosen_of, port_faults, require
-from builder.launch.described import Wanted, find_entry, find_run
+from builder.launch.described import LaunchRequest, find_entry, find_run
 from support.environment import REPOSITORY
 from support.services import BASE
 from support.shipped import RECIPES
@@ -28,7 +30,7 @@ def chosen(
     context: int | None = None,
     trial: MemoryNeed | None = None,
 ) -> Chosen:
-    wanted = Wanted(target, context=context)
+    wanted = LaunchRequest(target, context=context)
     here = machine.named(REPOSITORY, cards, driver)
     run, entry = find_run(RECIPES, wanted), find_entry(RECIPES, wanted)
     return chosen_of(here, run, entry, card, Asked(RECIPES, lambda _: trial))
@@ -72,6 +74,16 @@ def test_a_card_without_code_and_an_old_driver(target: str) -> None:
     old = chosen(target, "5090", "5090", driver="570.86")
     assert why(old) == "the driver 570.86 is too old: the image needs 580 or newer"
     assert old.faults[0].hint == "install NVIDIA's driver 580 or newer"
+
+
+def test_a_card_of_the_second_platform() -> None:
+    gb10 = HostCard("NVIDIA GB10", Capability(12, 1), 128 << 30, 0)
+    here = machine.Machine((gb10,), "580.173.02")
+    for target, able in (("llama-cpp-b9831", True), ("llama-cpp-b9397", False)):
+        run = find_run(RECIPES, LaunchRequest(target))
+        found = chosen_of(here, run, None, "auto", Asked(RECIPES, lambda _: None))
+        assert (found == Chosen()) is able
+    assert "no code for compute capability 12.1, only sm_120a" in why(found)
 
 
 def test_a_larger_context_than_the_preset_has_is_the_users_own_risk() -> None:

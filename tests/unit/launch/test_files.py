@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.launch.described import Wanted
+from builder.launch.described import LaunchRequest
 from builder.launch.download import download
 from builder.launch.files import located
-from builder.launch.run import Launch
+from builder.launch.server import Launch
+from builder.models.hub import cached
 from builder.presets.schema import Preset
 from builder.presets.service import Files, Mount, Run
 from builder.settings import Settings
@@ -27,7 +29,7 @@ RECIPE = RECIPES.engine("llama-cpp-b9261").recipe
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with model_hub.served(tmp_path / "hub") as found:
-        monkeypatch.setenv("HF_ENDPOINT", found.endpoint)
+        model_hub.use(monkeypatch, HF_ENDPOINT=found.endpoint)
         yield found
 
 
@@ -62,7 +64,7 @@ def test_a_link_out_of_the_directory_is_mounted_by_itself(models: Path, tmp_path
     (models / "me" / "A-GGUF" / "a.gguf").symlink_to(tmp_path / "disk" / "a.gguf")
     found, _ = located(run_of(file="a.gguf"), models, {})
     assert found.places == {"model": "/model/a.gguf"}
-    assert found.mounts == (Mount(str(tmp_path / "disk" / "a.gguf"), "/model/a.gguf"),)
+    assert found.mounts == (Mount(str(tmp_path / "disk" / "a.gguf"), "/model/a.gguf", file=True),)
 
 
 def test_a_given_file_comes_first(models: Path, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_a_given_file_comes_first(models: Path, tmp_path: Path) -> None:
 def test_the_cache_of_the_hubs_client_is_used(
     variable: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, str(tmp_path / "c"))
+    model_hub.use(monkeypatch, **{variable: str(tmp_path / "c")})
     below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
     repository = tmp_path / "c" / below / "models--me--A-GGUF"
     put(repository / "blobs" / "0123")
@@ -100,12 +102,21 @@ def test_the_cache_of_the_hubs_client_is_used(
         (snapshot / name).symlink_to("../../blobs/0123")
 
     found, missing = located(run_of(file="a.gguf"), models, {})
-    assert found.mounts == (Mount(str(repository / "blobs" / "0123"), "/model/a.gguf"),)
+    assert found.mounts == (Mount(str(repository / "blobs" / "0123"), "/model/a.gguf", file=True),)
     assert missing == []
 
     whole, _ = located(run_of(), models, {})  # its links lead to the blobs beside the snapshot
     assert whole.places == {"model": "/hub/models--me--A-GGUF/snapshots/abc"}
     assert whole.mounts == (Mount(str(repository), "/hub/models--me--A-GGUF"),)
+
+    (repository / "trees").mkdir()  # as the client lists a snapshot that it has not completed
+    entry = {"size": 4, "blob_id": "0" * 40}
+    listed = dict.fromkeys(("a.gguf", "config.json", "b.safetensors"), entry)
+    tree = json.dumps({"format_version": 1, "files": listed})
+    (repository / "trees" / "abc.json").write_text(tree)
+    assert located(run_of(file="a.gguf"), models, {})[1] == []
+    assert cached("me/A-GGUF") == snapshot
+    assert cached("me/A-GGUF", whole=True) is None
 
 
 def test_a_missing_file_is_looked_up_on_the_hub(hub: Hub, models: Path) -> None:
@@ -183,5 +194,5 @@ def test_the_models_directory_of_the_settings_may_begin_with_the_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     wanted = Settings(models_dir=Path("~/models"))
-    job = Launch(RECIPES, Wanted("hello-sm120"), wanted, print)
+    job = Launch(RECIPES, LaunchRequest("hello-sm120"), wanted, print)
     assert job.models_dir == tmp_path / "models"

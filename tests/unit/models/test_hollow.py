@@ -28,10 +28,8 @@ def hub(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     folder = tmp_path / "hub"
     (folder / REPO).mkdir(parents=True)
     (folder / REPO / NAME).symlink_to(small)
-    for name in ("HF_TOKEN", "HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
     with model_hub.served(folder) as served:
-        monkeypatch.setenv("HF_ENDPOINT", f"{served.endpoint}/")
+        model_hub.use(monkeypatch, HF_ENDPOINT=f"{served.endpoint}/")
         yield served
 
 
@@ -112,7 +110,7 @@ def test_the_token_of_a_login_is_found(
     hub: model_hub.Hub, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.gated = True
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    model_hub.use(monkeypatch, HF_HOME=str(tmp_path))
     (tmp_path / "token").write_text(f"{model_hub.TOKEN}\n")
     write(f"{REPO}:{NAME}", work)
     assert hub.requests[0][2] == f"Bearer {model_hub.TOKEN}"
@@ -160,7 +158,7 @@ def test_a_server_that_does_not_answer(work: Path, monkeypatch: pytest.MonkeyPat
 def test_a_server_that_is_tried_again_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.tools.web.retry.GIVE_UP", 1.5)
     monkeypatch.setattr("builder.tools.web.retry.GIVEN_UP", set())
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    model_hub.use(monkeypatch, HF_ENDPOINT="http://127.0.0.1:9")
     lines: list[str] = []
     with pytest.raises(FetchError) as caught:
         hollow.write(f"{REPO}:{NAME}", work, lines.append)

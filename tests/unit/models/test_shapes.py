@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from builder.errors import RecipeError
 from builder.models import gguf, shapes, vocabulary
-from builder.models.shapes import sizes
+from builder.models.shapes import Shape, sizes
+from builder.models.shapes.shape import read
+from support.environment import REPOSITORY
 
 # Tensors and parameters: unsloth's files in logs of llama.cpp (pull requests 23269, 23398, 22105),
 # AtomicChat's in one of its fork; "expected 866" in Anbeeld/beellama.cpp's message.
@@ -37,7 +42,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", shapes.SHAPES)
+@pytest.mark.parametrize("name", shapes.names())
 def test_a_shape_has_the_tensors_and_parameters_of_the_model(name: str) -> None:
     tensors = shapes.of(name).tensors
     if name in COUNTS:
@@ -94,8 +99,81 @@ def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
         sizes.reaching(shapes.of("qwen3.6-27b"), size)
 
 
-def test_repositories_have_shapes() -> None:
-    assert set(shapes.PUBLISHED.values()) <= shapes.SHAPES.keys()
+def test_a_repository_has_one_shape() -> None:
+    files = [tomllib.loads(file.read_text()) for file in (REPOSITORY / "shapes").glob("*.toml")]
+    named = [repository for file in files for repository in file.get("repositories", [])]
+    assert sorted(named) == sorted(shapes.published())
+
+
+TENSORS = """
+[fixed]
+scale = "F32"
+
+[group.model]
+"embedding.weight" = ["width", "vocabulary"]
+
+[group.layer]
+"up.weight" = ["width", "2 * width + inner"]
+
+[group.scale]
+"scale" = [1]
+"""
+SHAPE = """
+architecture = "x"
+tensors      = "x"
+parts        = ["model"]
+tokenizer    = { model = "gpt2", size = 100 }
+
+[kinds]
+plain  = ["layer"]
+scaled = ["layer", "scale"]
+
+[[layers]]
+times = 2
+kinds = ["plain", "scaled"]
+
+[values]
+width = 4
+inner = [1, 2, 3, 4]
+"""
+
+
+def shape_of(folder: Path, old: str = "", new: str = "") -> Shape:
+    """The shape of the texts above, with another piece of text."""
+    assert old in SHAPE + TENSORS
+    (folder / "tensors").mkdir()
+    (folder / "tensors" / "x.toml").write_text(TENSORS.replace(old, new))
+    (folder / "x.toml").write_text(SHAPE.replace(old, new))
+    return read(folder / "x.toml")
+
+
+def test_dimensions_follow_from_values(tmp_path: Path) -> None:
+    assert shape_of(tmp_path).tensors == {
+        "embedding.weight": (4, 100),
+        "blk.0.up.weight": (4, 9),
+        "blk.1.up.weight": (4, 10),
+        "blk.1.scale": (1,),
+        "blk.2.up.weight": (4, 11),
+        "blk.3.up.weight": (4, 12),
+        "blk.3.scale": (1,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"scale"]', '"scala"]', "there is no group scala; did you mean scale?"),
+        ('"scaled"]', '"scald"]', "there is no kind of layer scald; did you mean scaled?"),
+        ("2 * width", "2 * widht", "there is no value widht; did you mean width?"),
+        ("3, 4]", "3]", "inner has 3 elements, and there are 4 layers"),
+        ('["model"]', '["model", "model"]', "it has the tensor embedding.weight twice"),
+        ("times", "time", "time: unknown key; did you mean times?"),
+        ("[1]", "[0]", "greater than 0"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        shape_of(tmp_path, old, new)
 
 
 def test_a_name_with_a_typo() -> None:

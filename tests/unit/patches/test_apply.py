@@ -14,7 +14,9 @@ from support.upstreams import numbered
 def test_a_conflict_names_file_hunk_and_lines(bench: Bench) -> None:
     patch = bench.diff(**{"a.c": numbered(40, line_5="five", line_30="thirty")})
     bench.pin = bench.upstream.commit("other", **{"a.c": numbered(40, line_29="changed")})
-    with pytest.raises(PatchError, match=r"file x\.patch applies only in part") as caught:
+    with pytest.raises(
+        PatchError, match=r"file x\.patch does not apply \(1 of 2 hunks\)"
+    ) as caught:
         bench.apply(bench.file(patch))
     assert caught.value.why.splitlines() == [
         "a.c, hunk 2: the lines differ, from line 27",
@@ -35,10 +37,10 @@ def test_what_is_in_the_source_already_is_said(bench: Bench) -> None:
         bench.apply(bench.pull(base, head, three_way=True))
 
 
-def test_what_changes_lines_that_are_not_there_is_not_applicable(bench: Bench) -> None:
+def test_what_changes_lines_that_are_not_there_does_not_apply(bench: Bench) -> None:
     patch = bench.diff(**{"a.c": numbered(40, line_5="five")})
     bench.pin = bench.upstream.commit("rewritten", **{"a.c": "all new\n"})
-    with pytest.raises(PatchError, match="the lines that it changes do not exist"):
+    with pytest.raises(PatchError, match="the file has no similar lines"):
         bench.apply(bench.file(patch))
     bench.pin = bench.upstream.commit("removed", **{"a.c": None})
     with pytest.raises(PatchError, match="its files do not exist"):
@@ -190,3 +192,88 @@ def test_the_users_own_git_configuration_does_not_bend_patches(
     spaced = bench.file("--- a/b.c\n+++ b/b.c\n@@ -1,3 +1,3 @@\n x y\n-b\n+B\n c\n")
     with pytest.raises(PatchError, match="does not apply"):
         bench.apply(spaced)
+
+
+SLOTS = [f"int slot_{name}(struct state * s) {{\n    return s->{name};\n}}\n" for name in "abcdef"]
+GUARD = "    if (s->slots == NULL) {\n        return -1;\n    }\n    s->slots->used += 1;\n"
+
+
+def test_a_change_that_is_there_is_not_made_again_in_a_copy(bench: Bench) -> None:
+    """Upstream has the change, and a copy of the code without it: git finds the copy."""
+    once = "".join(SLOTS) + "int run(struct state * s) {\n    prepare(s);\n    return 0;\n}\n"
+    bench.pin = bench.upstream.commit("once", **{"a.c": once})
+    mended = once.replace("prepare(s);\n", f"prepare(s);\n{GUARD}")
+    patch = bench.diff(**{"a.c": mended})
+    bare = b"".join(x for x in patch.splitlines(keepends=True) if not x.startswith(b"index"))
+    bench.pin = bench.upstream.commit("mended, and copied", **{"a.c": mended + "\n" + once})
+    for text in (patch, bare):
+        with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
+            bench.apply(bench.file(text))
+        assert "the lines that it adds" in caught.value.why
+
+
+def without_index(text: bytes) -> bytes:
+    return b"".join(x for x in text.splitlines(keepends=True) if not x.startswith(b"index"))
+
+
+def test_a_block_that_the_file_had_before_is_no_double_where_that_is_unknown(bench: Bench) -> None:
+    case = "case {0}:\n    lock(&s);\n    run(s, {0});\n    unlock(&s);\n    break;\n"
+    cases = "".join(case.format(n) for n in range(8))
+    bench.pin = bench.upstream.commit("cases", **{"a.c": cases})
+    locked = cases.replace("    run(s, 5);\n", "    lock(&s);\n    unlock(&s);\n    run(s, 5);\n")
+    patch = without_index(bench.diff(**{"a.c": locked}))
+    assert (bench.apply(bench.file(patch)) / "a.c").read_text() == locked
+    bench.pin = bench.upstream.commit("main moves", **{"a.c": "/* x */\n" * 3 + cases})
+    assert (bench.apply(bench.file(patch)) / "a.c").read_text() == "/* x */\n" * 3 + locked
+
+
+SET_UP = "".join(f"    set_up_part_{n}(s, FLAG_{n});\n" for n in range(6))
+
+
+@pytest.mark.parametrize("there", ["far below", "near by, one differs", "another file"])
+def test_a_distinctive_block_that_is_there_is_not_made_again(bench: Bench, there: str) -> None:
+    slots = "".join(SLOTS) + numbered(60) + "int last(void) {\n}\n"
+    bench.pin = bench.upstream.commit("slots", **{"a.c": slots, "b.c": numbered(20)})
+    top = "int slot_b(struct state * s) {\n"
+    patch = bench.diff(
+        **{"a.c": slots.replace(top, top + SET_UP), "b.c": numbered(20, line_9="nine")}
+    )
+    bench.apply(bench.file(patch))  # the mirror knows the file that it was made for
+    now = slots
+    if there == "far below":
+        now = slots.replace("int last(void) {\n", "int last(void) {\n" + SET_UP)
+    elif there == "near by, one differs":
+        own = "    return s->c;\n"
+        now = slots.replace(own, own + SET_UP.replace("FLAG_3", "FLAG_3 | MORE"))
+    other = numbered(20) + (SET_UP if there == "another file" else "")
+    bench.pin = bench.upstream.commit("there", **{"a.c": now, "b.c": other})
+    with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
+        bench.apply(bench.file(patch))
+    assert "the lines that it adds" in caught.value.why
+
+
+@pytest.mark.parametrize("lines", [6, 3])
+def test_a_long_block_is_not_made_again_where_its_file_is_unknown(bench: Bench, lines: int) -> None:
+    """Nothing moved, so git applies it without an offset; few lines may well be meant twice."""
+    block = "".join(SET_UP.splitlines(keepends=True)[:lines])
+    slots = "".join(SLOTS) + numbered(60) + "int last(void) {\n}\n"
+    bench.pin = bench.upstream.commit("slots", **{"a.c": slots})
+    top = "int slot_b(struct state * s) {\n"
+    patch = without_index(bench.diff(**{"a.c": slots.replace(top, top + block)}))
+    there = slots.replace("int last(void) {\n", "int last(void) {\n" + block)
+    bench.pin = bench.upstream.commit("there", **{"a.c": there})
+    if lines == 3:
+        assert (bench.apply(bench.file(patch)) / "a.c").read_text().count(block) == 2
+        return
+    with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
+        bench.apply(bench.file(patch))
+    assert "the lines that it adds" in caught.value.why
+
+
+def test_a_line_that_replaces_another_is_not_made_again(bench: Bench) -> None:
+    patch = bench.diff(**{"a.c": numbered(40, line_20="clamp the twentieth")})
+    bench.apply(bench.file(patch))  # the mirror knows the file that it was made for
+    there = numbered(40, line_16="line 16\nclamp the twentieth")
+    bench.pin = bench.upstream.commit("there", **{"a.c": there})
+    with pytest.raises(PatchError, match=r"x\.patch is not applied"):
+        bench.apply(bench.file(patch))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,9 @@ import pytest
 from builder.errors import PatchError
 from builder.patches.series import apply_all
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.edit import Target
 from builder.recipes.parse import parse
 from builder.recipes.schema import Pick, PickPatch, Recipe
-from builder.settings import Settings
-from builder.upstream import snapshot
 from builder.upstream.compatibility import diagnose
-from builder.upstream.session import SourceSession
-from support import catalogs
 from support.patch_wards import RECIPE, Ward, brought, functions
 from support.upstreams import numbered
 
@@ -56,6 +49,166 @@ def test_what_was_merged_is_upstream_also_where_its_lines_changed_since(
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == "upstream"
     assert brought(finding) == by
+
+
+def given(ward: Ward, base: str, commits: list[str]) -> list[PlannedPatch]:
+    """A change as a pull request, as a diff file, and as a range with other ids."""
+    up, after = ward.upstream, base
+    for commit in commits:
+        after = up.git("commit-tree", f"{commit}^{{tree}}", "-p", after, "-m", "other id")
+    text = up.raw("diff", base, commits[-1])
+    return [ward.pull(base, commits[-1]), ward.file(text), ward.pick(base, after)]
+
+
+def test_white_space_and_moved_code_do_not_hide_what_was_merged(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta", "gamma", "delta")})
+    mended = functions("alpha", "beta", "gamma", "delta", beta="2")
+    head = up.pull(6, {"a.c": mended.replace("return -1;\n", "return  -1;\n", 3)}, base=base)
+    up.commit("beside", **{"z.c": "z\n"})
+    up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    up.commit("beta moves", **{"a.c": functions("alpha", "gamma", "delta", "beta", beta="2")})
+    for patch in given(ward, base, [head]):
+        assert ward.on_main(base, patch).state == "upstream", patch.name
+
+
+def test_what_later_work_removes_was_merged(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta")})
+    extra = functions("alpha", "beta").replace(
+        "    return 0;\n", "    note(s);\n    return 0;\n", 1
+    )
+    head = up.pull(6, {"a.c": extra}, base=base)
+    up.commit("beside", **{"z.c": "z\n"})
+    up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    up.commit("no notes, and more", **{"a.c": functions("alpha", "beta", alpha="7")})
+    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+
+
+def removed_in_steps(ward: Ward, how: str) -> tuple[str, str]:
+    """The base and head of a change that upstream had, and that other work has removed."""
+    up, names = ward.upstream, ("alpha", "beta")
+    base = up.commit("one", **{"a.c": functions(*names)})
+    change = {"a.c": functions("alpha", "guard", "check", "beta")}
+    if how == "new file":
+        change = {"new.c": functions("guard", "check")}
+    head = up.pull(6, change, base=base)
+    up.commit("beside", **{"z.c": "z\n"})
+    if how == "squash":
+        up.commit("Guard and check (#6)", **change)
+    else:
+        up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
+    if how == "new file":
+        up.commit("no new.c, and more", **{"new.c": None, "a.c": functions(*names, beta="3")})
+    elif how == "at once":
+        up.commit("no guard; alpha is 5", **{"a.c": functions(*names, alpha="5")})
+    else:
+        up.commit("no guard", **{"a.c": functions("alpha", "check", "beta")})
+        up.commit("no check", **{"a.c": functions(*names)})
+    return base, head
+
+
+@pytest.mark.parametrize("how", ["at once", "step by step", "squash", "new file"])
+@pytest.mark.parametrize("touched", [False, True])
+def test_what_was_merged_and_is_gone_is_not_upstream(ward: Ward, how: str, touched: bool) -> None:
+    base, head = removed_in_steps(ward, how)
+    if touched and how == "new file":
+        ward.upstream.commit("another new.c", **{"new.c": "int other(void);\n"})
+    elif touched:
+        now = ward.upstream.git("show", "HEAD:a.c").replace("int beta(", "int beta_of(") + "\n"
+        ward.upstream.commit("another beta", **{"a.c": now})
+    for patch in (ward.pull(base, head), ward.file(ward.upstream.raw("diff", base, head))):
+        finding = ward.on_main(base, patch)
+        assert finding.state == ("conflicts" if touched else "applies"), finding.commits
+
+
+LOW = "    guard_the_state(s, LOW);\n    guard_the_state(s, HIGH);\n"
+NOTES = "    note_the_change(s, DELTA);\n    note_the_change(s, OTHER);\n"
+
+
+def within(text: str, name: str, lines: str) -> str:
+    """A file of functions with lines at the start of one."""
+    start = f"int {name}(struct state * s) {{\n"
+    return text.replace(start, start + lines)
+
+
+@pytest.mark.parametrize("how", ["a half is reverted", "both halves are removed"])
+def test_a_change_that_upstream_had_in_halves_is_not_upstream(ward: Ward, how: str) -> None:
+    up = ward.upstream
+    one = functions("alpha", "beta", "gamma", "delta")
+    both = within(within(one, "alpha", LOW), "delta", NOTES)
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": both}, base=base)
+    if how == "a half is reverted":
+        up.commit("guards", **{"a.c": within(one, "alpha", LOW)})
+        up.git("revert", "--no-edit", "HEAD")
+        up.commit("notes", **{"a.c": within(one, "delta", NOTES)})
+    else:
+        up.commit("both", **{"a.c": both})
+        up.commit("no guards", **{"a.c": within(one, "delta", NOTES)})
+        up.commit("no notes", **{"a.c": one.replace("delta(struct state * s)", "delta(state *s)")})
+    for patch in given(ward, base, [head]):
+        finding = ward.on_main(base, patch)
+        assert finding.state == "conflicts", finding.commits
+        assert finding.details[0] == "1 of 2 hunks do not apply"
+
+
+def test_a_half_that_was_reverted_and_brought_again_is_upstream(ward: Ward) -> None:
+    up = ward.upstream
+    one = functions("alpha", "beta", "gamma", "delta")
+    both = within(within(one, "alpha", LOW), "delta", NOTES)
+    base = up.commit("one", **{"a.c": one})
+    head = up.pull(6, {"a.c": both}, base=base)
+    up.commit("guards", **{"a.c": within(one, "alpha", LOW)})
+    up.git("revert", "--no-edit", "HEAD")
+    up.git("revert", "--no-edit", "HEAD")
+    up.commit("notes", **{"a.c": both})
+    up.commit("touched", **{"a.c": both.replace("s->delta == 0", "s->delta <= 0")})
+    for patch in given(ward, base, [head]):
+        assert ward.on_main(base, patch).state == "upstream", patch.name
+
+
+def test_a_file_that_a_merged_branch_adds_and_removes_is_found(ward: Ward) -> None:
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": functions("alpha", "beta")})
+    ward.side(base, "side")
+    commits = [
+        up.commit("notes", **{"n.md": "a plan\nand why\n"}),
+        up.commit("mend beta", **{"a.c": functions("alpha", "beta", beta="2")}),
+        up.commit("no notes", **{"n.md": None}),
+    ]
+    ward.main()
+    up.commit("beside", **{"z.c": "z\n"})
+    up.git("merge", "--quiet", "--no-ff", "-m", "merge it", commits[-1])
+    patch = given(ward, base, commits)[-1]
+    assert ward.on_main(base, patch).state == "upstream"
+
+
+@pytest.mark.parametrize("how", ["merge", "squash", "rebase"])
+def test_several_commits_in_one_diff_are_compared_with_several(ward: Ward, how: str) -> None:
+    up = ward.upstream
+    names = ("alpha", "beta", "gamma")
+    base = up.commit("one", **{"a.c": functions(*names)})
+    ward.side(base, "side")
+    commits = [
+        up.commit("first try", **{"a.c": functions(*names, beta="2")}),
+        up.commit("second try", **{"a.c": functions(*names, beta="3", gamma="4")}),
+    ]
+    up.git("update-ref", "refs/pull/6/head", commits[-1])
+    ward.main()
+    up.commit("beside", **{"a.c": functions(*names, alpha="9")})
+    if how == "merge":
+        up.git("merge", "--quiet", "--no-ff", "-m", "merge it", commits[-1])
+    elif how == "rebase":
+        up.git("cherry-pick", f"{base}..{commits[-1]}")
+    else:
+        up.commit("both (#6)", **{"a.c": functions(*names, alpha="9", beta="3", gamma="4")})
+    later = functions(*names, alpha="9", beta="3", gamma="4").replace(
+        "s->gamma += 4", "s->gamma += n"
+    )
+    up.commit("touched", **{"a.c": later.replace("s->beta == 0", "s->beta <= 0")})
+    for patch in given(ward, base, commits):
+        assert ward.on_main(base, patch).state == "upstream", patch.name
 
 
 def test_what_was_taken_back_applies_again(ward: Ward) -> None:
@@ -105,50 +258,14 @@ def ranged(ward: Ward) -> tuple[str, str, list[str]]:
     return pin, up.head(), commits
 
 
-def test_a_range_has_states_commit_by_commit(ward: Ward) -> None:
+def test_a_range_that_is_in_part_upstream_names_each_commit(ward: Ward) -> None:
     pin, _, commits = ranged(ward)
     finding = ward.on_main(pin, ward.pick(pin, commits[-1]))
-    assert finding.state == "upstream in part"
-    assert not finding.good
-    assert [(part.commit, part.state) for part in finding.parts] == [
-        (commits[0], "upstream"),
-        (commits[1], "applies"),
-        (commits[2], "upstream"),
-    ]
-    assert finding.there == [commits[0], commits[2]]
+    assert finding.state == "conflicts"
     first, second, third = finding.details
     assert "(mend a): upstream; introduced by " in first
     assert second.endswith("(mend c): applies")
     assert "(mend e): upstream; introduced by " in third
-
-
-def test_a_night_leaves_out_only_the_commits_that_upstream_has(ward: Ward, catalog: Path) -> None:
-    pin, main, commits = ranged(ward)
-    text = RECIPE.format(url=ward.upstream.url, pin=pin, after=pin, to=commits[-1])
-    (catalog / "recipes" / "eng-1.toml").write_text(text)
-    found = catalogs.load(catalog)
-    target = Target("main", main, "branch")
-    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
-    session = SourceSession(found, Settings(cache_dir=ward.cache), ward.context)
-    lean, unfit = snapshot.fitted(frozen, session)
-    assert unfit == []
-    (patch,) = tomllib.loads(lean.entry.text)["patch"]
-    assert patch["pick"] == {
-        "after": pin,
-        "to": commits[-1],
-        "without": [commits[0], commits[2]],
-    }
-    assert any("upstream has" in note and commits[0][:9] in note for note in ward.notes)
-    # What is left of it is what the night builds.
-    case = replace(session, catalog=lean.catalog).patch_set(lean.entry)
-    tree = apply_all(ward.context, case.tree(next(case.targets(()))), case.patches)
-    content = ward.context.scratch.file(tree, "a.c")
-    assert (
-        content
-        == functions(
-            "alpha", "beta", "gamma", "delta", "epsilon", alpha="2", gamma="3", epsilon="4"
-        ).encode()
-    )
 
 
 def test_commits_that_a_range_is_without_must_be_in_it(ward: Ward) -> None:
@@ -176,10 +293,10 @@ def test_a_range_that_is_whole_keeps_its_key() -> None:
     assert recipe is not None, problems
 
 
-# Superseded, or not
+# Lines that changed, went or moved
 
 
-def test_a_line_that_was_retyped_is_not_superseded(ward: Ward) -> None:
+def test_who_retyped_a_line_is_named(ward: Ward) -> None:
     up = ward.upstream
     one = functions("alpha", "beta") + "int heads = 256;\n" + functions("gamma")
     base = up.commit("one", **{"a.c": one})
@@ -190,7 +307,7 @@ def test_a_line_that_was_retyped_is_not_superseded(ward: Ward) -> None:
     assert brought(finding) == "retyped"
 
 
-def test_lines_that_were_there_and_went_are_superseded(ward: Ward) -> None:
+def test_who_removed_the_lines_is_named(ward: Ward) -> None:
     up = ward.upstream
     one = functions("alpha", "beta", "gamma")
     base = up.commit("one", **{"a.c": one})
@@ -200,24 +317,11 @@ def test_lines_that_were_there_and_went_are_superseded(ward: Ward) -> None:
     up.commit("more", **{"a.c": functions("alpha", "gamma", alpha="9", gamma="9")})
     for patch in (ward.pull(base, head), ward.file(up.raw("diff", base, head))):
         finding = ward.on_main(base, patch)
-        assert finding.state == "superseded", finding.details
+        assert finding.state == "conflicts", finding.details
         assert [name.split(" ", 2)[2] for name in finding.commits] == ["b goes"]
 
 
-def test_lines_that_went_to_another_file_are_not_superseded(ward: Ward) -> None:
-    up = ward.upstream
-    base = up.commit("one", **{"a.c": functions("alpha", "beta", "gamma"), "n.c": "n\n"})
-    head = up.pull(6, {"a.c": functions("alpha", "beta", "gamma", beta="2")}, base=base)
-    up.commit("b moves", **{"a.c": functions("alpha", "gamma"), "n.c": "n\n" + functions("beta")})
-    finding = ward.on_main(base, ward.pull(base, head))
-    assert finding.state == "conflicts"
-    assert "its lines moved to n.c" in finding.details
-    assert brought(finding) == "b moves"
-
-
-def test_what_is_not_there_yet_is_not_applicable_and_says_what_was_looked_for(
-    ward: Ward,
-) -> None:
+def test_lines_that_are_not_there_yet_conflict_and_are_shown(ward: Ward) -> None:
     up = ward.upstream
     old = up.commit("one", **{"a.c": functions("alpha", "gamma")})
     base = up.commit("b comes", **{"a.c": functions("alpha", "beta", "gamma")})
@@ -227,10 +331,8 @@ def test_what_is_not_there_yet_is_not_applicable_and_says_what_was_looked_for(
     ward.main()
     for patch in (ward.pick(base, head), ward.file(up.raw("diff", base, head))):
         pin = next(diagnose(ward.case(fork, patch)))
-        assert pin.state == "not applicable", pin.details
+        assert pin.state == "conflicts", pin.details
         assert "s->beta += 1;" in pin.details[-1]
-        assert pin.details[-1].startswith("a.c: not there")
-    assert old[:9] in next(diagnose(ward.case(fork, ward.pick(base, head)))).details[-1]
 
 
 # Where a conflict is shown
@@ -281,7 +383,7 @@ def test_an_ambiguous_hunk_is_merged_where_the_recipe_allows_it(ward: Ward) -> N
     head = up.pull(6, {"a.c": up.git("show", "HEAD:a.c").replace("line 5", "five", 1) + "\n"})
     up.commit("copied", **{"a.c": "x\n" * 6 + block + up.git("show", "HEAD:a.c") + "\n"})
     plain = ward.on_main(base, ward.pull(base, head))
-    assert plain.state == "conflicts"
+    assert plain.state == "doubtful"
     assert "its lines occur in 2 places" in plain.details[0]
     merged = ward.on_main(base, ward.pull(base, head, three_way=True))
     assert merged.state == "merged", merged.details
@@ -298,7 +400,7 @@ def test_a_copy_is_not_patched_in_the_place_of_what_changed(ward: Ward) -> None:
     part = "".join(one.splitlines(keepends=True)[16:26])
     up.commit("changed, and copied", **{"a.c": numbered(40, line_20="other") + "copy\n" + part})
     finding = ward.on_main(base, ward.pull(base, head))
-    assert finding.state == "conflicts", finding.details
+    assert finding.state == "doubtful", finding.details
     assert finding.details[0].endswith(
         "its lines occur at line 43; the original ones are at line 18, and have changed"
     )

@@ -70,7 +70,7 @@ def test_lines_that_moved_and_stand_twice_are_not_guessed(bench: Bench) -> None:
     bench.pin = bench.upstream.commit("block", **{"a.c": block})
     patch = bench.diff(**{"a.c": block.replace("line 5", "five")})
     bench.pin = bench.upstream.commit("twice", **{"a.c": "top\n" * 6 + block + "mid\n" + block})
-    with pytest.raises(PatchError, match="does not apply") as caught:
+    with pytest.raises(PatchError, match="is not applied") as caught:
         bench.apply(bench.file(patch))
     assert "its lines occur in 2 places" in caught.value.why
 

@@ -16,7 +16,7 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
     assert "pull 6 has no probe" in done.stdout
     done = builder("recipe", "check", "--strict")
     assert done.returncode == 3
-    assert "3 of 27 recipes are invalid: atomic-b8995" in done.stderr
+    assert "recipes are invalid: atomic-b8995, hami-core-pr188, lucebox-f12a87c" in done.stderr
     assert builder("recipe", "check", "--strict", "beellama-0.1.1").returncode == 0
     done = builder("recipe", "check", "--strict", "beellama-0.1.1", "atomic-b8995")
     assert "1 of 2 recipes is invalid: atomic-b8995" in done.stderr
@@ -51,3 +51,59 @@ def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) 
     done = builder("recipe", "check", "beellama", "--catalog", catalog)
     assert done.returncode == 0
     assert "valid: 1 recipe and 1 preset" in done.stderr
+
+
+TABLE = """\
+recipe = "fork-1"
+source = "https://example.org/fork"
+tried = "2026-11-23"
+architecture = "compute_120a"
+
+[[compiler]]
+nvcc = "{nvcc}"
+released = "2026-03-09"
+
+[compiler.nmse]
+q4_0 = 1.0e-07
+iq2_s = 0.87
+
+[compiler.ended]
+iq3_s = "out of bounds, PTX line 7: ld"
+q6_K = "not computed, PTX line 8: mbarrier"
+"""
+THREADS = """
+[[thread]]
+thread = "ggml-org/llama.cpp#28581"
+about = "garbage"
+nvcc = ["13.0.88"]
+types = ["iq1_s", "iq3_s"]
+
+[[thread]]
+thread = "ggml-org/llama.cpp#19168"
+about = "something else"
+nvcc = ["13.0.88"]
+types = ["mmq mxfp4 x8"]
+"""
+
+
+def test_a_base_whose_nvcc_miscompiles_is_a_warning(builder: Builder, catalog: Path) -> None:
+    recipe = "recipes/llama-cpp-b9831.toml"
+    (catalog / recipe).write_text((REPOSITORY / recipe).read_text())
+    (folder := catalog / "compilers").mkdir()
+    (folder / "fork-1.toml").write_text(TABLE.format(nvcc="13.0.48"))
+    (folder / "threads.toml").write_text(THREADS)
+    done = builder("recipe", "check", "--strict", "--catalog", catalog)
+    assert done.returncode == 0, done.stdout
+    (folder / "fork-1.toml").write_text(TABLE.format(nvcc="13.0.88"))
+    done = builder("recipe", "check", "--strict", "--catalog", catalog)
+    assert done.returncode == 3
+    base = (catalog / "recipes" / "bases" / "cuda-13.0.toml").read_text().splitlines()
+    line = base.index('name    = "nvidia-cuda-nvcc"') + 2
+    words = "nvcc 13.0.88 miscompiles iq2_s, iq3_s of fork-1: ggml-org/llama.cpp#28581"
+    assert f"cuda-13.0.toml:{line}: wheel.0.version: {words} (warning)" in done.stdout
+    assert "19168" not in done.stdout
+    (folder / "fork-1.toml").write_text("recipe = 1\n")
+    done = builder("recipe", "check", "--catalog", catalog)
+    assert done.returncode == 3
+    assert "fork-1.toml is invalid" in done.stdout
+    assert "fork-1.toml:1: recipe:" in done.stdout

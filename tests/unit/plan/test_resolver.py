@@ -8,24 +8,27 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.families.layout import LABEL_ARCHITECTURES
-from builder.images.check import contract_of
-from builder.plan.rendered import EngineImage
+from builder.pipeline.check import contract_of
+from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.schema import LibraryProbe
 from support.catalogs import UNASKED, load
 from support.environment import REPOSITORY
 
-BOTH = REPOSITORY / "recipes/hello-blackwell-0.1.0.toml"
+BOTH = REPOSITORY / "recipes/llama-cpp-b9831.toml"
 SMALL = REPOSITORY / "recipes/hello-sm120-0.1.0.toml"
-ARM64 = '[cuda.arm64]\narch = ["121"]   # GB10, the GPU of a DGX Spark\n'
+ARM64 = """[cuda.arm64]
+arch = ["121"]     # GB10, the GPU of a DGX Spark; ggml's cmake makes 121a of it
+"""
+OPTION = '[[probe]]\noption = "--spec-type"\n'
 
 
 def resolver(root: Path = REPOSITORY) -> Resolver:
     return Resolver(load(root), "amd64", UNASKED, "me")
 
 
-def codes(image: EngineImage) -> list[str]:
-    probes = image.plan.recipe.probe
+def codes(plan: Plan) -> list[str]:
+    probes = plan.recipe.probe
     return [
         code for each in probes if isinstance(each, LibraryProbe) for code in each.architectures
     ]
@@ -46,30 +49,30 @@ def changed(catalog: Path, file: Path, *replaced: tuple[str, str]) -> None:
 
 
 def test_each_platform_has_an_image_of_its_own() -> None:
-    amd64, arm64 = resolver().images("hello-blackwell")
+    amd64, arm64 = resolver().plans("llama-cpp-b9831")
     assert (amd64.platform, arm64.platform) == ("linux/amd64", "linux/arm64")
     assert amd64.key != arm64.key
-    assert (codes(amd64), codes(arm64)) == (["sm_120"], ["sm_121"])
-    assert (amd64.plan.code, arm64.plan.code) == (
-        ["sm_120", "compute_120"],
-        ["sm_121", "compute_121"],
+    assert (codes(amd64), codes(arm64)) == (["sm_120a"], ["sm_121a"])
+    assert (amd64.code, arm64.code) == (
+        ["sm_120a"],
+        ["sm_121a"],
     )
     assert "-DCMAKE_CUDA_ARCHITECTURES=120" in amd64.text
     assert "-DCMAKE_CUDA_ARCHITECTURES=121" in arm64.text
     assert arm64.labels[LABEL_ARCHITECTURES] == "121"
     assert contract_of(amd64) != contract_of(arm64)
-    assert resolver().resolve("hello-blackwell", "linux/arm64").key == arm64.key
+    assert resolver().resolve("llama-cpp-b9831", "linux/arm64").key == arm64.key
 
 
 def test_the_plain_tags_are_those_of_amd64() -> None:
-    amd64, arm64 = resolver().images("hello-blackwell")
+    amd64, arm64 = resolver().plans("llama-cpp-b9831")
     assert amd64.references == (
-        f"me/hello-blackwell:0.1.0-{amd64.short_key}",
-        "me/hello-blackwell:0.1.0",
+        f"me/llama-cpp:b9831-{amd64.short_key}",
+        "me/llama-cpp:b9831",
     )
     assert arm64.references == (
-        f"me/hello-blackwell:0.1.0-{arm64.short_key}",
-        "me/hello-blackwell:0.1.0-arm64",
+        f"me/llama-cpp:b9831-{arm64.short_key}",
+        "me/llama-cpp:b9831-arm64",
     )
 
 
@@ -80,28 +83,25 @@ def test_the_only_platform_has_the_plain_tags(catalog: Path) -> None:
         ('"cuda-13.0"', '"cuda-13.0"\nplatform = ["linux/arm64"]'),
         ('["120"]', '["121"]'),
     )
-    image = resolver(catalog).resolve("hello-sm120")
-    assert image.platform == "linux/arm64"
-    assert image.plan.recipe.cuda.arch == ["121"]
-    assert image.references[1] == "me/hello-sm120:0.1.0"
+    plan = resolver(catalog).resolve("hello-sm120")
+    assert plan.platform == "linux/arm64"
+    assert plan.recipe.cuda.arch == ["121"]
+    assert plan.references[1] == "me/hello-sm120:0.1.0"
 
 
 def test_the_image_for_amd64_does_not_depend_on_the_other(catalog: Path) -> None:
     """A recipe that gets a second platform keeps its key, and the verdict on its image."""
-    before = resolver().resolve("hello-blackwell", "linux/amd64")
-    alone = BOTH.read_text().rpartition("[[probe]]")[0]
-    for text in (', "linux/arm64"', ARM64, 'platform      = "linux/amd64"\n'):
-        assert text in alone
-        alone = alone.replace(text, "")
-    (catalog / "recipes" / BOTH.name).write_text(alone)
-    after = resolver(catalog).resolve("hello-blackwell")
+    changed(catalog, BOTH)
+    before = resolver(catalog).resolve("llama-cpp-b9831", "linux/amd64")
+    changed(catalog, BOTH, (', "linux/arm64"', ""), (ARM64, ""))
+    after = resolver(catalog).resolve("llama-cpp-b9831")
     assert after.key == before.key
     assert contract_of(after) == contract_of(before)
 
 
 def test_which_image_is_meant_must_be_clear() -> None:
     with pytest.raises(RecipeError, match="has images for linux/amd64 and linux/arm64") as caught:
-        resolver().resolve("hello-blackwell")
+        resolver().resolve("llama-cpp-b9831")
     assert "--platform linux/amd64" in str(caught.value)
     with pytest.raises(RecipeError, match=r"hello-sm120-0\.1\.0 has no image for linux/arm64"):
         resolver().resolve("hello-sm120", "linux/arm64")
@@ -114,8 +114,8 @@ def test_which_image_is_meant_must_be_clear() -> None:
         (ARM64, "", "the image for linux/arm64 needs [cuda.arm64]"),
         ('"linux/amd64", "linux/arm64"', '"linux/arm64"', "[cuda.arm64] is for a recipe with two"),
         (
-            f'"linux/amd64", "linux/arm64"]\n|{ARM64}',
-            '"linux/arm64"]\n|',
+            f'"linux/amd64", "linux/arm64"]|{ARM64}|{OPTION}',
+            f'"linux/arm64"]||{OPTION}platform = "linux/amd64"\n',
             "a probe is for linux/amd64, which platform does not name",
         ),
     ],
@@ -123,5 +123,5 @@ def test_which_image_is_meant_must_be_clear() -> None:
 def test_platforms_code_and_probes_agree(old: str, new: str, message: str, catalog: Path) -> None:
     changed(catalog, BOTH, *zip(old.split("|"), new.split("|"), strict=True))
     with pytest.raises(RecipeError) as caught:
-        resolver(catalog).images("hello-blackwell")
+        resolver(catalog).plans("llama-cpp-b9831")
     assert message in str(caught.value)

@@ -17,17 +17,6 @@ from support.shipped import PRESETS, RECIPES
 def test_a_shipped_preset_is_valid(name: str) -> None:
     preset = PRESETS.preset(name).preset
     assert preset.published is not None
-    assert preset.published.tokens_per_second.middle > 10
-
-
-def test_every_engine_that_published_a_run_has_a_preset() -> None:
-    recipes = {entry.preset.recipe for entry in PRESETS.valid()}
-    assert {
-        *("atomic-b8995", "beellama-0.1.1", "buun-b9304", "lucebox-f12a87c"),
-        *("llama-cpp-b8863", "llama-cpp-b9261", "llama-cpp-b9397", "llama-cpp-b9831"),
-        *("llama-cpp-mtp-267f8af", "llama-cpp-mtp-b9074", "vllm-0.19.1", "vllm-0.20.0-genesis"),
-        *("vllm-0.21.0", "vllm-0.22.0", "vllm-nightly-1acd67a", "vllm-tokenspeed-preview"),
-    } == recipes
 
 
 def test_a_preset_that_is_published_as_a_warning_is_slower_than_the_one_it_names() -> None:
@@ -36,10 +25,14 @@ def test_a_preset_that_is_published_as_a_warning_is_slower_than_the_one_it_names
         for entry in PRESETS.valid()
         if entry.preset.published is not None
     }
-    losing = [entry for entry in PRESETS.valid() if entry.preset.loses_to is not None]
-    assert len(losing) == 4
-    for entry in losing:
-        assert speeds[entry.name] < speeds[str(entry.preset.loses_to)]
+    losing = {
+        entry.name: entry.preset.loses_to
+        for entry in PRESETS.valid()
+        if entry.preset.loses_to is not None
+    }
+    assert losing
+    for name, better in losing.items():
+        assert speeds[name] < speeds[better], name
 
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:
@@ -86,3 +79,29 @@ def test_a_broken_file_breaks_no_other(tmp_path: Path) -> None:
 
 def test_a_farm_without_presets_has_none(tmp_path: Path) -> None:
     assert catalog.load(replace(RECIPES, root=tmp_path)).entries == {}
+
+
+@pytest.mark.parametrize("name", ["ALL", "SYS_ADMIN", "CAP_IPC_LOCK", "ipc_lock"])
+def test_a_capability_that_no_engine_needs_is_refused(name: str, tmp_path: Path) -> None:
+    good = PRESETS.preset("qwen3.6-27b-awq@3090")
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    text = f"{good.text}\n[container]\ncapabilities = [{name!r}]\n"
+    (folder / "a@3090.toml").write_text(text)
+    found = catalog.load(replace(RECIPES, root=tmp_path))
+    (problem,) = found.problems()
+    line = len(text.splitlines())
+    assert str(problem).startswith(f"{folder}/a@3090.toml:{line}: container.capabilities.0: ")
+    assert "IPC_LOCK" in problem.message
+
+
+@pytest.mark.parametrize("name", ["a//b.gguf", "a/./b.gguf", "b/", "a" * 300])
+def test_a_file_that_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
+    good = PRESETS.preset("qwen3.6-27b-awq@3090")
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    text = good.text.replace("[model]\n", f"[model]\nfile = {name!r}\n")
+    (folder / "a@3090.toml").write_text(text)
+    (problem,) = catalog.load(replace(RECIPES, root=tmp_path)).problems()
+    assert problem.key == "model.file"
+    assert "no file can have this name" in problem.message

@@ -109,7 +109,7 @@ BROKEN = {
     "large context": (
         DFLASH,
         {"context           = 204800": "context           = 400000"},
-        "result.2.context: is larger than that of [serve], 262144",
+        "result.2.context: is larger than the context of [serve], 262144",
     ),
     "the same result twice": (
         DFLASH,
@@ -124,7 +124,7 @@ BROKEN = {
     "mean of other runs": (
         VLLM,
         {"mean = 178.6": "mean = 180"},
-        "result.0.tokens_per_second: the mean is 180, and that of the runs 178.613",
+        "result.0.tokens_per_second: the mean is 180, and the mean of the runs 178.613",
     ),
     "count of listed runs": (
         VLLM,
@@ -171,7 +171,7 @@ BROKEN = {
         {"total = 8": "", '"memory.total" =': '"memory" ='},
         "memory: give total or kinds",
     ),
-    "digest of no file": (A100, {"file       =": "#"}, "model: sha256 and size are those of a"),
+    "digest of no file": (A100, {"file       =": "#"}, "model: sha256 and size need file as well"),
     "unknown key in unverified": (
         VLLM,
         {'"memory.total"': '"memory.totl"'},

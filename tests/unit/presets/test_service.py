@@ -73,6 +73,31 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "container", "size"),
+    [
+        (["--tensor-parallel-size", "2"], {}, "2g"),
+        (["--tensor-parallel-size=2"], {}, "2g"),
+        (["-tp", "2"], {"shm_size": "8g"}, "8g"),
+        (["-tp", "2"], {"ipc": "host"}, None),
+        (["--dtype", "auto"], {}, None),
+    ],
+)
+def test_tensor_parallelism_has_shared_memory(
+    words: list[str], container: dict[str, str], size: str | None
+) -> None:
+    preset = preset_of("vllm-0.21.0", serve={"arguments": words}, container=container)
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
+    assert service(run, IMAGE, Files({"model": "/m"})).container.shm_size == size
+
+
+@pytest.mark.parametrize("words", [["--served-model-name", "a", "b"], ["--served-model-name=a"]])
+def test_vllm_answers_to_the_first_name_that_it_is_given(words: list[str]) -> None:
+    preset = preset_of("vllm-0.21.0", serve={"arguments": words})
+    run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
+    assert service(run, IMAGE, Files({"model": "/m"})).api_model == "a"
+
+
 def test_the_context_and_the_port_can_be_chosen() -> None:
     preset = preset_of("llama-cpp-b9261", serve={"context": 512})
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset, context=1024)

@@ -1,16 +1,19 @@
-"""The recipe that is attached to an image in a real registry, written back by `recipe export`."""
+"""The recipe and the PTX of an image in a real registry, written back by builder's commands."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from builder.errors import RegistryError
-from builder.publish.attachments import RECIPE, recipe_texts
-from builder.publish.referrers import File, attach
+from builder.publish.attachments import NAMES, RECIPE, attachments_of, recipe_texts
+from builder.publish.referrers import AttachedFile, Attachment, attach, attach_all
+from builder.records import ptx
+from builder.records.record import Record
 from builder.tools.registry.client import Repository
-from support.catalogs import load
+from support.catalogs import load, rendered
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.registries import put_image
@@ -26,7 +29,7 @@ def test_a_recipe_comes_back_with_its_locks(
     entry = load(REPOSITORY).engine(NAME)
     repository = Repository(f"{registry}/me/{entry.recipe.image.repository}", print)
     image = put_image(repository, NAME, "1")
-    files = [File(name, RECIPE, text.encode()) for name, text in entry.texts().items()]
+    files = [AttachedFile(name, RECIPE, text.encode()) for name, text in entry.texts().items()]
     attach(repository, image, RECIPE, {}, files)
     done = builder("recipe", "export", NAME, "1", "--output", tmp_path / "recipes")
     assert done.returncode == 0, done.stderr
@@ -45,4 +48,34 @@ def test_a_recipe_comes_back_with_its_locks(
 )
 def test_a_path_that_is_not_below_the_recipes_is_refused(name: str) -> None:
     with pytest.raises(RegistryError, match="has a file with the path"):
-        recipe_texts([File(name, RECIPE, b"x = 1\n")])
+        recipe_texts([AttachedFile(name, RECIPE, b"x = 1\n")])
+
+
+@pytest.mark.usefixtures("docker_config")
+def test_attached_ptx_comes_back(
+    builder: Builder, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
+    plan, file = rendered(REPOSITORY, NAME), tmp_path / "ptx.tar.zst"
+    described = {*NAMES, RECIPE}
+
+    def made(attached: set[str]) -> list[Attachment]:
+        # What describes the image is there, so that its record is not read.
+        return list(attachments_of(plan, Record.model_construct(), {}, tmp_path, file)(attached))
+
+    assert made(described) == []
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    texts = {"ab" * 32: b".version 9.0 // one", "cd" * 32: b".version 9.0 // two"}
+    for digest, text in texts.items():
+        (folder / f"{digest}.gz").write_bytes(gzip.compress(text))
+    ptx.pack(folder, file)
+    assert ptx.digests(file) == {*texts}
+    assert made({*described, ptx.KIND}) == []
+    [attachment] = made(described)
+    repository = Repository(f"{registry}/me/{plan.recipe.image.repository}", print)
+    attach_all(repository, put_image(repository, NAME, "1"), [attachment])
+    done = builder("ptx", NAME, "--from", "1", "--output", tmp_path / "taken")
+    assert done.returncode == 0, done.stderr
+    written = {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()}
+    assert written == {f"{digest}.ptx": text for digest, text in texts.items()}

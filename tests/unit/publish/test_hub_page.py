@@ -126,7 +126,7 @@ def test_a_page_says_which_gpus_each_platform_is_for(recipes: Path) -> None:
 
 def test_a_page_has_the_figures_of_the_simulated_card(recipes: Path, tmp_path: Path) -> None:
     use = DeviceUse("RTX 5090", 1 << 30, 1 << 21, 1 << 20, {}, {"k": 3}, {"sm_120": 3}, {}, 1)
-    check = Check("runs", "x", "y", "z", True)
+    check = Check.of("runs", "x", "y", "z", True)
     kept = Record(
         recipe="hello-sm120-0.1.0",
         key="k" * 64,

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from builder.errors import RegistryError
+from builder.families.layout import BASE_DIGEST, BASE_NAME
 from builder.publish import tag_history, tags, upload
 from builder.publish.remote_image import (
-    BASE_DIGEST,
-    BASE_NAME,
     DEEPEST,
-    PlatformImage,
     RemotePlatform,
     images_in,
     remote_image,
 )
 from builder.publish.update_size import Update, over_budget, updates_of
 from builder.publish.upload import LocalImage
+from builder.publish.verdicts import UNSIGNED
 from builder.tools.docker.blobs import Blobs
 from builder.tools.log import Log
 from builder.tools.registry.client import Manifest, Repository, blobs_of
@@ -97,10 +96,8 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     said = "2.0 MB for somebody who has the image of latest for linux/arm64, 2.1 MB anew"
     assert arm64.text == said
     # Each has the whole budget, and the error names the platform that exceeds it.
-    told = over_budget(repository, found, 1, images_in(repository, after)).splitlines()
-    layers = ["new layer of 2.0 MB: COPY /out/ /", "new layer of 0.0 MB: RUN compile"]
-    assert told == [f"download: {said}", *layers]
-    assert over_budget(repository, found, 3, images_in(repository, after)) == ""
+    assert over_budget(found, 1) == f"download: {said}"
+    assert over_budget(found, 3) == over_budget(found, None) == ""
     # A tag that pointed to the image of one platform is an update for that platform alone.
     (found_,) = updates(repository, first[0].digest, after)
     assert (found_.platform, found_.size) == ("linux/amd64", sizes(second[0])[1])
@@ -115,7 +112,7 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     assert (seen.digest, seen.download_size) == (after.digest, images[0].download_size)
     done = [tags.move(repository, "latest", each.digest, "so") for each in (before, after)][1]
     assert done.update == arm64.size
-    (last, _) = tag_history.moves(repository, "latest")
+    (last, _) = tag_history.moves(repository, "latest", UNSIGNED)
     assert last.updates == {"linux/amd64": amd64.size, "linux/arm64": arm64.size}
     assert last.update == arm64.size
 
@@ -136,61 +133,28 @@ def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
     assert repository.resolve("latest") == second.digest
 
 
-def why(repository: Repository, before: Manifest, after: Manifest, told: dict[str, Any]) -> str:
-    new = PlatformImage("linux/amd64", after, told)
-    return over_budget(
-        repository, updates_of(repository, ("latest",), before.digest, [new]), 1, [new]
-    )
-
-
-def test_an_update_over_its_budget_is_explained(repository: Repository) -> None:
-    one, two = config(), config()
-    first = image(repository, day=1, layers=[b"a"], config=one)
-    assert why(repository, first, image(repository, day=2, layers=[b"b"], config=two), two) == ""
-    second = image(repository, day=3, layers=[BIG], config=two)
-    told = why(repository, first, second, two).splitlines()
-    assert told[0] == "download: 2.0 MB for somebody who has the image of latest, 2.1 MB anew"
-    assert told[1:] == ["new layer of 2.0 MB: COPY /out/ /", "new layer of 0.0 MB: RUN compile"]
-    another = config("builder-base/cuda:runtime-2")
-    found = why(repository, first, image(repository, day=4, layers=[BIG], config=another), another)
-    assert found.endswith(
-        "its base is another one: builder-base/cuda:runtime-1 before, "
-        "now builder-base/cuda:runtime-2"
-    )
-    again = config(digest="sha256:2")
-    found = why(repository, first, image(repository, day=5, layers=[BIG], config=again), again)
-    assert found.endswith("its base builder-base/cuda:runtime-1 was built again, with other bytes")
-    packed = image(repository, day=6, layers=[BIG], config=two, layer_type=ZSTD)
-    found = why(repository, first, packed, two)
-    assert found.endswith("its layers are zstd, before gzip")
-    # A history that does not fit the layers names none; of many layers the largest are named.
-    many = [BIG, *(b"%d" % number * 300_000 for number in range(3))]
-    crowded = image(repository, day=7, layers=many, config=two)
-    told = why(repository, first, crowded, two).splitlines()
-    largest = max(crowded.body.layers or (), key=lambda layer: layer.size)
-    assert told[1] == f"new layer of 2.0 MB: {largest.digest}"
-    assert told[-1] == "2 more new layers of 0.3 MB"
-
-
 def test_a_move_notes_the_size_of_its_update(repository: Repository) -> None:
     first, second = image(repository, day=1), image(repository, day=2, layers=[BIG])
     assert tags.move(repository, "latest", first.digest, "first").update is None
     asked = []
 
-    def refuse(found: Sequence[Update], new: Sequence[PlatformImage]) -> None:
-        asked.append(([each.size for each in found], [each.manifest.digest for each in new]))
+    def refuse(found: Sequence[Update]) -> None:
+        asked.append([each.size for each in found])
         raise RegistryError("too large")
 
     with pytest.raises(RegistryError, match="too large"):
         tags.move(repository, "latest", second.digest, "second", approve=refuse)
     size = sum(sizes(second)[1:])
-    assert asked == [([size], [second.digest])]
+    assert asked == [[size]]
     assert repository.resolve("latest") == first.digest
     assert tags.move(repository, "latest", second.digest, "second").update == size
-    assert [move.update for move in tag_history.moves(repository, "latest")] == [size, None]
-    last = tag_history.last_move(repository, "latest", second.digest)
+    assert [move.update for move in tag_history.moves(repository, "latest", UNSIGNED)] == [
+        size,
+        None,
+    ]
+    last = tag_history.last_note(repository, "latest", second.digest, UNSIGNED)
     assert last is not None
-    assert (last.reason, last.update) == ("second", size)
+    assert (last.move.reason, last.move.update) == ("second", size)
 
 
 @pytest.mark.parametrize("status", [415, 500])

@@ -52,7 +52,10 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ({"measured": [measured(mean=120.0)]}, "the mean is 120 tokens/s, that of its runs is 102"),
+        (
+            {"measured": [measured(mean=120.0)]},
+            "the mean is 120 tokens/s, the mean of its runs is 102",
+        ),
         (
             {"measured": [measured(run(100.0, 1, accepted=1501))]},
             "run 1: 1501 tokens were accepted of 1500 that were drafted",

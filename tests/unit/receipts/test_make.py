@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from builder.bench.benchmark import ServedImage, loaded
 from builder.bench.results import Generation, Loaded, Point
-from builder.bench.run import Target, loaded
 from builder.errors import ReceiptError
 from builder.receipts.make import of_benchmark, predictions, require_receipt
 from builder.recipes.schema import Serve
@@ -70,11 +70,11 @@ def test_a_log_without_a_word_of_the_load() -> None:
     assert loaded("ready\n") == Loaded((), {})
 
 
-def target(model: Path, *flags: str, key: str = KEY) -> Target:
+def target(model: Path, *flags: str, key: str = KEY) -> ServedImage:
     labels = {"builder.recipe": "llama-cpp-b9831", "builder.key": key}
     names: frozenset[str] = frozenset()
     image = Image(DIGEST, DIGEST, "linux/amd64", names, names, 1, {"Labels": labels})
-    return Target("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=flags)
+    return ServedImage("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=flags)
 
 
 def predicted(folder: Path, **more: Any) -> Any:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from builder.presets import reference as presets
 from builder.presets.schema import Preset
 from builder.recipes.schema import BaseRecipe, Recipe, json_schema
-from builder.recipes.schema import reference as recipes
 from support.environment import REPOSITORY
+from support.reference import pages
 
 DOCS = REPOSITORY / "docs"
 
@@ -28,10 +27,11 @@ def keys(node: Any) -> Iterator[str]:
             yield from keys(each)
 
 
-def test_the_pages_are_the_committed_ones() -> None:
-    pages = {"recipe-keys.md": recipes.reference(), "preset-keys.md": presets.reference()}
-    for name, page in pages.items():
-        assert (DOCS / name).read_text() == page, "write it: builder recipe schema --markdown"
+def test_the_pages_are_the_committed_ones(pytestconfig: pytest.Config) -> None:
+    for name, page in pages().items():
+        if pytestconfig.getoption("--update-golden"):
+            (DOCS / name).write_text(page)
+        assert (DOCS / name).read_text() == page, "write it: pytest --update-golden"
 
 
 @pytest.mark.parametrize(

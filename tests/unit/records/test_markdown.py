@@ -9,16 +9,22 @@ from xml.etree import ElementTree
 from builder.records import junit as junit_xml
 from builder.records import markdown
 from builder.smoke.verdict import DeviceUse
-from support.verdicts import BAD, GOOD, verdict
+from support.verdicts import BAD, GOOD, SKIPPED, UNTRIED, verdict
+
+WORDS = ["passed", "failed", "untried", "skipped"]
 
 
 def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
-    text = markdown.of_verdict("a-1", verdict(GOOD, BAD))
+    text = markdown.of_verdict("a-1", verdict(GOOD, SKIPPED, BAD, UNTRIED))
     assert text.startswith("### a-1: **not verified**")
-    assert text.index("FAILED") < text.index("<details>")
+    assert text.index("| failed |") < text.index("<details>")
     assert r"has \<mtp\> \| x" in text
     assert r"\[a\](b) \`c\`" in text
-    assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD))
+    assert "4 checks in 2 s: 1 failed, 1 untried, 1 skipped." in text
+    wrong, every = text.split("<details>")
+    assert [word for word in WORDS if f"| {word} |" in wrong] == ["failed", "untried"]
+    assert [word for word in WORDS if f"| {word} |" in every] == WORDS
+    assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD, SKIPPED))
 
 
 def test_a_summary_has_the_figures_of_the_simulated_card() -> None:

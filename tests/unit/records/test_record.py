@@ -13,9 +13,11 @@ from builder.records import record
 from builder.smoke.verdict import DeviceUse
 
 KEY = "0123456789ab" + "c" * 52
-UNTRIED = {"subject": "x", "expected": "y", "found": "z", "passed": None, "seconds": 0.0}
+UNTRIED = {"subject": "x", "expected": "y", "found": "z", "state": "untried", "seconds": 0.0}
+OLD = {"kind": "runs", "subject": "x", "expected": "0", "found": "0", "passed": True}
+"""A check as format 2 had it."""
 RECORD: dict[str, Any] = {
-    "format": 2,
+    "format": 3,
     "recipe": "x-1",
     "key": KEY,
     "contract": "c" * 64,
@@ -29,7 +31,7 @@ RECORD: dict[str, Any] = {
                 "subject": "x --version",
                 "expected": "exit status 0",
                 "found": "0",
-                "passed": True,
+                "state": "passed",
                 "seconds": 1,
             },
             {"kind": "gpu", **UNTRIED},
@@ -72,23 +74,13 @@ def test_a_record_is_read_and_written_again(tmp_path: Path) -> None:
     assert found is not None
     assert found.references == ("me/x:1-0123456789ab", "me/x:1")
     assert found.seconds == {"plan": 1.0, "smoke": 2.5}
-    assert [check.passed for check in found.verdict.checks] == [True, None]
+    assert [check.state for check in found.verdict.checks] == ["passed", "untried"]
     assert [check.subject for check in found.verdict.checks] == ["x --version", "x"]
     file = record.write(tmp_path, found)
     written = {"seconds": {"plan": 1.0, "smoke": 2.5}, "way": "", "platform": "linux/amd64"}
+    written["built_here"] = False
     assert json.loads(file.read_text()) == RECORD | written
     assert record.read(tmp_path, "x-1", KEY) == found
-
-
-def test_a_record_of_a_pulled_image_has_its_own_file(tmp_path: Path) -> None:
-    stored(tmp_path, RECORD)
-    found = record.read(tmp_path, "x-1", KEY)
-    assert found is not None
-    record.write(tmp_path, found.model_copy(update={"log": "other"}), apart=True)
-    assert record.read(tmp_path, "x-1", KEY) == found
-    pulled = record.read(tmp_path, "x-1", KEY, found.digest)
-    assert pulled is not None
-    assert pulled.log == "other"
 
 
 DEVICE = DeviceUse(
@@ -131,7 +123,7 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 3},
+        {"format": 2},
         {"unknown": 1},
         {"references": "me/x:1"},
         {"digest": 1},
@@ -139,17 +131,10 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
         {"verdict": {**RECORD["verdict"], "download_size": "10"}},
         {"verdict": {**RECORD["verdict"], "checks": [{"kind": "runs"}]}},
         {"verdict": {**RECORD["verdict"], "checks": [{"proof": "gpu", **UNTRIED}]}},
+        {"verdict": {**RECORD["verdict"], "checks": [OLD]}},
         {"verdict": None},
     ],
 )
 def test_another_shape_is_no_record(tmp_path: Path, change: dict[str, Any]) -> None:
     stored(tmp_path, RECORD | change)
     assert record.read(tmp_path, "x-1", KEY) is None
-
-
-def test_a_record_from_before_presets_were_tried_is_read(tmp_path: Path) -> None:
-    verdict = {name: value for name, value in RECORD["verdict"].items() if name != "presets"}
-    stored(tmp_path, RECORD | {"verdict": verdict})
-    found = record.read(tmp_path, "x-1", KEY)
-    assert found is not None
-    assert found.verdict.presets == {}

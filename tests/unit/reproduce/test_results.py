@@ -11,7 +11,7 @@ from builder.compare.results import (
     LayerState,
     ValueDifference,
 )
-from builder.reproduce.results import Reproduction, Result, State
+from builder.reproduce.reproduction import Reproduced, Reproduction, State
 
 VALUE = (ValueDifference("created", ("1",), ("2",)),)
 
@@ -40,4 +40,4 @@ def reproduction(*layers: LayerState, times: tuple[ValueDifference, ...] = ()) -
 def test_what_differs(found: Reproduction, state: State, packed: list[int]) -> None:
     assert found.state == state
     assert found.packed == packed
-    assert Result("x", (found,), "default", ()).good is (state == "reproduced")
+    assert Reproduced("x", (found,), "default", ()).good is (state == "reproduced")

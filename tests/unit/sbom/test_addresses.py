@@ -6,16 +6,12 @@ import json
 import re
 from pathlib import Path
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
-from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-
 from builder import sbom
 from builder.sbom.addresses import commit_purl, image_purl, public
 from support.bills import (
     DIGEST,
     DPKG,
+    faults,
     in_catalog,
     record_of,
 )
@@ -48,7 +44,5 @@ def test_no_document_has_a_token_of_a_url_or_a_local_path(tmp_path: Path) -> Non
         for document in found.values():
             assert "ghp_secret" not in document
             assert "2e81dc5f634501c744b69a65a8eeb84ba42e82ee" in document
-        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
-        parsed = JsonLikeDictParser().parse(json.loads(found[sbom.SPDX]))
-        assert validate_full_spdx_document(parsed) == []
+        assert faults(json.loads(found[sbom.SPDX])) == []
     assert "git.example.org" not in found[sbom.SPDX]

@@ -6,10 +6,6 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from builder import sbom
 from builder.platforms import Platforms
@@ -18,15 +14,17 @@ from builder.recipes.lockfile import PinnedFile
 from builder.sbom.debian import parse
 from support.bills import (
     DPKG,
-    cyclonedx,
     engine_of,
+    faults,
     in_catalog,
     of_catalog,
-    properties,
-    record_of,
-    scopes,
+    package,
+    purl,
+    relations,
     spdx,
+    spdx_of,
     texts,
+    unlisted,
 )
 from support.environment import REPOSITORY
 
@@ -34,83 +32,60 @@ from support.environment import REPOSITORY
 def test_what_only_took_part_in_the_build_is_not_shipped() -> None:
     shipped = {"nvidia-cublas", "nvidia-cuda-runtime", "libc6", "cuda-13.0", "healthcheck"}
     left = {"nvidia-cuda-nvcc", "nvidia-nvvm", "g++", "cmake", "jobs"}
-    document = cyclonedx("llama-cpp-python-0.3.36")
-    found = scopes(document)
-    assert {found[name] for name in shipped | {"fastapi"}} == {"required"}
-    assert {found[name] for name in left | {"scikit_build_core"}} == {"excluded"}
-    names = {each["SPDXID"]: each["name"] for each in spdx("llama-cpp-python-0.3.36")["packages"]}
-    relations = spdx("llama-cpp-python-0.3.36")["relationships"]
-    built_with = {
-        names[each["spdxElementId"]]
-        for each in relations
-        if each["relationshipType"] == "BUILD_DEPENDENCY_OF"
-    }
-    assert built_with == {name for name, scope in found.items() if scope == "excluded"}
-    (image,) = [
-        each
-        for each in document["dependencies"]
-        if each["ref"] == document["metadata"]["component"]["bom-ref"]
-    ]
-    required = {each["bom-ref"] for each in document["components"] if each["scope"] == "required"}
-    assert set(image["dependsOn"]) == required
+    found = relations(spdx("llama-cpp-python-0.3.36"))
+    assert {found[name] for name in shipped | {"fastapi"}} == {"CONTAINS", "DESCENDANT_OF"}
+    assert {found[name] for name in left | {"scikit_build_core"}} == {"BUILD_DEPENDENCY_OF"}
 
 
 def test_a_wheel_of_both_the_build_and_the_image_is_listed_once_and_shipped() -> None:
     found = of_catalog("llama-cpp-python-0.3.36")
     both = (PinnedFile("both", "1.0", "12" * 32),)
     for contexts in (["build-wheels", "runtime-wheels"], ["runtime-wheels", "build-wheels"]):
-        plan = replace(found.plan, packages=dict.fromkeys(contexts, both))
-        made = replace(found, plan=plan)
-        document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
-        wheels = [each for each in document["components"] if each["name"] == "both"]
-        assert [each["scope"] for each in wheels] == ["required"]
+        made = replace(found, packages=dict.fromkeys(contexts, both))
+        document = spdx_of(made)
+        assert package(document, "both")["versionInfo"] == "1.0"
+        assert relations(document)["both"] == "CONTAINS"
 
 
 def test_of_a_cross_build_the_targets_libraries_are_in_the_image() -> None:
     made = of_catalog("hello-sm120-0.1.0", Platforms("arm64"))
-    document = json.loads(sbom.documents(made, record_of(made), DPKG)[sbom.CYCLONEDX])
+    document = spdx_of(made)
+    role = relations(document)
     found = {
-        each["name"]: (each["scope"], each["hashes"][0]["content"])
-        for each in document["components"]
-        if each["name"] in {"nvidia-cublas", "nvidia-cuda-nvcc"}
+        name: (role[name], package(document, name)["checksums"][0]["checksumValue"])
+        for name in ("nvidia-cublas", "nvidia-cuda-nvcc")
     }
     wheels = tomllib.loads((REPOSITORY / "recipes/bases/cuda-13.0.toml").read_text())["wheel"]
     pinned = {wheel["name"]: wheel["sha256"] for wheel in wheels}
     assert found == {
-        "nvidia-cublas": ("required", pinned["nvidia-cublas"]["amd64"]),
-        "nvidia-cuda-nvcc": ("excluded", pinned["nvidia-cuda-nvcc"]["arm64"]),
+        "nvidia-cublas": ("CONTAINS", pinned["nvidia-cublas"]["amd64"]),
+        "nvidia-cuda-nvcc": ("BUILD_DEPENDENCY_OF", pinned["nvidia-cuda-nvcc"]["arm64"]),
     }
     lock = debian_lock.read(REPOSITORY / "recipes/bases/locks/cuda-13.0.debian.toml", "cuda-13.0")
     files = {(file.name, file.architecture): file for each in lock.install for file in each.files}
-    (cmake,) = [each for each in document["components"] if each["name"] == "cmake"]
-    file = files["cmake", "arm64"]
-    assert cmake["purl"] == f"pkg:deb/debian/cmake@{file.version}?arch=arm64&distro=debian-13"
-    assert cmake["hashes"] == [{"alg": "SHA-256", "content": file.sha256}]
-    purls = {each["name"]: each["purl"] for each in document["components"]}
-    assert "?arch=amd64&" in purls["libcpp-httplib-dev"]
-    assert "?arch=all&" in purls["nlohmann-json3-dev"]
+    cmake, file = package(document, "cmake"), files["cmake", "arm64"]
+    assert purl(cmake) == f"pkg:deb/debian/cmake@{file.version}?arch=arm64&distro=debian-13"
+    assert cmake["checksums"] == [{"algorithm": "SHA256", "checksumValue": file.sha256}]
+    assert "?arch=amd64&" in purl(package(document, "libcpp-httplib-dev"))
+    assert "?arch=all&" in purl(package(document, "nlohmann-json3-dev"))
 
 
 def test_the_wheel_that_is_patched_is_the_engine_and_is_listed_once() -> None:
-    document = cyclonedx("vllm-0.20.2-wheel")
-    assert [each["type"] for each in document["components"] if each["name"] == "vllm"] == [
-        "application"
-    ]
+    document = spdx("vllm-0.20.2-wheel")
+    assert package(document, "vllm") == engine_of(document)
 
 
 def test_the_base_that_compiles_the_entrypoint_is_a_part_that_is_not_shipped() -> None:
     made = of_catalog("vllm-0.20.2")
     assert made.tools is not None
-    document = cyclonedx("vllm-0.20.2")
-    found = {each["name"]: each for each in document["components"]}
-    base = found["debian-trixie-gcc"]
-    assert (base["version"], base["scope"]) == (made.tools.short_key, "excluded")
-    assert ("builder:key", made.tools.key) in properties(base)
-    assert found["vllm-openai-0.20.2"]["scope"] == "required"
-    assert (found["gcc"]["scope"], found["gcc"]["purl"]) == (
-        "excluded",
-        "pkg:deb/debian/gcc@4:14.2.0-1?arch=amd64&distro=trixie",
-    )
+    document = spdx("vllm-0.20.2")
+    role, base = relations(document), package(document, "debian-trixie-gcc")
+    assert base["versionInfo"] == made.tools.short_key
+    assert f"builder:key: {made.tools.key}" in base["comment"]
+    assert (role["debian-trixie-gcc"], role["gcc"]) == ("BUILD_DEPENDENCY_OF",) * 2
+    assert role["vllm-openai-0.20.2"] == "DESCENDANT_OF"
+    gcc = "pkg:deb/debian/gcc@4:14.2.0-1?arch=amd64&distro=trixie"
+    assert purl(package(document, "gcc")) == gcc
     statement = json.loads(texts("vllm-0.20.2")[sbom.PROVENANCE])
     named = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert f"debian-trixie-gcc {made.tools.short_key}" in {each["name"] for each in named}
@@ -122,33 +97,26 @@ def test_debian_packages_are_those_that_are_installed() -> None:
         ("libc6", "2.41-12+deb13u1", "glibc"),
         ("libgcc-s1", "1:14.2.0-19+b1", "gcc-14"),
     ]
-    (gcc,) = [
-        each for each in cyclonedx("hello-sm120-0.1.0")["components"] if each["name"] == "libgcc-s1"
-    ]
-    assert gcc["purl"] == "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
-    assert ("builder:source", "gcc-14 14.2.0-19") in properties(gcc)
+    gcc = package(spdx("hello-sm120-0.1.0"), "libgcc-s1")
+    assert purl(gcc) == "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
+    assert gcc["comment"] == "builder:source: gcc-14 14.2.0-19"
     assert parse("", "").packages == ()
 
 
 def test_contents_that_are_not_listed_are_named() -> None:
-    def completeness(document: dict[str, Any]) -> str:
-        image = document["metadata"]["component"]["bom-ref"]
-        (found,) = [each for each in document["compositions"] if each["assemblies"] == [image]]
-        return str(found["aggregate"])
-
-    assert completeness(cyclonedx("hello-sm120-0.1.0")) == "complete"
-    unlisted = cyclonedx("hello-sm120-0.1.0", None)
-    assert completeness(unlisted) == "incomplete"
-    assert any(name == "builder:gap" for name, _ in properties(unlisted["metadata"]["component"]))
-    assert scopes(unlisted)["libgomp1"] == "required"
+    assert unlisted(spdx("hello-sm120-0.1.0")) == []
     document = spdx("hello-sm120-0.1.0", None)
-    assert any(each["relatedSpdxElement"] == "NOASSERTION" for each in document["relationships"])
+    (gap,) = unlisted(document)
+    assert "the image has no dpkg database" in gap
+    assert gap in document["comment"]
+    assert relations(document)["libgomp1"] == "CONTAINS"
     # Somebody else's image: its own parts are not known.
-    assert completeness(cyclonedx("vllm-0.20.2")) == "incomplete"
+    (gap,) = unlisted(spdx("vllm-0.20.2"))
+    assert gap == "vllm/vllm-openai:v0.20.2: only its Debian packages are listed"
     # A file alone, from scratch: no base is in it, and no package.
-    alone = cyclonedx("hami-core-pr188", None)
-    assert completeness(alone) == "complete"
-    assert [name for name, scope in scopes(alone).items() if scope == "required"] == ["hami-core"]
+    alone = spdx("hami-core-pr188", None)
+    assert unlisted(alone) == []
+    assert [name for name, role in relations(alone).items() if role == "CONTAINS"] == ["hami-core"]
 
 
 def test_an_archive_and_a_range_of_commits(tmp_path: Path) -> None:
@@ -162,18 +130,14 @@ def test_an_archive_and_a_range_of_commits(tmp_path: Path) -> None:
         "hello-sm120-0.1.0",
         text.replace('path = "engines/hello-sm120"\n', source),
     )
-    found = sbom.documents(made, record_of(made), DPKG)
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[sbom.CYCLONEDX]) is None
-    engine = engine_of(json.loads(found[sbom.CYCLONEDX]))
-    assert engine["hashes"] == [{"alg": "SHA-256", "content": digest}]
-    assert engine["externalReferences"] == [
-        {"type": "distribution", "url": "https://example.org/hello-1.tar.gz"}
-    ]
-    assert engine["purl"] == (
+    document = spdx_of(made)
+    assert faults(document) == []
+    engine = engine_of(document)
+    assert engine["checksums"] == [{"algorithm": "SHA256", "checksumValue": digest}]
+    assert engine["downloadLocation"] == "https://example.org/hello-1.tar.gz"
+    assert purl(engine) == (
         f"pkg:generic/hello-sm120@0.1.0?checksum=sha256:{digest}"
         "&download_url=https://example.org/hello-1.tar.gz"
     )
-    (patch,) = engine["pedigree"]["patches"]
-    assert patch["diff"]["url"] == f"https://github.com/me/hello/compare/{after}...{to}.diff"
-    packages = {each["name"]: each for each in json.loads(found[sbom.SPDX])["packages"]}
-    assert packages["hello-sm120"]["downloadLocation"] == "https://example.org/hello-1.tar.gz"
+    (pick,) = [each for each in document["packages"] if each.get("versionInfo") == to]
+    assert pick["downloadLocation"] == f"https://github.com/me/hello/compare/{after}...{to}.diff"

@@ -9,7 +9,7 @@ import pytest
 from builder.families import llama_cpp
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.server import Mounts, ServeSpec, arguments
+from builder.servers.server import Mounts, ServeSpec, arguments, mounts_of
 
 MODEL, DRAFT, PROJECTOR = Path("/a/m.gguf"), Path("/b/d.gguf"), Path("/c/p.gguf")
 
@@ -39,3 +39,18 @@ def test_a_server_without_an_option_for_projectors_gets_none(name: str) -> None:
     serve = Serve(api_flavor=name, arguments=["{model}"])  # type: ignore[arg-type]
     found = arguments(serve, ServeSpec(MODEL, 1, projector=PROJECTOR))
     assert ("/projector/p.gguf" in found) == (API_FLAVORS[name].projector is not None)
+
+
+def test_a_file_that_is_named_like_a_placeholder_keeps_its_name() -> None:
+    serve = Serve(api_flavor="openai", arguments=["{model}", "{context}", "{other}"])
+    found = arguments(serve, ServeSpec(Path("/a/{context}.gguf"), 4096))
+    assert found == ["/model/{context}.gguf", "4096", "{other}"]
+
+
+def test_all_parts_of_a_split_model_are_mounted(tmp_path: Path) -> None:
+    names = [f"a-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for name in [*names, "a-00001-of-00003.gguf", "b.gguf"]:
+        (tmp_path / name).touch()
+    mounts = mounts_of("/model", tmp_path / names[1])
+    assert [*mounts] == [f"/model/{name}" for name in names]
+    assert [*mounts_of("/model", tmp_path / "b.gguf")] == ["/model/b.gguf"]

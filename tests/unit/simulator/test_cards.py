@@ -11,6 +11,15 @@ from builder.simulator import cards
 from support.environment import REPOSITORY
 
 ALL = cards.names(REPOSITORY)
+NOMINAL = {  # GiB, as on the box
+    "3090": 24,
+    "4090": 24,
+    "5060-ti-16gb": 16,
+    "5070-ti": 16,
+    "5080": 16,
+    "5090": 32,
+    "5090-laptop": 24,
+}
 
 
 def copied(root: Path, name: str, old: str, new: str) -> Path:
@@ -25,15 +34,16 @@ def copied(root: Path, name: str, old: str, new: str) -> Path:
 @pytest.mark.parametrize("name", ALL)
 def test_a_shipped_card_is_valid_and_near_its_nominal_memory(name: str) -> None:
     card = cards.load(REPOSITORY, name)
-    nominal = {"5090": 32, "5090-laptop": 24, "3090": 24, "4090": 24}.get(name, 16) << 30
+    assert name in NOMINAL, f"tests/unit/simulator/test_cards.py: NOMINAL needs {name}"
+    nominal = NOMINAL[name] << 30
     assert 0.95 * nominal < card.memory < nominal
     assert 64 << 20 < card.context < 640 << 20
     assert all(each.url.startswith("https://") for each in card.source)
 
 
-def test_the_cards_that_people_have_are_there() -> None:
-    wanted = {"5090", "5090-laptop", "5080", "5070-ti", "5060-ti-16gb", "3090", "4090"}
-    assert wanted <= set(ALL)
+@pytest.mark.parametrize("name", NOMINAL)
+def test_the_cards_that_people_have_are_there(name: str) -> None:
+    assert name in ALL, f"cards/{name}.toml is missing"
 
 
 @pytest.mark.parametrize("name", ["RTX 5090 Laptop", "NVIDIA GeForce RTX 5090 Laptop GPU"])
@@ -80,6 +90,16 @@ def test_the_configuration_has_a_line_for_each_figure_of_each_card() -> None:
     assert described["shared_per_block_optin"] == "101376"
     assert described["peer"] == "0"
     assert [line.split(" ", 1)[0] for line in lines[second + 1 :]] == list(described)
+
+
+def test_a_card_computes_where_that_is_asked_for() -> None:
+    card = cards.load(REPOSITORY, "5090")
+    asked = cards.Compute(ptx="/simulator/ptx", races=True)
+    lines = cards.text([card], compute=asked).splitlines()
+    assert lines[1:4] == ["mode compute", "races 1", "ptx /simulator/ptx"]
+    assert cards.text([card], compute=cards.Compute()).splitlines()[1:4] == [
+        *("mode compute", "races 0", "card 0")
+    ]
 
 
 def test_what_is_not_known_of_the_model_is_left_out() -> None:

@@ -67,6 +67,7 @@ def allocation(stack: int, at_peak: int, live: int = 0) -> report.Allocation:
 def test_the_memory_of_a_report_by_kind() -> None:
     found = report.Report(
         version=1,
+        cards=(report.CardUse(name="", memory=100, context=0, used=10, peak=15),),
         stacks=(tuple(WEIGHTS), tuple(CACHE)),
         allocations=(allocation(0, 5), allocation(1, 7, 6), allocation(0, 3, 1)),
     )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -50,15 +50,14 @@ ONE: dict[str, Any] = {
 }
 
 
-def written(folder: Path, **reports: dict[str, Any]) -> Path:
-    for name, found in reports.items():
-        (folder / f"{name}.json").write_text(json.dumps(found))
-    return folder
+def sent(*reports: dict[str, Any]) -> dict[int, bytes]:
+    """Messages of processes, by their ids."""
+    return {number: json.dumps(found).encode() for number, found in enumerate(reports)}
 
 
-def test_the_processes_of_a_container_are_one_report(tmp_path: Path) -> None:
+def test_the_processes_of_a_container_are_one_report() -> None:
     other = {**ONE, "pid": 7, "stacks": [["/opt/engine/lib/libggml-cuda.so+0x20"]]}
-    found = report.read(written(tmp_path, one=ONE, other=other))
+    found = report.read(sent(ONE, other))
     assert found is not None
     assert [(card.name, card.used, card.peak) for card in found.cards] == [("Card", 600, 800)]
     places = [found.stacks[each.stack][0] for each in found.allocations]
@@ -82,14 +81,13 @@ def process(began: int, ended: int, peak: int) -> dict[str, Any]:
     }
 
 
-def test_peaks_are_added_of_processes_that_ran_at_one_time(tmp_path: Path) -> None:
+def test_peaks_are_added_of_processes_that_ran_at_one_time() -> None:
     found = report.read(
-        written(
-            tmp_path,
-            a=process(began=10, ended=20, peak=700),
-            b=process(began=30, ended=60, peak=400),
-            c=process(began=40, ended=0, peak=500),  # killed, or still running
-            d=process(began=60, ended=70, peak=300),  # b has ended
+        sent(
+            process(began=10, ended=20, peak=700),
+            process(began=30, ended=60, peak=400),
+            process(began=40, ended=0, peak=500),  # killed, or still running
+            process(began=60, ended=70, peak=300),  # the second has ended
         )
     )
     assert found is not None
@@ -98,20 +96,105 @@ def test_peaks_are_added_of_processes_that_ran_at_one_time(tmp_path: Path) -> No
     assert sum(each.at_peak for each in found.allocations) == 300 + 400
 
 
-def test_a_process_that_only_asks_for_the_card_takes_no_memory(tmp_path: Path) -> None:
+def test_a_process_that_only_asks_for_the_card_takes_no_memory() -> None:
     asking = process(began=10, ended=0, peak=100)
     asking["cards"] = [{**ONE["cards"][0], "used": 0, "peak": 0}]
-    found = report.read(written(tmp_path, asking=asking, one=process(20, 30, 400)))
+    found = report.read(sent(asking, process(20, 30, 400)))
     assert found is not None
     assert (found.peak, found.cards[0].context, found.processes) == (400, 100, 1)
 
 
-def test_a_process_that_calls_nothing_has_no_report(tmp_path: Path) -> None:
-    assert report.read(tmp_path) is None
-    assert report.read(written(tmp_path, idle={**ONE, "called": {}})) is None
+def test_a_process_that_calls_nothing_has_no_report() -> None:
+    assert report.read({}) is None
+    assert report.read(sent({**ONE, "called": {}})) is None
 
 
-def test_another_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "9.json").write_text("{")
-    with pytest.raises(UntriedError, match=r"9\.json is not a report of the simulator"):
-        report.read(tmp_path)
+def changed(part: str, **values: Any) -> dict[str, Any]:
+    """The report with other values in the first of its ``part``."""
+    return {**ONE, part: [{**ONE[part][0], **values}]}
+
+
+SECRET = "root:x:0:0"
+FALSE: dict[str, Any] = {
+    "a card that is not there": changed("allocations", card=9),
+    "a card of a launch that is not there": changed("launches", card=1),
+    "a stack that is not there": changed("failed", stack=1),
+    "a negative card": changed("allocations", card=-1),
+    "a negative size": changed("cards", peak=-1),
+    "a size of more than 64 bits": changed("cards", memory=1 << 64),
+    "a fraction": changed("cards", memory=0.5),
+    "not a number": changed("cards", memory=float("nan")),
+    "a text for a number": changed("failed", free=SECRET),
+    "a number for a text": changed("failed", function=[SECRET]),
+    "too many cards": {**ONE, "cards": 65 * ONE["cards"]},
+    "too many stacks": {**ONE, "stacks": (report.MOST + 1) * [[]]},
+    "too deep a stack": {**ONE, "stacks": [65 * [SECRET]]},
+    "a function that is called so often": {**ONE, "called": {SECRET: SECRET}},
+    "too many functions": {**ONE, "called": {str(each): 1 for each in range(report.MOST + 1)}},
+    "another version": {**ONE, "version": SECRET},
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_a_false_report_is_refused_and_not_shown(name: str) -> None:
+    with pytest.raises(UntriedError) as raised:
+        report.read(sent(ONE, FALSE[name]))
+    assert "process 1 of the container sent no report" in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None  # which would show what was sent
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"{", b"\0", b"[]", b"9", SECRET.encode(), b"\xff\xfe", b'{"version": 1e400}'),
+        b'{"version": 1, "cards": [{"name": "", "memory": 1e400}]}',
+        b'{"version": 1, "command": ["\\ud800"]}',
+        b'{"version": ' + 100_000 * b"[" + 100_000 * b"]" + b"}",
+        b'{"version": 1, "stacks": [' + 1_000_000 * b"[1]," + b"[]]}",
+        b'{"version": 1, "pid": ' + 100_000 * b"9" + b', "cards": 1}',
+    ],
+)
+def test_what_is_no_report_is_refused_and_not_shown(text: bytes) -> None:
+    with pytest.raises(UntriedError) as raised:
+        report.read({9: text})
+    assert "process 9 of the container sent no report" in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_texts_are_printable_and_short() -> None:
+    text = "a\x1b[31m\x9b\u202eb\nFAILED: c\0" + 10_000 * "x"
+    found = report.read(
+        sent({**changed("launches", kernel=text), "called": {text: 1}, "stacks": [[text]]})
+    )
+    assert found is not None
+    for each in (found.launches[0].kernel, *found.called, *found.stacks[0]):
+        assert each.isprintable()
+        assert each.startswith("a[31m\\u202eb FAILED: c")
+        assert len(each) == report.LONGEST
+
+
+def test_figures_of_many_processes_may_be_larger_than_any_of_one() -> None:
+    most = (1 << 64) - 1
+    copies = {"to_device": {"count": most, "bytes": most, "kept": most}}
+    large = {**changed("cards", used=most, peak=most), "copies": copies, "called": {"f": most}}
+    found = report.read(sent(large, large))
+    assert found is not None
+    assert found.copies.to_device.bytes == found.called["f"] == found.cards[0].used == 2 * most
+
+
+def test_the_work_grows_with_what_was_sent_and_not_with_its_square() -> None:
+    """The reports of a hostile image kept a machine at work for minutes, with 4 MB of them."""
+    messages = sent(
+        *(
+            {"version": 1, "called": {f"{process}-{number}": 1 for number in range(1500)}}
+            for process in range(250)
+        )
+    )
+    started = process_time()
+    found = report.read(messages)
+    assert process_time() - started < 8  # seconds; it takes less than one
+    assert found is not None
+    assert len(found.called) == 250 * 1500

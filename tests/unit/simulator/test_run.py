@@ -10,25 +10,28 @@ from builder.simulator import cards, config, run
 CARD = cards.load(Path(__file__).parents[3], "5090")
 
 
-def test_a_container_finds_the_libraries_first_and_may_write_its_report(tmp_path: Path) -> None:
-    found = run.prepare(tmp_path / "lib", {"code": "x\n"}, tmp_path / "run", search_path="/a:/b")
-    assert found.mounts.env == {
-        "BUILDER_SIMULATOR": "/simulator/config",
-        "LD_LIBRARY_PATH": "/simulator/lib:/a:/b",
-        "LD_PRELOAD": "/simulator/lib/libpages.so",
-    }
-    assert found.mounts.volumes["/simulator/lib"] == tmp_path / "lib"
-    assert (found.mounts.volumes["/simulator/config"] / "code").read_text() == "x\n"
-    assert found.mounts.writable == {"/simulator/report": found.reports}
-    assert stat.S_IMODE(found.reports.stat().st_mode) == 0o777
-    assert found.report() is None
+def test_a_container_finds_the_libraries_first_and_a_socket_for_its_report(tmp_path: Path) -> None:
+    work, files = tmp_path / "run", {"code": "x\n"}
+    with run.simulation(tmp_path / "lib", files, work, search_path="/a:/b") as found:
+        assert found.mounts.env == {
+            "BUILDER_SIMULATOR": "/simulator/config",
+            "LD_LIBRARY_PATH": "/simulator/lib:/a:/b",
+            "LD_PRELOAD": "/simulator/lib/libpages.so",
+        }
+        volumes = found.mounts.volumes
+        assert volumes["/simulator/lib"] == tmp_path / "lib"
+        assert (volumes["/simulator/config"] / "code").read_text() == "x\n"
+        mode = volumes["/simulator/report"].stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o666
+        assert found.report() is None
 
 
 def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> None:
-    found = run.prepare(tmp_path / "lib", {}, tmp_path / "run", preload=True)
-    names = found.mounts.env["LD_PRELOAD"].split(":")
-    assert names[:2] == ["/simulator/lib/libpages.so", "/simulator/lib/libcudart.so.13"]
-    assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
+    with run.simulation(tmp_path / "lib", {}, tmp_path / "run", preload=True) as found:
+        names = found.mounts.env["LD_PRELOAD"].split(":")
+        assert names[:2] == ["/simulator/lib/libpages.so", "/simulator/lib/libcudart.so.13"]
+        assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
 
 
 def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_path: Path) -> None:

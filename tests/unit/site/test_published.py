@@ -14,20 +14,21 @@ import yaml
 from builder import sbom
 from builder.errors import FetchError
 from builder.nightly import history
+from builder.publish import tags
 from builder.publish.referrers import attach
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.reproductions import REPRODUCTION
-from builder.publish.tag_history import attach_note
-from builder.publish.verdicts import TEXT, VERDICT, Statement
+from builder.publish.verdicts import TEXT, VERDICT, Statement, Trust
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.images import image_fact
+from builder.site.pages import write
 from builder.site.published import published
-from builder.site.write import write
 from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
+from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
 from support.registries import put_image
@@ -49,8 +50,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
     attach_note(repository, first, "b9261", "", "first")
     repository.put_manifest("b9261", first)
     second = image(repository, day=2, layers=[b"x" * 5000])
-    attach_note(repository, second, "b9261", first.digest, HOSTILE)
-    repository.put_manifest("b9261", second)
+    tags.move(repository, "b9261", second.digest, HOSTILE)
     checks = {"libraries": 3, "help": 12}
     statement = Statement(
         recipe="llama-cpp-b9261",
@@ -99,7 +99,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
 def test_the_pages_of_a_published_image(
     moved: tuple[Repository, Manifest, Manifest], key: Path, tmp_path: Path
 ) -> None:
-    repository, _, second = moved
+    repository, first, second = moved
     settings = Settings(
         namespace=repository.name.rpartition("/")[0],
         state_dir=tmp_path / "state",
@@ -109,6 +109,11 @@ def test_the_pages_of_a_published_image(
     )
     for day, signs in ((4, key), (5, None)):
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
+    # Where a key is trusted, only signed notes count.
+    (tag,) = published(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings).tags
+    assert tag.moves == ()
+    trust = Trust(str(key), (), tmp_path / "signing")
+    attach_note(repository, second, "b9261", first.digest, HOSTILE, trust=trust)
     facts = collect(RECIPES, settings, print)
     write(facts, tmp_path / "site")
     page = (tmp_path / "site" / "images" / "llama-cpp-b9261.html").read_text()

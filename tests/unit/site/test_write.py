@@ -22,6 +22,8 @@ from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.facts import (
     CardFact,
+    CompilerRow,
+    CompilerTable,
     ImageFact,
     Measurement,
     Option,
@@ -29,10 +31,11 @@ from builder.site.facts import (
     Refusal,
     Site,
     Speed,
+    ThreadFact,
 )
+from builder.site.pages import write
 from builder.site.published import PublishedTag
 from builder.site.speeds import measurements
-from builder.site.write import write
 from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -263,6 +266,9 @@ def test_the_manual_names_every_field() -> None:
         Move,
         Speed,
         Measurement,
+        CompilerTable,
+        CompilerRow,
+        ThreadFact,
     ):
         for field in fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
@@ -319,3 +325,40 @@ def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) 
     )
     assert 'on such cards by @me (<a href="speeds.html">receipt</a>),' in told
     assert data(tmp_path / "site")["cards"][0]["fits"][0]["measured"]["by"] == "@me"
+
+
+def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
+    good = CompilerRow("13.2.86", "2026-07-16", (), {"q4_0": 1.5e-7, "iq3_s": 3e-14}, {})
+    bad = CompilerRow(
+        "13.2.51", "2026-03-09", ("iq3_s",), {"q4_0": 1.5e-7}, {"iq3_s": f"{HOSTILE}, PTX line 7"}
+    )
+    table = CompilerTable(
+        *(facts.images[0].recipe, "javascript:alert(1)", "ab" * 20, "2026-06-28", "2026-11-23"),
+        *("compute_120a", 5e-4, ("iq3_s", "q4_0"), (bad, good), {"q1_0": HOSTILE}),
+    )
+    thread = ThreadFact("a/b#7", "https://example.org/7", HOSTILE, ("13.2.51",), ("iq3_s",), "yes")
+    write(replace(facts, compilers=(table,), compiler_threads=(thread,)), tmp_path / "site")
+    page = (tmp_path / "site" / "compilers.html").read_text()
+    html5lib.HTMLParser(strict=True).parse(page)
+    assert "<script>" not in page
+    assert 'href="javascript:' not in page
+    row = page[page.index('<th scope="row">iq3_s</th>') : page.index('<th scope="row">q4_0</th>')]
+    first, second = row.split("<td>")[1:]
+    assert first.startswith('<b class="wrong">wrong: ')
+    assert second.startswith("3.0e-14</td>")
+    assert '<a href="https://example.org/7" rel="noreferrer">a/b#7</a>, nvcc 13.2.51' in page
+    assert 'href="compilers.html"' in (tmp_path / "site" / "index.html").read_text()
+    (found,) = data(tmp_path / "site")["compilers"]
+    assert [each.get("wrong") for each in found["compilers"]] == [["iq3_s"], None]
+    assert found["compilers"][1]["nmse"]["q4_0"] == 1.5e-7
+    write(replace(facts, compilers=()), tmp_path / "other")
+    assert not (tmp_path / "other" / "compilers.html").exists()
+    assert "compilers.html" not in (tmp_path / "other" / "index.html").read_text()
+
+
+def test_the_shipped_table_is_on_the_site(site: Path) -> None:
+    (found,) = data(site)["compilers"]
+    wrong = {each["nvcc"]: each["wrong"] for each in found["compilers"] if "wrong" in each}
+    assert [*wrong] == ["13.2.51", "13.2.78"]
+    assert {*map(tuple, wrong.values())} == {("iq1_s", "iq2_s", "iq3_s")}
+    assert "ggml-org/llama.cpp#28581" in (site / "compilers.html").read_text()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from builder.contents.contents import Contents, File
 from builder.smoke.architectures import check
-from builder.smoke.contents import Contents, File
-from builder.smoke.rules import Rules
 from builder.tools.elf import ElfFile
 from builder.tools.fatbin import Code
+from support.smoke_tests import context_of, of_arch
 
 
 def file_with(path: str, *code: Code) -> File:
@@ -38,11 +38,12 @@ def test_a_library_of_the_base_needs_code_that_the_card_runs(
         file_with("/usr/local/cuda/lib/libcublas.so.13", cublas),
     ]
     contents = Contents({file.path: file for file in files}, {}, (), 0)
-    engine, base = check([arch], contents, Rules(()))
+    engine, base = check(context_of(contents, of_arch(arch)))
     assert (engine.passed, base.passed) == (True, good)
 
 
 def test_the_engine_needs_code_of_its_own() -> None:
     file = file_with("/opt/engine/lib/libx.so", Code("elf", 120))
-    (found,) = check(["121"], Contents({file.path: file}, {}, (), 0), Rules(()))
-    assert found.passed is False
+    contents = Contents({file.path: file}, {}, (), 0)
+    (found,) = check(context_of(contents, of_arch("121")))
+    assert found.state == "failed"

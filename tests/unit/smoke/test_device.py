@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from builder.contents.contents import Contents, File, Layer
 from builder.errors import UsageError
+from builder.images.extended import ExtendedImage
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
-from builder.smoke.contents import Contents, ExtendedImage, File, Layer
-from builder.smoke.device import DeviceTest, Tried, card_for, check, check_absent
+from builder.smoke.device import card_for, check, check_absent
+from builder.smoke.subject import DeviceTest
 from builder.tools.elf import ElfFile
 from support.environment import REPOSITORY
-from support.smoke_tests import hello_recipe
+from support.smoke_tests import context_of, hello_recipe, of_arch
 
 
 def elf_file(soname: str, *needed: str) -> File:
@@ -30,11 +32,6 @@ def contents(*files: File, architecture: str = "amd64") -> Contents:
 
 HELLO = hello_recipe()
 RUNTIME = contents(elf_file("libcudart.so.13"))
-TRIED = Tried("image", HELLO, RUNTIME, "devel", None)
-
-
-def of_arch(*arch: str) -> Recipe:
-    return HELLO.model_copy(update={"cuda": HELLO.cuda.model_copy(update={"arch": [*arch]})})
 
 
 def without_device(why: str) -> Recipe:
@@ -84,21 +81,22 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
 def test_a_server_that_cannot_be_tried_is_no_fault_of_its_image(
     changes: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    tried = replace(TRIED, **changes)
-    card = card_for(REPOSITORY, tried.recipe, None)
-    result = check(tried, DeviceTest(card, tmp_path, print), tmp_path)
-    [found] = result.checks
-    assert (found.kind, found.passed) == ("not tried", True)
+    given = {"recipe": HELLO, "contents": RUNTIME, "devel": "devel", **changes}
+    test = DeviceTest(card_for(REPOSITORY, given["recipe"], None), tmp_path, print)
+    context = context_of(**given, work=tmp_path, device_test=test)
+    [found] = check(context)
+    assert (found.kind, found.state) == ("device", "skipped")
     assert found.found.startswith(why)
-    assert result.use is None
+    assert context.device is None
 
 
 def test_a_library_of_the_simulator_is_found_in_every_layer() -> None:
-    hidden = elf_file("libcudart.so.13", "libsimulator.so")
-    layer = Layer("sha256:x", 1, 1, 0, "COPY", (hidden,))
-    assert check_absent(replace(RUNTIME, layers=(layer,))).passed is False
+    def state(file: File) -> str:
+        layer = Layer("sha256:x", 1, 1, 0, "COPY", (file,))
+        (found,) = check_absent(context_of(replace(RUNTIME, layers=(layer,))))
+        return found.state
+
+    assert state(elf_file("libcudart.so.13", "libsimulator.so")) == "failed"
     for name in ("libsimulator.so", "libpages.so"):
-        other = replace(layer, files=(elf_file(name),))
-        assert check_absent(replace(RUNTIME, layers=(other,))).passed is False, name
-    real = replace(layer, files=(elf_file("libcudart.so.13", "libc.so.6"),))
-    assert check_absent(replace(RUNTIME, layers=(real,))).passed
+        assert state(elf_file(name)) == "failed", name
+    assert state(elf_file("libcudart.so.13", "libc.so.6")) == "passed"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from builder.simulator.report import Launch, Report, UnknownCode
+from builder.simulator.report import CardUse, Launch, Report, UnknownCode
 from builder.smoke.device_trial import check_kernels
+
+CARD = CardUse(name="", memory=1, context=0, used=0, peak=0)
 
 
 def launch(code: str) -> Launch:
@@ -33,12 +35,12 @@ def launch(code: str) -> Launch:
     ],
 )
 def test_kernels_are_launched_as_machine_code(code: str, passed: bool, found: str) -> None:
-    check = check_kernels(Report(version=1, launches=(launch(code),)))
+    check = check_kernels(Report(version=1, cards=(CARD,), launches=(launch(code),)))
     assert (check.passed, check.found) == (passed, found)
 
 
 def test_no_launch_fails() -> None:
-    assert check_kernels(Report(version=1)).passed is False
+    assert check_kernels(Report(version=1)).state == "failed"
 
 
 def test_kernels_of_code_that_was_not_read_are_named_with_its_file() -> None:
@@ -46,7 +48,9 @@ def test_kernels_of_code_that_was_not_read_are_named_with_its_file() -> None:
         UnknownCode(file="made at run time", kernels=("_Z3addPf",)),
         UnknownCode(file="/usr/lib/libother.so", kernels=("_Z3mulPf",)),
     )
-    check = check_kernels(Report(version=1, launches=(launch("unknown"),), unknown_code=unread))
+    check = check_kernels(
+        Report(version=1, cards=(CARD,), launches=(launch("unknown"),), unknown_code=unread)
+    )
     assert check.found.endswith(
         "; registers not known (made at run time): add"
         "; registers not known (/usr/lib/libother.so): mul"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.contents.contents import Contents, File, Layer
+from builder.images.extended import ExtendedImage
 from builder.smoke import times
-from builder.smoke.contents import Contents, File, Layer
 from builder.smoke.verdict import Check
+from support.smoke_tests import context_of
 
 DAY = "2026-11-20T00:00:00Z"
 EPOCH = 1795132800  # the same
@@ -21,7 +23,8 @@ def checked(
     image: dict[str, Any] = {"created": created} if created else {}
     image["history"] = [{"created": time, "created_by": f"RUN at {time}"} for time in history]
     contents = Contents({}, image, (layer,), 1)
-    return list(times.check(contents, contents, extends=extends))
+    extended = ExtendedImage(0, {}) if extends else None
+    return list(times.check(context_of(contents, extended=extended)))
 
 
 def test_files_and_steps_of_the_day_of_the_newest_input_pass() -> None:
@@ -34,7 +37,7 @@ def test_files_and_steps_of_the_day_of_the_newest_input_pass() -> None:
 
 def test_a_later_file_and_a_later_step_are_named() -> None:
     files, steps = checked([EPOCH, EPOCH + 1], [DAY, LATER])
-    assert files.passed is steps.passed is False
+    assert files.state == steps.state == "failed"
     assert files.found == "/1 is of 2026-11-20 00:00:01 UTC"
     assert steps.found == f"RUN at {LATER} is of {LATER}"
 
@@ -46,7 +49,7 @@ def test_many_files_are_counted() -> None:
 
 def test_an_image_without_a_date_fails() -> None:
     files, steps = checked([EPOCH], [DAY], created=None)
-    assert files.passed is steps.passed is False
+    assert files.state == steps.state == "failed"
 
 
 def test_the_history_of_an_image_that_extends_another_one_is_not_our_own() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError, PatchError
-from builder.plan.inputs import Plan
-from builder.sources.gather import GatherOptions, Sources, gather
+from builder.plan.plan import Plan
+from builder.sources.gather import GatherOptions, Sources, fetch, gather
 from builder.tools.apt.sources import sources_for
 from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
@@ -68,8 +68,7 @@ class Farm:
 
     def gathered(self, source: str, patch: str = "") -> Sources:
         (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
-        plan = rendered(self.catalog, "x-1").plan
-        assert isinstance(plan, Plan)
+        plan = rendered(self.catalog, "x-1")
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
@@ -211,9 +210,7 @@ def with_debian(farm: Farm, lock: str = "") -> Plan:
     text = RECIPE.format(source='{ path = "engines/x" }')
     text += f'\n[debian]\nbuild = ["aa"]\nruntime = ["cc"]\n{lock}'
     (farm.catalog / "recipes" / "x-1.toml").write_text(text)
-    plan = rendered(farm.catalog, "x-1").plan
-    assert isinstance(plan, Plan)
-    return plan
+    return rendered(farm.catalog, "x-1")
 
 
 def test_locked_debian_packages_are_laid_out_for_each_stage(farm: Farm, tmp_path: Path) -> None:
@@ -238,6 +235,20 @@ def test_locked_debian_packages_are_laid_out_for_each_stage(farm: Farm, tmp_path
     found = {file.name: file.read_bytes() for file in sources.folders["debian-build"].glob("*/*")}
     assert found == {"aa_1_amd64.deb": b"aa", "bb_1_all.deb": b"bb"}
     assert (sources.folders["debian-build"] / "amd64").is_dir()
+
+
+def test_what_has_a_digest_is_fetched_before_it_is_gathered(farm: Farm, tmp_path: Path) -> None:
+    digests = [hashlib.sha256(content).hexdigest() for content in (b"aa", b"bb")]
+    write_lock(farm.catalog / "recipes" / "locks" / "x.debian.toml", LOCK.format(*digests))
+    plan = with_debian(farm, 'lock = "locks/x.debian.toml"')
+    options = GatherOptions(tmp_path / "cache", farm.said.append, offline=True)
+    with pytest.raises(FetchError, match=r"not in the cache: aa_1_amd64\.deb, bb_1_all\.deb"):
+        fetch(plan, options)
+    names = ("aa_1_amd64.deb", "bb_1_all.deb")
+    for name, content, digest in zip(names, (b"aa", b"bb"), digests, strict=True):
+        (folder := tmp_path / "cache" / "debian" / digest).mkdir(parents=True)
+        (folder / name).write_bytes(content)
+    fetch(plan, options)
 
 
 def test_unlocked_debian_packages_are_those_of_today(farm: Farm, tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
 import stat
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tenacity.nap
@@ -99,6 +102,13 @@ def zipped(*members: tuple[str, bytes, int]) -> bytes:
     return out.getvalue()
 
 
+def packed_zip(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("a", content)
+    return out.getvalue()
+
+
 def unpack(source: Archive, folder: Path, *, offline: bool = False) -> Path:
     target = folder / "tree"
     checkout.unpack(source, folder / "cache", target, lambda _: None, offline=offline)
@@ -156,17 +166,17 @@ def test_no_is_an_answer(files: Files, tmp_path: Path, fault: tuple[int, dict[st
         unpack(made, tmp_path)
     assert files.asked == 1
     with pytest.raises(GoneError if fault[0] != 503 else FetchError, match="cannot fetch"):
-        downloads.check(made.url)
+        downloads.require_offered(made.url)
 
 
 def test_whether_a_file_can_be_had_is_asked_with_its_first_byte(files: Files) -> None:
     made = files.put("x.tar.xz", tar(("a.c", b"a")))
-    downloads.check(made.url)
+    downloads.require_offered(made.url)
     assert files.ranges == ["bytes=0-0"]
     files.faults = [(416, {})]  # of an empty file
-    downloads.check(made.url)
+    downloads.require_offered(made.url)
     with pytest.raises(GoneError, match="cannot fetch"):
-        downloads.check(f"{made.url}.gone")
+        downloads.require_offered(f"{made.url}.gone")
 
 
 def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) -> None:
@@ -203,6 +213,173 @@ def test_a_hostile_or_broken_archive_is_refused(tmp_path: Path, content: bytes) 
     assert not list(tmp_path.glob("owned*"))
     assert not list((tmp_path / "inner").glob("owned*"))
     assert not list(Path("/tmp").glob("owned-by-*"))
+
+
+def members(*made: tuple[tarfile.TarInfo, bytes], packed: str = "w") -> bytes:
+    """A tar of any members, valid or not."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=packed, format=tarfile.GNU_FORMAT) as written:  # type: ignore[call-overload]
+        for info, content in made:
+            info.size = info.size or len(content)
+            written.addfile(info, io.BytesIO(content) if content else None)
+    return out.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, leads: str = "", size: int = 0) -> Any:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, leads, size
+    return info, b""
+
+
+def encrypted() -> bytes:
+    """A zip whose member says that it is encrypted."""
+    content = bytearray(zipped(("a", b"content", 0o100644)))
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + offset] |= 1
+    return bytes(content)
+
+
+def damaged() -> bytes:
+    """A zip whose member has other bytes than its checksum says."""
+    return zipped(("a", b"content", 0o100644)).replace(b"content", b"contenT", 1)
+
+
+def beyond_path_max(outside: str, *, written: bool = True) -> bytes:
+    """A tar that leads realpath astray: short links stand for a path longer than PATH_MAX.
+
+    CVE-2025-4517: ``tarfile`` finds "escape" inside the directory, and the kernel outside.
+    """
+    long, path, steps = "d" * 247, "", "abcdefghijklmnop"
+    made = []
+    for step in steps:
+        made.append(member(f"{path}{long}", tarfile.DIRTYPE))
+        made[-1][0].mode = 0o755
+        made.append(member(f"{path}{step}", LINK, long))
+        path += f"{long}/"
+    up = "/".join((*steps, "l" * 254))
+    made += [
+        member(up, LINK, "../" * len(steps)),
+        member("escape", LINK, f"{up}/../{outside}"),
+        member("hard", HARD, "escape/flag"),
+        (tarfile.TarInfo("hard"), b"overwritten"),
+        (tarfile.TarInfo("escape/new"), b"new"),
+    ]
+    return members(*made[: None if written else -3])
+
+
+FILE, FOLDER = ("a", b"x", 0o100644), ("a/b", b"x", 0o100644)
+LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
+LONG_NAME = member("././@LongLink", tarfile.GNUTYPE_LONGNAME, size=1 << 30)
+HOSTILE = {
+    "a file, then a directory": members(member("a"), member("a/b")),
+    "a directory, then a file": members(member("a/b"), member("a")),
+    "a link to itself, then below it": members(member("a", LINK, "a"), member("a/b")),
+    "links in a circle": members(member("a", LINK, "b"), member("b", LINK, "a"), member("a/c")),
+    "a hard link to nothing": members(member("a", HARD, "b")),
+    "a hard link to itself": members(member("a", HARD, "a")),
+    "a file instead of the directory": members(member("")),
+    "a link instead of the directory": members(member(".", LINK, "sub")),
+    "a hard link instead of the directory": members(member("b"), member("./", HARD, "b")),
+    "a link back to the directory": members(member("a/..", LINK, "b")),
+    "a long component": members(member("a" * 300)),
+    "a path beyond PATH_MAX": beyond_path_max("outside"),
+    "a link by way of a path beyond PATH_MAX": beyond_path_max("outside", written=False),
+    "a file below a link": members(member("b/c"), member("a", LINK, "b"), member("a/d")),
+    "a hard link to what is below a link": members(
+        member("b/c"), member("a", LINK, "b"), member("d", HARD, "./a//c")
+    ),
+    "a hard link to a link": members(member("b"), member("a", LINK, "b"), member("c", HARD, "a")),
+    "a file in the place of a link": members(member("b"), member("a", LINK, "b"), member("a")),
+    "a file that is above another": members(member("b/c"), member("b/../d")),
+    "a hard link upwards": members(member("b/c"), member("d", HARD, "b/../b/c")),
+    "a deep path": members(member("a/" * 200 + "a")),
+    "a long path": members(member("abcdefghi/" * 300 + "a")),
+    "a link to a long path": members(member("a", LINK, "./" * 2000 + "b")),
+    "a file of a terabyte": members(member("a", tarfile.GNUTYPE_SPARSE, size=1 << 40)),
+    "a name of a gigabyte": gzip.compress(members(LONG_NAME) + bytes(1 << 20)),
+    "names of names": members(member("././@LongLink", tarfile.GNUTYPE_LONGNAME, size=1)) * 3000,
+    "too many members": gzip.compress(
+        b"".join(members(member(f"{n % 10}/"))[:512] for n in range(3000)), 1
+    ),
+    "small, and large when unpacked": gzip.compress(
+        members(member("a", size=0), (tarfile.TarInfo("b"), bytes(4 << 20))), 9
+    ),
+    "zip: a file, then a directory": zipped(FILE, FOLDER),
+    "zip: a directory, then a file": zipped(FOLDER, FILE),
+    "zip: a file instead of the directory": zipped(("", b"x", 0o100644)),
+    "zip: encrypted": encrypted(),
+    "zip: damaged": damaged(),
+    "zip: a long component": zipped(("a" * 300, b"x", 0o100644)),
+    "zip: large when unpacked": packed_zip(bytes(4 << 20)),
+    "zip: too many members": zipped(*((f"d{n}/", b"", 0o40755) for n in range(3000))),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_is_wrong_with_an_archive_is_explained_and_nothing_stays(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 1 << 20, raising=False)
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 2000, raising=False)
+    archive = tmp_path / "x.bin"
+    archive.write_bytes(HOSTILE[kind])
+    target = tmp_path / "inner" / "tree"
+    target.parent.mkdir()
+    tracemalloc.start()
+    try:
+        with pytest.raises(FetchError, match=r"x\.bin cannot be unpacked") as caught:
+            archives.unpack(archive, target)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 27
+    finally:
+        tracemalloc.stop()
+    assert caught.value.why
+    assert str(tmp_path) not in str(caught.value)
+    assert not list(target.parent.iterdir())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_path_beyond_path_max_leads_outside(tmp_path: Path, *, streamed: bool) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "flag").write_text("original")
+    content = beyond_path_max("outside")
+    archive = tmp_path / "x.tar"
+    archive.write_bytes(content)
+    source: Any = io.BytesIO(content) if streamed else archive
+    with pytest.raises(FetchError):
+        (archives.unpack_stream if streamed else archives.unpack)(source, tmp_path / "tree")
+    assert [path.name for path in outside.iterdir()] == ["flag"]
+    assert (outside / "flag").read_text() == "original"
+    assert not (tmp_path / "tree").exists()
+
+
+def test_links_of_a_tar_are_kept(tmp_path: Path) -> None:
+    archive = tmp_path / "x.tar"
+    links = (member("x/link", LINK, "../a"), member("./x/hard", HARD, "x/c"))
+    archive.write_bytes(members(member("./x/c"), member("a"), *links))
+    archives.unpack(archive, tmp_path / "tree")
+    assert (tmp_path / "tree" / "x" / "link").readlink() == Path("../a")
+    assert (tmp_path / "tree" / "x" / "hard").samefile(tmp_path / "tree" / "x" / "c")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if "zip" not in kind])
+def test_a_hostile_stream_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MOST_MEMBERS", 2000, raising=False)
+    monkeypatch.setattr(archives, "LARGEST", 1 << 20, raising=False)
+    content = HOSTILE[kind]
+    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    with pytest.raises(FetchError):
+        archives.unpack_stream(io.BytesIO(content), tmp_path / "tree")
+    assert not (tmp_path / "tree").exists()
+
+
+def test_an_archive_packs_well_and_is_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(gzip.compress(members((tarfile.TarInfo("a"), bytes(8 << 20)))))
+    archives.unpack(archive, tmp_path / "tree")
+    assert (tmp_path / "tree" / "a").stat().st_size == 8 << 20
 
 
 def test_an_absolute_name_in_a_tar_is_taken_as_relative(tmp_path: Path) -> None:

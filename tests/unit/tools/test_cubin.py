@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.tools import cubin as cubins
-from builder.tools.cubin import Kernel, MalformedCubinError
+from builder.tools.cubin import Kernel
+from builder.tools.elf_sections import MalformedElf
 from support.cubins import (
     ANNOTATIONS,
     CLUSTER,
@@ -123,7 +124,7 @@ SOUND = cubin(
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"", "byte 0x0: header runs past the end"),
+        (b"", "ELF header at byte 0x0: 16 bytes run past"),
         (cubin(machine=62), "byte 0x0: no cubin: ELF machine 62"),
         (SOUND[:-1], "section headers"),
         (SOUND[:40] + bytes(8) + SOUND[48:], "section"),
@@ -131,7 +132,7 @@ SOUND = cubin(
     ],
 )
 def test_damage_is_located(data: bytes, fault: str) -> None:
-    with pytest.raises(MalformedCubinError, match=fault) as raised:
+    with pytest.raises(MalformedElf, match=fault) as raised:
         cubins.kernels(data, 120)
     assert "byte 0x" in str(raised.value)
 
@@ -146,5 +147,5 @@ def test_no_damage_is_another_error(damage: list[tuple[int, int]], end: int) -> 
     for place, value in damage:
         data[place % len(data)] = value
     for damaged in (bytes(data), bytes(data[:end])):
-        with suppress(MalformedCubinError):
+        with suppress(MalformedElf):
             cubins.kernels(damaged, 120)

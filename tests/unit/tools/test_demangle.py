@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
+from builder.tools import demangle
 from builder.tools.demangle import demangled, function_of, short
 
 
@@ -44,3 +47,37 @@ def test_names(mangled: str, name: str, kernel: str) -> None:
 )
 def test_functions_without_arguments(mangled: str, function: str) -> None:
     assert function_of(mangled) == function
+
+
+def doubling(times: int) -> str:
+    """A name whose last part stands for 2 ** times function types."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    numbers = ["", *digits, *(f"1{digit}" for digit in digits)]
+    parts = (f"FvS{number}_S{number}_E" for number in numbers[:times])
+    return "_Z1fFvvE" + "".join(parts)
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> demangle._Helper:
+    """A process that no other test has brought to its limits."""
+    found = demangle._Helper()
+    monkeypatch.setattr(demangle, "_helper", lambda _: found)
+    return found
+
+
+@pytest.mark.usefixtures("helper")
+def test_a_name_that_stands_for_too_much_stays_as_it_is() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert demangled(doubling(6)).startswith("f(void (), void (void (), void ()), ")
+    for times in (24, 30, 60):
+        assert demangled(doubling(times)) == doubling(times)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+def test_names_with_many_references_are_demangled(helper: demangle._Helper) -> None:
+    many = "_Z1fP1A" + 40 * "S0_"
+    assert demangled(many) == f"f({', '.join(41 * ['A*'])})"
+    assert demangled(many.replace("1f", "1g")).startswith("g(A*, A*")
+    helper._process.kill()
+    helper._process.wait()
+    assert demangled(many) == many

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.tools.elf import MalformedElf, is_elf, read, read_symbols
+from builder.tools.elf import read, read_symbols
+from builder.tools.elf_sections import MalformedElf, is_elf
 from builder.tools.fatbin import Code
 from support.fatbins import ELF, FLAG_A, PTX, entry, region
 

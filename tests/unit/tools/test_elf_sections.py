@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.tools.elf import MalformedElf
-from builder.tools.elf_sections import ElfSections
+from builder.tools import elf
+from builder.tools.elf import versioned_symbols
+from builder.tools.elf_sections import Elf, MalformedElf
 from support.cubins import Function, cubin
 
 pytestmark = pytest.mark.xdist_group("elf")  # they share what a fixture makes
@@ -48,7 +49,7 @@ def printed(*command: str | Path) -> str:
 
 def test_symbols_are_those_of_nm(binary: Path) -> None:
     with binary.open("rb") as stream:
-        found = ElfSections(stream).symbols()
+        found = versioned_symbols(Elf(stream))
     assert {"one@FIRST_1.0", "one@SECOND_2.0", "plain@FIRST_1.0", "w other"} <= found
     assert any(each.startswith("U atoi@GLIBC_") for each in found)
     listed = re.findall(r"^[0-9a-f ]{16} (\w) (\S+)$", printed("nm", "-D", binary), re.MULTILINE)
@@ -59,8 +60,8 @@ def test_symbols_are_those_of_nm(binary: Path) -> None:
 
 def test_sections_are_those_of_readelf(binary: Path) -> None:
     with binary.open("rb") as stream:
-        found = ElfSections(stream)
-        sizes = {each.name: each.size for each in found.all}
+        found = Elf(stream)
+        sizes = {each.name: each.size for each in found.sections[1:]}
         rows = re.findall(
             r"^ +\[ *\d+\] (\S+) +\S+ +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+)",
             printed("readelf", "-SW", binary),
@@ -81,13 +82,13 @@ def test_an_object_file_has_neither(binary: Path) -> None:
     source, target = binary.with_name("source.c"), binary.with_name("source.o")
     subprocess.run(["gcc", "-c", "-fPIC", source, "-o", target], check=True)
     with target.open("rb") as stream:
-        found = ElfSections(stream)
-        assert (found.build_id(), found.symbols()) == ("", frozenset())
+        found = Elf(stream)
+        assert (found.build_id(), versioned_symbols(found)) == ("", frozenset())
         assert found.named(".text") is not None
 
 
 def test_a_cubin_is_an_elf_file() -> None:
-    found = ElfSections(io.BytesIO(cubin(Function("_Z1av", b"code" * 32, shared=2048))))
+    found = Elf(io.BytesIO(cubin(Function("_Z1av", b"code" * 32, shared=2048))))
     text, shared = found.named(".text._Z1av"), found.named(".nv.shared._Z1av")
     assert text is not None
     assert shared is not None
@@ -97,7 +98,7 @@ def test_a_cubin_is_an_elf_file() -> None:
 @pytest.mark.parametrize("data", [b"", b"#!/bin/sh\n", b"\x7fELF", b"\x7fELF\x09\x09" + bytes(58)])
 def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedElf):
-        _ = ElfSections(io.BytesIO(data)).all
+        _ = Elf(io.BytesIO(data)).all
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -112,8 +113,23 @@ def test_damage_raises_one_kind_of_error(binary: Path, change: tuple[int, bytes]
 
 def _read_all(data: bytes) -> None:
     with suppress(MalformedElf):
-        found = ElfSections(io.BytesIO(data))
+        found = Elf(io.BytesIO(data))
         found.build_id()
-        found.symbols()
-        for section in found.all:
+        versioned_symbols(found)
+        for section in found.sections:
             found.content(section)
+
+
+def test_what_a_hostile_file_counts_is_bounded(
+    binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with binary.open("rb") as stream:
+        monkeypatch.setattr(elf, "_MOST_VERSIONS", 2)
+        with pytest.raises(MalformedElf, match=r"symbol versions at byte 0x.*: more than 2"):
+            versioned_symbols(Elf(stream))
+    header = bytearray(binary.read_bytes()[:64])
+    header[0x28:0x30] = (64).to_bytes(8, "little")  # the section headers, which have 2^27 bytes
+    header[0x3C:0x3E] = bytes(2)
+    first = (1 << 21).to_bytes(8, "little")
+    with pytest.raises(MalformedElf, match="section headers at byte 0x40: 134217728 bytes are too"):
+        _ = Elf(io.BytesIO(bytes(header) + bytes(32) + first + bytes(1 << 27))).sections

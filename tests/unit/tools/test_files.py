@@ -27,7 +27,7 @@ from builder.tools.files import (
     write_json,
 )
 
-VERDICT = Verdict("sha256:1", (Check("runs", "x", "0", "0", True, 0.5),), 10, 20)
+VERDICT = Verdict("sha256:1", (Check.of("runs", "x", "0", "0", True),), 10, 20)
 RECORD = Record(
     recipe="x-1",
     key="k" * 64,
@@ -81,7 +81,7 @@ def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
 def test_a_verdict_without_checks_is_not_good() -> None:
     assert VERDICT.good
     assert not Verdict("sha256:1", (), 0, 0).good
-    failed = Check("runs", "x", "0", "1", False)
+    failed = Check.of("runs", "x", "0", "1", False)
     assert Verdict("sha256:1", (*VERDICT.checks, failed), 0, 0).failures == (failed,)
 
 

@@ -1,10 +1,15 @@
-"""Numbers of bytes for people."""
+"""Sizes for people: bytes that are shown, contexts that are read."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builder.tools import sizes
+
+MAXIMA = [1 << power for power in range(10, 24)]
+"""Contexts that models have: powers of two."""
 
 
 @pytest.mark.parametrize(
@@ -12,3 +17,39 @@ from builder.tools import sizes
 )
 def test_sizes_are_decimal(count: int, text: str) -> None:
     assert sizes.shown(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1000", (1000,)),
+        ("8192, 4k", (8192, 4096)),
+        ("64K,65K", (65536,)),
+        ("128K,262K", (131072, 262144)),
+        ("262K,256K,262144", (262144,)),
+        ("300K", (307200,)),
+    ],
+)
+def test_contexts_are_read_as_people_write_them(text: str, found: tuple[int, ...]) -> None:
+    assert sizes.contexts_of(text) == found
+
+
+@pytest.mark.parametrize("size", MAXIMA)
+def test_a_power_of_two_has_both_of_its_names(size: int) -> None:
+    """262144 is 256K, and 262K for those who count in thousands."""
+    assert sizes.contexts_of(f"{size},{size // 1024}K,{size // 1000}K") == (size,)
+
+
+@given(st.integers(1, 99_999_999))
+def test_k_is_1024_but_for_thousands_of_a_power_of_two(count: int) -> None:
+    assert sizes.contexts_of(str(count)) == (count,)
+    (read,) = sizes.contexts_of(f"{count}K")
+    if read != count * 1024:
+        assert read.bit_count() == 1
+        assert read // 1000 == count
+
+
+@pytest.mark.parametrize("text", ["", "32M", "0", "-4", "K", "32K,,64K", "1e5", "1.5K"])
+def test_what_is_no_context_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 32K"):
+        sizes.contexts_of(text)

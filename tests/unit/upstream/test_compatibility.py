@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from builder.plan.inputs import GitCommit
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.settings import Settings
 from builder.upstream import snapshot
-from builder.upstream.compatibility import diagnose
 from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
 from support import catalogs
 from support.patch_wards import RECIPE, Ward, brought, functions
-from support.upstreams import Upstream
 
 NAMES = ("alpha", "beta", "gamma")
 BEFORE = functions(*NAMES)
@@ -60,7 +56,7 @@ def test_the_same_subject_and_lines_in_another_function_are_not_the_patch(ward: 
     up.commit("beside", **{"z.c": "z\n"})
     up.commit("Add a null check", **{"a.c": guarded(BEFORE, "alpha")})
     for patch in (ward.pull(base, head), ward.pick(base, head)):
-        assert ward.on_main(base, patch).state in {"applies", "offset"}
+        assert ward.on_main(base, patch).state == "applies"
 
 
 def test_the_same_lines_brought_elsewhere_leave_a_conflict_one(ward: Ward) -> None:
@@ -128,8 +124,8 @@ def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalog: Path)
     text = RECIPE.format(url=ward.upstream.url, pin=base, after=base, to=head)
     (catalog / "recipes" / "eng-1.toml").write_text(text)
     found = catalogs.load(catalog)
-    target = Target("main", ward.upstream.head(), "branch")
-    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, 4, "nightly-x")
+    target = NamedCommit("main", ward.upstream.head(), "branch")
+    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, lambda: 4, "nightly-x")
     session = SourceSession(found, Settings(cache_dir=ward.cache), ward.context)
     lean, unfit = snapshot.fitted(frozen, session)
     assert [finding.state for finding in unfit] == ["conflicts"]
@@ -223,28 +219,3 @@ def test_a_patch_may_be_upstream_under_another_name(ward: Ward, reverted: bool) 
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if reverted else "upstream")
     assert reverted or brought(finding) == "Mend (#6)"
-
-
-# In a submodule
-
-
-@pytest.mark.parametrize("beta", ["2", "22"])
-def test_who_moved_a_submodule_is_named(ward: Ward, tmp_path: Path, beta: str) -> None:
-    up, sub = ward.upstream, Upstream(tmp_path / "sub")
-    one = sub.commit("sub one", **{"a.c": BEFORE})
-    up.commit("one", **{"z.c": "z\n"})
-    up.git("submodule", "add", "--quiet", sub.url, "sub")
-    base = up.record("sub comes")
-    mended = sub.commit("sub mends", **{"a.c": functions(*NAMES, beta=beta)})
-    up.git("-C", "sub", "fetch", "--quiet")
-    up.git("-C", "sub", "checkout", "--quiet", mended)
-    up.record("sub moves")
-    sub.git("checkout", "--quiet", "-b", "side", one)
-    head = sub.commit("wanted", **{"a.c": AFTER})
-    diff = sub.raw("diff", "--src-prefix=a/sub/", "--dst-prefix=b/sub/", one, head)
-    source = GitCommit(up.url, base, True, {})
-    case = replace(ward.case(base, ward.file(diff)), source=source)
-    finding = list(diagnose(case))[-1]
-    assert finding.state == ("upstream" if beta == "2" else "conflicts")
-    assert brought(finding) == "sub moves"
-    assert finding.details[-1].startswith("the history of the submodule sub is not read")

@@ -9,7 +9,7 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.nightly.channels import channels
-from builder.recipes.edit import Target
+from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Track
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
@@ -26,22 +26,22 @@ DIGEST = "sha256:" + "ab" * 32
 @pytest.mark.parametrize(
     ("target", "version"),
     [
-        (Target("b9831", COMMIT, "tag"), "nightly-b9831"),
-        (Target("v0.1.2", COMMIT, "tag"), "nightly-v0.1.2"),
-        (Target("release/1.0--rc.1_", COMMIT, "tag"), "nightly-release-1.0-rc.1"),
-        (Target("main", COMMIT, "branch"), "nightly-3f2a91c0d"),
-        (Target("x/y:z", DIGEST, "image"), "nightly-abababababab"),
+        (NamedCommit("b9831", COMMIT, "tag"), "nightly-b9831"),
+        (NamedCommit("v0.1.2", COMMIT, "tag"), "nightly-v0.1.2"),
+        (NamedCommit("release/1.0--rc.1_", COMMIT, "tag"), "nightly-release-1.0-rc.1"),
+        (NamedCommit("main", COMMIT, "branch"), "nightly-3f2a91c0d"),
+        (NamedCommit("x/y:z", DIGEST, "image"), "nightly-abababababab"),
     ],
 )
-def test_what_a_night_is_called(target: Target, version: str) -> None:
+def test_what_a_night_is_called(target: NamedCommit, version: str) -> None:
     assert version_of("nightly", target) == version
 
 
 def test_a_recipe_is_frozen_at_a_commit() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("llama-cpp-master")
-    target = Target("b10000", COMMIT, "tag")
-    frozen = snapshot.at_commit(found, entry, target, 10000, version_of("master", target))
+    target = NamedCommit("b10000", COMMIT, "tag")
+    frozen = snapshot.at_commit(found, entry, target, lambda: 10000, version_of("master", target))
     assert frozen.name == "llama-cpp-master-b10000"
     recipe = frozen.catalog.engine("llama-cpp-master-b10000").recipe
     assert recipe is not None
@@ -66,7 +66,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
 
 def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     found = catalogs.load(REPOSITORY)
-    target = Target("vllm/vllm-openai:nightly", DIGEST, "image")
+    target = NamedCommit("vllm/vllm-openai:nightly", DIGEST, "image")
     entry = found.engine("vllm-nightly")
     frozen = snapshot.at_image(found, entry, target, version_of("nightly", target))
     assert frozen.name == "vllm-nightly-abababababab"
@@ -91,8 +91,8 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
 def test_the_locks_of_a_recipe_are_kept_with_it() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("lucebox-f12a87c")
-    target = Target("main", COMMIT, "branch")
-    files = snapshot.at_commit(found, entry, target, 1, "nightly-x").files
+    target = NamedCommit("main", COMMIT, "branch")
+    files = snapshot.at_commit(found, entry, target, lambda: 1, "nightly-x").files
     assert set(files) == {
         "lucebox-nightly-x.toml",
         "locks/lucebox-f12a87c.toml",
@@ -105,8 +105,8 @@ def test_the_locks_of_a_recipe_are_kept_with_it() -> None:
 def test_a_patch_that_goes_leaves_its_probe() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("atomic-b8995")
-    target = Target("main", COMMIT, "branch")
-    frozen = snapshot.at_commit(found, entry, target, 1, "nightly-x")
+    target = NamedCommit("main", COMMIT, "branch")
+    frozen = snapshot.at_commit(found, entry, target, lambda: 1, "nightly-x")
     before = frozen.entry.recipe
     assert before is not None
     assert before.patch
@@ -127,15 +127,19 @@ def test_a_name_that_is_taken_is_refused() -> None:
     found = catalogs.load(REPOSITORY)
     with pytest.raises(RecipeError, match="would be frozen as llama-cpp-b9831, which is a recipe"):
         snapshot.at_commit(
-            found, found.engine("llama-cpp-master"), Target("b1", COMMIT, "tag"), 1, "b9831"
+            found,
+            found.engine("llama-cpp-master"),
+            NamedCommit("b1", COMMIT, "tag"),
+            lambda: 1,
+            "b9831",
         )
 
 
 def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
     found = catalogs.load(REPOSITORY)
-    entry, target = found.engine("llama-cpp-master"), Target("b9900", COMMIT, "tag")
-    frozen = snapshot.at_commit(found, entry, target, 1, "master-b9900")
-    again = snapshot.at_commit(frozen.catalog, entry, target, 2, "master-b9900")
+    entry, target = found.engine("llama-cpp-master"), NamedCommit("b9900", COMMIT, "tag")
+    frozen = snapshot.at_commit(found, entry, target, lambda: 1, "master-b9900")
+    again = snapshot.at_commit(frozen.catalog, entry, target, lambda: 2, "master-b9900")
     assert again.name == frozen.name
     assert again.catalog.engine(again.name).text == again.entry.text != frozen.entry.text
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import requests
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
-from builder.tools.apt.archive import Archive, Servers, archive_of, cached, check, fetch
+from builder.tools.apt.archive import Archive, Servers, archive_of, cached, fetch, require_offered
 from builder.tools.apt.sources import Source, deb822
+from builder.tools.web.client import Client
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
@@ -63,7 +63,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     whole = first.read_bytes()
     first.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))  # the same size
     said.clear()
-    damaged = "aa_1.0+b1_amd64.deb in the cache is damaged: its sha256 is not that of the lock"
+    damaged = "aa_1.0+b1_amd64.deb in the cache is damaged: its sha256 is not the lock's"
     with pytest.raises(FetchError, match=r"not in the cache: aa_1\.0\+b1_amd64\.deb"):
         fetch(files, AS_OF, place(archive), cache, said.append, offline=True)
     assert said == [damaged]
@@ -91,8 +91,8 @@ def test_what_no_server_has_is_gone(archive: DebianArchive, tmp_path: Path) -> N
     assert "20261122T021046Z" in error.value.why  # a day later, the last try
     assert "404" in error.value.why
     with pytest.raises(GoneError):
-        check(locked(archive, "aa")[0], AS_OF, place(archive), set(), requests.Session())
-    check(locked(archive, "bb")[0], AS_OF, place(archive), set(), requests.Session())
+        require_offered(locked(archive, "aa")[0], AS_OF, place(archive), set(), Client())
+    require_offered(locked(archive, "bb")[0], AS_OF, place(archive), set(), Client())
     assert not list(tmp_path.glob("debian/*"))
 
 
@@ -103,11 +103,11 @@ def test_a_server_that_does_not_answer_is_not_asked_again(
     away = Source(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
     silent: set[str] = set()
     sources = replace(place(archive), sources=(away,))
-    check(locked(archive, "aa")[0], AS_OF, sources, silent, requests.Session())
+    require_offered(locked(archive, "aa")[0], AS_OF, sources, silent, Client())
     assert silent == {"127.0.0.1:9"}
     archive.lost |= {"aa_1.0+b1_amd64.deb"}
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9 does not answer") as error:
-        check(locked(archive, "aa")[0], AS_OF, sources, silent, requests.Session())
+        require_offered(locked(archive, "aa")[0], AS_OF, sources, silent, Client())
     assert not isinstance(error.value, GoneError)  # the mirror may have it
 
 

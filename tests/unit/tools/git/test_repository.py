@@ -123,7 +123,7 @@ def test_no_reader_outlives_an_error_or_its_repository(
             scratch.read(name)
         assert readers(tmp_path) == []
         assert scratch.read(blob) == b"one\n"  # no answer of before is left in a pipe
-    stream = scratch.repo.git.CatFileContentStream
+    stream = scratch.reader.CatFileContentStream
     monkeypatch.setattr(stream, "read", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         scratch.read(blob)
@@ -145,7 +145,7 @@ def test_no_reader_outlives_a_killed_builder(upstream: Upstream) -> None:
         "import sys, time; from pathlib import Path\n"
         "from builder.tools.git.repository import Repository\n"
         "repository = Repository(Path(sys.argv[1])); repository.read(sys.argv[2])\n"
-        "print(repository.repo.git.cat_file_all.pid, flush=True); time.sleep(60)\n"
+        "print(next(repository.reader.processes).pid, flush=True); time.sleep(60)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder), blob], stdout=subprocess.PIPE, text=True
@@ -195,12 +195,14 @@ def test_another_repository_in_the_environment_is_not_used(
     before = sorted(path.name for path in (other.folder / ".git").rglob("*"))
     for name, value in {
         "GIT_DIR": other.folder / ".git",
+        "GIT_COMMON_DIR": other.folder / ".git",
         "GIT_WORK_TREE": other.folder,
         "GIT_INDEX_FILE": other.folder / ".git" / "index",
         "GIT_OBJECT_DIRECTORY": other.folder / ".git" / "objects",
         "GIT_EXTERNAL_DIFF": "false",
     }.items():
         monkeypatch.setenv(name, str(value))
+    environment = dict(os.environ)
     scratch = Scratch(tmp_path / "scratch.git")
     scratch.add_objects([upstream.folder / ".git" / "objects"])
     assert scratch.read(blob) == b"one\n"
@@ -209,6 +211,7 @@ def test_another_repository_in_the_environment_is_not_used(
     tree = scratch.tree_from(tmp_path / "new")
     assert [item.path for item in scratch.items(tree)] == ["a.txt"]
     assert sorted(path.name for path in (other.folder / ".git").rglob("*")) == before
+    assert dict(os.environ) == environment  # what builder starts later may want them
 
 
 def test_the_users_configuration_does_not_change_contents(

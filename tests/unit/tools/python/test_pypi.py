@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 import time
@@ -16,6 +17,7 @@ from builder.errors import FetchError
 from builder.recipes.lockfile import PinnedFile
 from builder.tools.python import pypi
 from builder.tools.web import retry
+from support.registries import Reply, Request, answering
 
 BODY = b"a wheel, for all that anyone checks" * 1000
 FILE = PinnedFile("thing", "1.0", hashlib.sha256(BODY).hexdigest())
@@ -162,3 +164,30 @@ def test_an_index_that_is_away_is_told(
     with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
         fetch(FILE)
     assert caught.value.why == "connection refused"
+
+
+def test_the_login_of_an_index_is_for_its_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = f"Basic {base64.b64encode(b'me:secret').decode()}"
+    elsewhere = False
+
+    def front(request: Request) -> Reply:
+        if request.headers.get("Authorization") != login:
+            return 401, {}, b""
+        if request.path.startswith("/files/"):
+            return 200, {}, BODY
+        host = other if elsewhere else address
+        page = PAGE.replace("/files/", f"http://{host}/files/").encode()
+        return 200, {"Content-Type": "text/html"}, page
+
+    def public(_: Request) -> Reply:
+        return 200, {}, BODY
+
+    with answering(front) as (address, asked), answering(public) as (other, asked_of_other):
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://me:secret@{address}/simple")
+        for elsewhere in (False, True):
+            (file,) = pypi.fetch([FILE], tmp_path / str(elsewhere), lambda _: None)
+            assert file.read_bytes() == BODY
+    assert len(asked) == 3
+    assert [each.headers.get("Authorization") for each in asked_of_other] == [None]

@@ -86,19 +86,42 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
 
 
+def test_without_a_login_any_other_machine_may_issue_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No host has that name; one that names this machine is not even asked."""
+    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    realm = {"WWW-Authenticate": 'Bearer realm="https://auth.example.invalid/token",service="x"'}
+    with answering(lambda _: (401, realm, b"")) as (address, _):
+        with pytest.raises(FetchError) as failed:
+            Repository(f"{address}/me/x", print).tags()
+        assert failed.value.why == "auth.example.invalid: the host name cannot be resolved"
+        with answering(lambda _: (200, {}, b'{"token": "x"}')) as (elsewhere, asked):
+            port = elsewhere.partition(":")[2]
+            named = f"https://0x7f.1:{port}/token"
+            realm["WWW-Authenticate"] = f'Bearer realm="{named}",service="x"'
+            with pytest.raises(RegistryError, match="which is this machine"):
+                Repository(f"{address}/me/x", print).tags()
+        assert asked == []
+
+
 @pytest.mark.parametrize(
     ("registry", "host", "allowed"),
     [
         ("docker.io", "auth.docker.io", True),
-        ("docker.io", "hub.docker.com", True),
+        ("docker.io", "hub.docker.com", False),
         ("docker.io", "auth.mydocker.io", False),
         ("ghcr.io", "ghcr.io", True),
         ("ghcr.io", "quay.io", False),
         ("registry.gitlab.com", "gitlab.com", True),
         ("registry.gitlab.com", "notgitlab.com", False),
-        ("registry.example.com:5000", "gitlab.example.com", True),
+        ("registry.example.com:5000", "gitlab.example.com", False),
+        ("registry.example.com:5000", "registry.example.com", True),
+        ("acme.azurecr.io", "acme.azurecr.io", True),
+        ("acme.azurecr.io", "other.azurecr.io", False),
+        ("a.dkr.ecr.us-east-1.amazonaws.com", "b.dkr.ecr.us-east-1.amazonaws.com", False),
         ("registry.example.com", "example.com.evil.example", False),
-        ("example.com", "auth.example.com", True),
+        ("example.com", "auth.example.com", False),
         ("example.com", "evil.com", False),
         ("example.co.uk", "evil.co.uk", False),
         ("10.0.0.1:5000", "10.0.0.1", True),

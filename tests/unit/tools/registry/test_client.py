@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
 from pathlib import Path
 
 import pytest
 
-from builder.errors import RegistryError, TagMovedError
+from builder.errors import RegistryError, TagMovedError, plain
 from builder.tools.registry import client as registry
-from builder.tools.registry import upload
+from builder.tools.registry import transport
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from support.registries import Reply, Request, answering
+from support.registries import NO_BLOB, Fault, Reply, Request, answering, proxied, put_image
 
 pytestmark = pytest.mark.usefixtures("docker_config")
 
@@ -82,7 +84,7 @@ class Store:
 def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    monkeypatch.setattr(upload, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(transport, "LINE_EVERY", 0.0)
     file = tmp_path / "blob"
     file.write_bytes(bytes(3_000_000))
     digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
@@ -132,3 +134,72 @@ def test_a_registry_whose_conditions_mean_something_else() -> None:
         assert tags == {"latest": ours.digest, "new": ours.digest}
         with pytest.raises(TagMovedError):
             repository.put_tag("latest", there, there.digest)
+
+
+def test_a_deletion_whose_response_was_lost_is_a_deletion(registry: str) -> None:
+    image = put_image(Repository(f"{registry}/me/x", print), "a")
+
+    def done() -> None:
+        path = f"/v2/me/x/manifests/{image.digest}"
+        connection = http.client.HTTPConnection(registry)
+        connection.request("DELETE", path)
+        assert connection.getresponse().status == 202
+        connection.close()
+
+    with proxied(registry) as proxy:
+        repository = Repository(f"{proxy.address}/me/x", print)
+        proxy.faults = [Fault("DELETE", "cut", first=done)]
+        assert repository.delete(image.digest)
+        assert not repository.delete(image.digest)
+        proxy.faults = [Fault("DELETE", 429, headers={"Retry-After": "0"})]
+        assert not repository.delete(image.digest)
+
+
+STATUSES = {
+    "GET a manifest": (lambda each: each.manifest("a"), "GET", (201, 202, 204, 206)),
+    "GET a blob": (lambda each: each.blob(NO_BLOB), "GET", (201, 204, 206)),
+    "HEAD a manifest": (lambda each: each.head_digest("a"), "HEAD", (202, 204, 206)),
+    "list tags": (lambda each: each.tags(), "GET", (202, 206)),
+    "begin an upload": (lambda each: each.require_push(), "POST", (200, 201, 204)),
+    "put a blob": (lambda each: each.put_bytes(b"x"), "PUT", (200, 202, 204)),
+    "put a manifest": (lambda each: each.put_manifest("a", MANIFEST), "PUT", (200, 202, 204)),
+    "put a tag": (lambda each: each.put_tag("a", MANIFEST, ""), "PUT", (200, 202, 204)),
+    "delete": (lambda each: each.delete(NO_BLOB), "DELETE", (200, 201, 204)),
+}
+MANIFEST = Manifest(b"{}", MANIFESTS[0])
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_a_status_that_is_not_that_of_the_specification(kind: str) -> None:
+    ask, method, statuses = STATUSES[kind]
+    for status in statuses:
+
+        def front(request: Request, status: int = status) -> Reply:
+            if request.command == method:
+                return status, {"Location": "/v2/me/x/blobs/uploads/1"}, b"{}"
+            if request.command == "POST":
+                return 202, {"Location": "/v2/me/x/blobs/uploads/1"}, b""
+            return 404, {}, b""
+
+        with (
+            answering(front) as (address, _),
+            pytest.raises(RegistryError, match="refuses") as caught,
+        ):
+            ask(Repository(f"{address}/me/x", print))
+        assert str(status) in caught.value.why
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "x\x1b[2J"])
+def test_a_content_coding_that_nobody_asked_for_is_named(coding: str) -> None:
+    with (
+        answering(lambda _: (200, {"Content-Encoding": coding}, b"{}")) as (address, _),
+        pytest.raises(RegistryError, match="refuses") as caught,
+    ):
+        Repository(f"{address}/me/x", print).manifest("a")
+    assert plain(coding).lower() in caught.value.why
+
+
+def test_a_packed_response_is_unpacked() -> None:
+    content = gzip.compress(b'{"tags": ["a"]}')
+    with answering(lambda _: (200, {"Content-Encoding": "gzip"}, content)) as (address, _):
+        assert Repository(f"{address}/me/x", print).tags() == ["a"]

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from builder.errors import FetchError, RegistryError
-from builder.tools.registry.hub import Hub
-from builder.tools.registry.hub_responses import Grant, Shown, TagPage, checked, error_text
+from builder.tools.registry.hub import Grant, Hub, Shown, TagPage, checked, error_text
 from builder.tools.web import github
 from support.damaged import damaged, fuzzed
 from support.hub import DockerHub, Fault, Page
@@ -156,3 +155,9 @@ def test_all_pages_of_tags_are_read(hub: DockerHub, client: Hub) -> None:
     assert client.tags(NAME) == names
     assert hub.count("GET .*tags") == 3
     assert client.tags("me/other") == []
+
+
+def test_a_deletion_whose_response_was_lost_is_a_deletion(hub: DockerHub, client: Hub) -> None:
+    hub.faults = [Fault("DELETE", "cut", first=lambda: hub.pages[NAME].tags.remove("0.1.0"))]
+    assert client.delete_tag(NAME, "0.1.0")
+    assert not client.delete_tag(NAME, "0.1.0")

@@ -12,10 +12,11 @@ import pytest
 from requests.structures import CaseInsensitiveDict
 
 from builder.errors import BuilderError, RegistryError
-from builder.publish.tag_history import MOVE, Move, notes_in
+from builder.publish.tag_history import MOVE, TEXT, Move, notes_in
+from builder.publish.verdicts import UNSIGNED
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, blobs_of
-from builder.tools.web.client import Response, redirect_url
+from builder.tools.web.client import Follow, Response, redirect_url
 from builder.tools.web.errors import WebError
 from builder.tools.web.http_time import retry_after, seconds_since, time_span
 from support.damaged import DIGEST, damaged, fuzzed
@@ -28,12 +29,25 @@ DESCRIPTOR = {
     "annotations": {"builder.move.before": DIGEST},
     "platform": {"os": "linux", "architecture": "amd64"},
 }
-NOTED = {"tag": "a", "before": DIGEST, "number": "1", "by": "night", "reason": "x", "version": "1"}
-NOTE = {
-    **DESCRIPTOR,
-    "artifactType": MOVE,
-    "annotations": {f"builder.move.{name}": value for name, value in NOTED.items()},
+NOTED = {
+    "repository": "me/x",
+    "tag": "a",
+    "digest": DIGEST,
+    "before": DIGEST,
+    "number": 3,
+    "created": "2026-01-01T00:00:00Z",
+    "by": "night",
+    "reason": "x",
+    "updates": {"linux/amd64": 5},
+    "past": [{"number": 2, "digest": DIGEST}],
 }
+
+
+def noted(**odd: object) -> dict[str, Any]:
+    """The descriptor of a note."""
+    return {**DESCRIPTOR, "artifactType": MOVE, "annotations": {TEXT: json.dumps(NOTED | odd)}}
+
+
 MANIFEST = {
     "schemaVersion": 2,
     "mediaType": responses.IMAGE_MANIFEST,
@@ -52,7 +66,8 @@ def answer(content: bytes = b"", **headers: str) -> Response:
 
 
 def moves_noted(content: bytes) -> list[Move]:
-    return list(notes_in(responses.referrers(answer(content), "x"), DIGEST))
+    entries = responses.referrers(answer(content), "x")
+    return [each.move for each in notes_in(entries, DIGEST, "me/x", UNSIGNED)]
 
 
 def index_digests(content: bytes) -> list[str]:
@@ -69,7 +84,7 @@ DOCUMENTS: list[tuple[Any, Any]] = [
     ),
     ({"tags": ["a", "b"]}, lambda content: responses.tags(answer(content), "x")),
     ({"manifests": [DESCRIPTOR]}, lambda content: responses.referrers(answer(content), "x")),
-    ({"manifests": [NOTE]}, moves_noted),
+    ({"manifests": [noted()]}, moves_noted),
     (
         {"token": "abc", "access_token": "abc"},
         lambda content: responses.token(answer(content), "x"),
@@ -112,7 +127,7 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
         with suppress(RegistryError):
             read(told, "x")
     with suppress(WebError):
-        redirect_url(told, value, cross_host=True)
+        redirect_url(told, value, Follow.ANYWHERE)
     asked = retry_after(value)
     assert asked is None or asked >= 0
     assert time_span(asked or 0.0)
@@ -125,16 +140,19 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("number", odd) for odd in ("9" * 40, "9" * 10, "\u0663", "\u00b2", "-1", "", "1\n")),
+        *(("number", odd) for odd in (10**40, 10**13, "5", "\u0663", -1, 0, 1.5, None, True)),
         *(("before", odd) for odd in ("latest", "sha256:5", "../x", f"{DIGEST}\n")),
+        *(("past", odd) for odd in ([{"number": 1}], [NOTED["past"]] * 2, [{}] * 41, {})),
+        ("updates", {"linux/amd64": 10**16}),
         ("tag", "a b"),
+        ("repository", "me/y"),
+        ("digest", f"sha256:{'1' * 64}"),
     ],
 )
-def test_what_is_no_note_of_a_move_is_left_out(name: str, value: str) -> None:
-    (good,) = moves_noted(json.dumps({"manifests": [NOTE]}).encode())
-    assert (good.number, good.before, good.by_night) == (1, DIGEST, True)
-    odd = {**NOTE, "annotations": {**NOTE["annotations"], f"builder.move.{name}": value}}
-    assert moves_noted(json.dumps({"manifests": [odd]}).encode()) == []
+def test_what_is_no_note_of_a_move_is_left_out(name: str, value: object) -> None:
+    (good,) = moves_noted(json.dumps({"manifests": [noted()]}).encode())
+    assert (good.number, good.before, good.by) == (3, DIGEST, "night")
+    assert moves_noted(json.dumps({"manifests": [noted(**{name: value})]}).encode()) == []
 
 
 @pytest.mark.parametrize("nested", [b"[", b'{"config":', b'{"a":[', b'{"manifests":['])

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import requests
-
 from builder.tools.web import downloads
+from builder.tools.web.client import Client
 
 
-def test_a_session_asks_for_many_files_over_one_connection() -> None:
+def test_a_client_asks_for_many_files_over_one_connection() -> None:
     clients: list[tuple[str, int]] = []
 
     class FirstBytes(BaseHTTPRequestHandler):
@@ -27,11 +26,11 @@ def test_a_session_asks_for_many_files_over_one_connection() -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), FirstBytes) as server, requests.Session() as session:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FirstBytes) as server:
+        client = Client()
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         for name in ("a", "b", "c"):
-            downloads.check(f"http://127.0.0.1:{server.server_port}/{name}", session)
-        session.close()
+            downloads.require_offered(f"http://127.0.0.1:{server.server_port}/{name}", client)
         server.shutdown()
     assert len(clients) == 3
     assert len(set(clients)) == 1

@@ -21,13 +21,23 @@ namespace {
 
 using strings = std::vector<std::string>;
 
-struct option {
-    std::string brief;  // "-p", or empty
-    std::string name;
-    std::string value;        // how --help calls it
-    const char* environment;  // may be null
+struct common_arg {
+    strings args;       // "-p" and "--prompt"
+    std::string value;  // how --help calls it
     std::string help;
     std::function<void(const std::string&)> set;
+    const char* environment = nullptr;
+
+    common_arg& set_env(const char* name) {
+        environment = name;
+        return *this;
+    }
+};
+
+const std::vector<ggml_type> kv_cache_types = {
+    GGML_TYPE_F32,
+    GGML_TYPE_F16,
+    GGML_TYPE_Q8_0,
 };
 
 std::string joined(const strings& words, const char* between) {
@@ -54,40 +64,62 @@ int number_of(const std::string& text, const char* what) {
     return static_cast<int>(number);
 }
 
-std::vector<option> options_of(common_params& params) {
-    strings types;
-    for (int i = 0; ggml_type_names[i] != nullptr; ++i) types.push_back(ggml_type_names[i]);
-    const strings spec_types = {"none", "draft-mtp", "ngram-simple"};
-    return {
-        {"-p", "--prompt", "PROMPT", nullptr, "prompt to start with",
-         [&](const std::string& value) { params.prompt = value; }},
-        {"-ctk", "--cache-type-k", "TYPE", "LLAMA_ARG_CACHE_TYPE_K",
-         "KV cache data type for K\nallowed values: " + joined(types, ", ") + "\n(default: f16)",
-         one_of(types, params.cache_type_k)},
-        {"", "--spec-type", "[" + joined(spec_types, "|") + "]", nullptr,
-         "kind of speculative decoding without a draft model (default: none)",
-         one_of(spec_types, params.spec_type)},
-        {"-m", "--model", "FNAME", "LLAMA_ARG_MODEL", "model path to load",
-         [&](const std::string& value) { params.model = value; }},
-        {"-c", "--ctx-size", "N", "LLAMA_ARG_CTX_SIZE", "size of the prompt context",
-         [](const std::string&) {}},
-        {"", "--host", "HOST", "LLAMA_ARG_HOST", "address to listen on (default: 127.0.0.1)",
-         [&](const std::string& value) { params.host = value; }},
-        {"", "--port", "PORT", "LLAMA_ARG_PORT", "port to listen on (default: 8080)",
-         [&](const std::string& value) { params.port = number_of(value, "port"); }},
-        {"-ngl", "--n-gpu-layers", "N", "LLAMA_ARG_N_GPU_LAYERS",
-         "layers to put on the GPU (default: all)",
-         [&](const std::string& value) { params.gpu_layers = number_of(value, "number"); }},
-        {"-lv", "--verbosity", "N", "LLAMA_LOG_VERBOSITY", "how much is logged",
-         [](const std::string&) {}},
-    };
+strings kv_cache_names() {
+    strings names;
+    for (const ggml_type type : kv_cache_types) names.push_back(ggml_type_name(type));
+    return names;
+}
+
+std::string get_all_kv_cache_types() { return joined(kv_cache_names(), ", "); }
+
+std::vector<common_arg> options_of(common_params& params) {
+    std::vector<common_arg> options;
+    const auto add_opt = [&](const common_arg& known) { options.push_back(known); };
+    add_opt(common_arg{
+        {"-p", "--prompt"}, "PROMPT", "prompt to start with",
+        [&](const std::string& value) { params.prompt = value; }
+    });
+    add_opt(common_arg{
+        {"-ctk", "--cache-type-k"}, "TYPE",
+        "KV cache data type for K\nallowed values: " + get_all_kv_cache_types() +
+            "\n(default: f16)",
+        one_of(kv_cache_names(), params.cache_type_k)
+    }.set_env("LLAMA_ARG_CACHE_TYPE_K"));
+    add_opt(common_arg{
+        {"--spec-type"}, "[none|draft-mtp|ngram-simple]",
+        "kind of speculative decoding without a draft model (default: none)",
+        one_of({"none", "draft-mtp", "ngram-simple"}, params.spec_type)
+    });
+    add_opt(common_arg{
+        {"-m", "--model"}, "FNAME", "model path to load",
+        [&](const std::string& value) { params.model = value; }
+    }.set_env("LLAMA_ARG_MODEL"));
+    add_opt(common_arg{
+        {"-c", "--ctx-size"}, "N", "size of the prompt context", [](const std::string&) {}
+    }.set_env("LLAMA_ARG_CTX_SIZE"));
+    add_opt(common_arg{
+        {"--host"}, "HOST", "address to listen on (default: 127.0.0.1)",
+        [&](const std::string& value) { params.host = value; }
+    }.set_env("LLAMA_ARG_HOST"));
+    add_opt(common_arg{
+        {"--port"}, "PORT", "port to listen on (default: 8080)",
+        [&](const std::string& value) { params.port = number_of(value, "port"); }
+    }.set_env("LLAMA_ARG_PORT"));
+    add_opt(common_arg{
+        {"-ngl", "--n-gpu-layers"}, "N", "layers to put on the GPU (default: all)",
+        [&](const std::string& value) { params.gpu_layers = number_of(value, "number"); }
+    }.set_env("LLAMA_ARG_N_GPU_LAYERS"));
+    add_opt(common_arg{
+        {"-lv", "--verbosity"}, "N", "how much is logged", [](const std::string&) {}
+    }.set_env("LLAMA_LOG_VERBOSITY"));
+    return options;
 }
 
 // "-p,    --prompt PROMPT": long names line up.
-std::string signature(const option& known) {
-    std::string text = known.brief.empty() ? "" : known.brief + ",";
+std::string signature(const common_arg& known) {
+    std::string text = known.args.size() > 1 ? known.args.front() + "," : "";
     if (!text.empty()) text.resize(7, ' ');
-    return text + known.name + " " + known.value;
+    return text + known.args.back() + " " + known.value;
 }
 
 // Names to the left of column 40, the text to its right; a long name has a line of its own.
@@ -100,11 +132,11 @@ void print_option(const std::string& names, const std::string& text) {
     std::printf("%s\n", line.c_str());
 }
 
-void print_help(const std::vector<option>& options) {
+void print_help(const std::vector<common_arg>& options) {
     std::printf("----- common params -----\n\n");
     print_option("-h,    --help, --usage", "print usage and exit");
     print_option("--version", "show version and build info");
-    for (const option& known : options) {
+    for (const common_arg& known : options) {
         std::string text = known.help;
         if (known.environment) text += std::string("\n(env: ") + known.environment + ")";
         print_option(signature(known), text);
@@ -122,9 +154,11 @@ void print_version() {
 #endif
 }
 
-const option& find(const std::vector<option>& options, const std::string& name) {
-    for (const option& known : options) {
-        if (name == known.name || (!name.empty() && name == known.brief)) return known;
+const common_arg& find(const std::vector<common_arg>& options, const std::string& name) {
+    for (const common_arg& known : options) {
+        for (const std::string& arg : known.args) {
+            if (name == arg) return known;
+        }
     }
     throw std::invalid_argument("invalid argument: " + name);
 }
@@ -132,8 +166,8 @@ const option& find(const std::vector<option>& options, const std::string& name) 
 std::optional<int> parse(int argc, char** argv, common_params& params) {
     // First of all, as in llama.cpp: what it says of the GPU stands above what --help prints.
     llama_device();
-    const std::vector<option> options = options_of(params);
-    for (const option& known : options) {
+    const std::vector<common_arg> options = options_of(params);
+    for (const common_arg& known : options) {
         const char* value = known.environment ? std::getenv(known.environment) : nullptr;
         if (value) known.set(value);
     }
@@ -147,7 +181,7 @@ std::optional<int> parse(int argc, char** argv, common_params& params) {
             print_version();
             return 0;
         }
-        const option& known = find(options, name);
+        const common_arg& known = find(options, name);
         if (++i == argc) throw std::invalid_argument("expected value for argument " + name);
         known.set(argv[i]);
     }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <stdexcept>
 
+#include "ggml.h"
+
 namespace ggml_cuda {
 
 // Some call of CUDA's failed; the text is CUDA's.
@@ -40,5 +42,8 @@ void scale(float* values, float factor, int count);
 
 // out = the mean of the values, weighted by the softmax of the scores
 void weighted_mean(const float* scores, const float* values, float* out, int head, int count);
+
+// As ggml_compute_t says; `in` and `out` are on the device.
+void compute(ggml_op op, const void* in, float* out, int count);
 
 }  // namespace ggml_cuda

@@ -3,8 +3,10 @@
 #include <cublas_v2.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "common.cuh"
 
@@ -55,10 +57,26 @@ bool attend(const float* query, const float* keys, const float* values, float* o
     }
 }
 
+bool compute_here(ggml_op op, const void* in, int bytes, float* out, int count) {
+    try {
+        const std::size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
+        std::vector<float> whole(floats);
+        std::memcpy(whole.data(), in, bytes);
+        const device_buffer from(floats), to(count);
+        from.upload(whole.data(), floats);
+        compute(op, from.get(), to.get(), count);
+        to.download(out, count);
+        return true;
+    } catch (const failure& error) {
+        std::fprintf(stderr, "CUDA error: %s\n", error.what());
+        return false;
+    }
+}
+
 }  // namespace
 
 const ggml_backend* ggml_backend_cuda() {
-    static const ggml_backend backend = {"CUDA0", attend};
+    static const ggml_backend backend = {"CUDA0", attend, compute_here};
     int devices = 0;
     const cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess) {

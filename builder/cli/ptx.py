@@ -1,0 +1,103 @@
+"""``builder ptx``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.options import (
+    BuilderOption,
+    CatalogOption,
+    JsonOption,
+    OnePlatformOption,
+    RecipeName,
+    build_options,
+    build_session,
+    catalog_at,
+    output_option,
+    reference_option,
+    reporter,
+    repository_of,
+)
+from builder.cli.tables import filled, pairs
+from builder.cli.terminal import line, print_json
+from builder.platforms import Platform
+from builder.tools import sizes
+
+
+def ptx(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
+    builder: BuilderOption = None,
+    output: Annotated[
+        Path | None,
+        output_option(
+            "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
+        ),
+    ] = None,
+    published: Annotated[
+        str | None,
+        reference_option("--from", "Write the PTX that is attached to this image in the registry."),
+    ] = None,
+    compiles: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Where some PTX is not known, compile the engine again without the compiler "
+            "cache. The image stays as it is.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how much of an image's PTX is kept, or write it to a directory.
+
+    nvcc compiles CUDA code to PTX, and the PTX to machine code. The PTX is no part of the image,
+    but the kernels can be computed from it on a CPU: simulator/README.md. It is kept while an
+    engine is compiled, and attached to the image by `push`. Machine code from a compiler cache that
+    is older than the kept PTX has none: `--compile` compiles it again. The exit code is 8 if the
+    image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
+    """
+    if published is not None:
+        if output is None or compiles:
+            raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
+        _write_published(recipe, catalog, published, platform, output)
+        return
+    from builder.pipeline.ptx import of_image
+    from builder.records import ptx as files
+
+    with reporter() as progress:
+        options = build_options(platform=platform, builder=builder)
+        session = build_session(catalog, options, progress)
+        kept = of_image(session.resolve(recipe), session, compiles=compiles)
+    if output is not None and kept.known:
+        files.unpack(kept.file, output)
+    size = kept.file.stat().st_size if kept.known else 0
+    missing = sorted(kept.missing)
+    if as_json:
+        print_json(
+            {"modules": kept.modules, "missing": missing, "file": str(kept.file), "size": size}
+        )
+        return
+    file = f"{kept.file} ({sizes.shown(size)})" if kept.known else ""
+    modules = f"{kept.modules}, the PTX of {kept.known} is known"
+    pairs(filled({"modules": modules, "file": file}))
+    for digest in missing:
+        line(f"not known: {digest}")
+
+
+def _write_published(
+    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, output: Path
+) -> None:
+    import tempfile
+
+    from builder.publish.attachments import attached
+    from builder.records import ptx as files
+
+    found = attached(repository_of(catalog_at(catalog), recipe), reference, files.KIND, platform)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(found[0].content)
+        file.flush()
+        files.unpack(Path(file.name), output)

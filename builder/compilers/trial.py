@@ -1,0 +1,139 @@
+"""One nvcc on the kernels of one tree: compiled to PTX, computed on the CPU, compared."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from builder.compilers import matrices, tree
+from builder.compilers.blocks import ROWS, Case, case_of, known, nmse
+from builder.compilers.interpreter import KernelError, Launch, run
+from builder.compilers.table import NOT_RUN, Result
+from builder.compilers.tree import Tree
+from builder.errors import UntriedError
+
+ARCHITECTURE = "compute_120a"
+FLAGS = ("-std=c++17", "-O3", "-use_fast_math", "-extended-lambda", "-allow-unsupported-compiler")
+"""As ggml's cmake has them; the host's code is not compiled, so its compiler does not matter."""
+LINES = 5  # of nvcc's output
+DIGITS = "{:.1e}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What of a tree is tried: kernels and cases of ``vec_dot`` by type, and of ``mul_mat_q``."""
+
+    tree: Tree
+    names: Mapping[str, str]
+    cases: Mapping[str, Case]
+    matrices: tuple[str, ...]
+    """The names of the parameters of ``mul_mat_q``; none: it is not tried."""
+    not_compared: Mapping[str, str]
+    """Why, by type."""
+
+
+def kernels_of(found: Tree) -> Kernels:
+    """The kernels of a tree that can be compared with gguf-py.
+
+    Raises ``UntriedError`` where there are none.
+    """
+    names, lacking = tree.types(found)
+    cases: dict[str, Case] = {}
+    for name in names:
+        if name not in known():
+            lacking[name] = "gguf-py does not know it"
+            continue
+        try:
+            cases[name] = case_of(name)
+        except NotImplementedError:
+            lacking[name] = "gguf-py does not read it"
+    for name in known():
+        if name not in {*names, *lacking}:
+            lacking[name] = f"the tree has no vec_dot_{name}_q8_1"
+    if not cases:
+        raise UntriedError(
+            f"{tree.HEADER} has no kernel that can be compared",
+            "\n".join(f"{name}: {why}" for name, why in lacking.items()),
+        )
+    parameters, why = matrices.parameters(found)
+    if why:
+        lacking |= {matrices.label(width): why for width in matrices.WIDTHS}
+    compared = {name: kernel for name, kernel in names.items() if name in cases}
+    return Kernels(found, compared, cases, tuple(parameters), lacking)
+
+
+def results(kernels: Kernels, nvcc: Path, program: Path, work: Path) -> dict[str, Result]:
+    """The results of an nvcc, by type; ``work`` is an empty directory.
+
+    ``program`` is the interpreter.
+    """
+    found: dict[str, Result] = {}
+    _try_dots(kernels, nvcc, program, work, found)
+    if kernels.matrices:
+        _try_matrices(kernels, nvcc, program, work, found)
+    return found
+
+
+def _try_dots(
+    kernels: Kernels, nvcc: Path, program: Path, work: Path, found: dict[str, Result]
+) -> None:
+    ptx, why = _compiled(kernels.tree, nvcc, work / "dot.cu", tree.program(kernels.names))
+    for name, kernel in kernels.names.items():
+        case = kernels.cases[name]
+
+        def error(kernel: str = kernel, case: Case = case) -> float:
+            launch = Launch(ptx, kernel, 1, (ROWS, 1))
+            out = np.zeros(ROWS, np.float32)
+            got = run(program, launch, [case.rows, case.column, out, case.blocks], 2)
+            return nmse(got.view(np.float32), case.exact)
+
+        found[name] = why or _result(error)
+
+
+def _try_matrices(
+    kernels: Kernels, nvcc: Path, program: Path, work: Path, found: dict[str, Result]
+) -> None:
+    ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", matrices.program())
+    text = "" if why else ptx.read_text()
+    for width in matrices.WIDTHS:
+
+        def error(width: int = width) -> float:
+            kernel = matrices.kernel(text, width)
+            if not kernel:
+                raise KernelError(f"{NOT_RUN}compiled: the PTX has no mul_mat_q x{width}")
+            block = (32, matrices.threads(text, kernel) // 32)
+            arguments, out, exact = matrices.product(list(kernels.matrices), width)
+            got = run(program, Launch(ptx, kernel, 1, block, matrices.SHARED), arguments, out)
+            return nmse(got.view(np.float32).reshape(exact.shape), exact)
+
+        found[matrices.label(width)] = why or _result(error)
+
+
+def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, str]:
+    """The PTX of a CUDA source, and why nvcc refused it, if so."""
+    source.write_text(text)
+    ptx = source.with_suffix(".ptx")
+    headers = [f"-I{folder}" for folder in found.include]
+    command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", *FLAGS, *headers, str(source)]
+    done = subprocess.run(
+        [*command, "-o", str(ptx)], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode == 0:
+        return ptx, ""
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if "error" in line] or lines
+    words = " ".join(errors[:LINES])
+    for folder in (found.cuda, source.parent, nvcc.parent):
+        words = words.replace(f"{folder}/", "")
+    return ptx, f"{NOT_RUN}compiled: {words or f'nvcc ended with {done.returncode}'}"
+
+
+def _result(error: Callable[[], float]) -> Result:
+    try:
+        return float(DIGITS.format(error()))
+    except KernelError as fault:
+        return str(fault)

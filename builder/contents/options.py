@@ -1,0 +1,45 @@
+"""What is kept of the files of an image while it is read."""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from dataclasses import dataclass
+
+from builder.contents.contents import File
+from builder.kernels.selection import Capability
+
+LARGEST_TEXT = 16 << 20  # bytes of a file whose text is kept
+LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Which texts, symbols and kernels are kept while reading."""
+
+    texts: frozenset[str] = frozenset()
+    """Paths of files whose text is kept; ``*`` is a wildcard."""
+    symbols: frozenset[str] = frozenset()
+    """Prefixes of libraries whose symbols are kept."""
+    card: Capability | None = None
+    """The device code that this card takes is unpacked; None: none is."""
+    code_above: int = 0
+    """The code of so many lowest layers is not unpacked."""
+    code_outside: str = ""
+    """The code of files below this directory is not unpacked."""
+
+    def text(self, path: str) -> bool:
+        """Whether the text of a file is kept."""
+        return any(fnmatch.fnmatchcase(path, glob) for glob in (*LOADER, *self.texts))
+
+    def symbol(self, path: str) -> bool:
+        """Whether the symbols of a library are kept."""
+        return any(posixpath.basename(path).startswith(name) for name in self.symbols)
+
+    def lacks(self, file: File) -> bool:
+        """Whether a text or symbols of a file are wanted that were not kept."""
+        if file.kind != "file" or not file.digest or file.malformed:
+            return False
+        if file.elf is not None:
+            return file.symbols is None and self.symbol(file.path)
+        return file.text is None and file.size <= LARGEST_TEXT and self.text(file.path)

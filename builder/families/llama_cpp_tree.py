@@ -1,0 +1,190 @@
+"""Reads a tree of llama.cpp: what a recipe of the family ``llama-cpp`` must say about it.
+
+A value is taken only where the tree's own text decides it: option values out of
+``common/arg.cpp`` and ``common/speculative.cpp``, names of cache types out of ``ggml/src/ggml.c``.
+What is computed, or is written in another way, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from builder.errors import RecipeError
+from builder.families.tree import Draft, SourceTree
+from builder.recipes.draft import Line, Table
+from builder.recipes.schema import Cuda
+
+MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
+SERVER_FOLDER = "tools/server/"
+PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
+# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
+PAGES = (
+    *("tools/server/public/index.html.gz", "tools/server/public/index.html"),
+    "tools/ui/dist/index.html",
+)
+BASE = "cuda-13.0"
+DISK = 8.0  # GiB: a build directory of libggml-cuda and three programs takes less
+OPTIONS = "common/arg.cpp"
+DRAFTERS = "common/speculative.cpp"
+TYPES = "ggml/src/ggml.c"
+CUDA = "ggml/src/ggml-cuda/CMakeLists.txt"
+NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
+
+FORK = (
+    f'Read from {OPTIONS}. [[probe]] option = "--NAME" for one that only this fork has shows more.'
+)
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+NOT_CMAKE = re.compile(r"#[^\n]*")
+TO_12XA = re.compile(r'REGEX\s+REPLACE\s+"\^\(12\[0-9\]\)[^"]*"\s+"\\\\1a')
+SPEC_LITERAL = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*"\[([\w.+|-]+)\]"')
+SPEC_FUNCTION = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*common_speculative_all_types_str\(\)')
+SPEC_NAMES = re.compile(r"common_speculative_type_from_name_map\s*=\s*\{(.*?)\};", re.DOTALL)
+SPEC_TEXTS = re.compile(r"common_speculative_type_to_str\([^)]*\)\s*\{(.*?)\n\}", re.DOTALL)
+CACHE_OPTION = re.compile(r'"--cache-type-k"\s*\}\s*,(?:(?!add_opt).)*get_all_kv_cache_types', re.S)
+CACHE_TYPES = re.compile(r"kv_cache_types\s*=\s*\{([^}#]*)\}")
+OPTION = re.compile(r'common_arg[({]\s*\{((?:\s*"--?[A-Za-z][\w-]*"\s*,?)+)\}')
+EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
+
+
+def draft(tree: SourceTree, cuda: Cuda) -> Draft | None:
+    """What a recipe says about a tree; None: it is none of llama.cpp's.
+
+    ``cuda`` is the code that the image shall have.  Raises ``RecipeError`` where the family cannot
+    build the tree, with the reasons.
+    """
+    if not tree.paths >= MARKS:
+        return None
+    lists = [
+        path for path in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", path)
+    ]
+    texts = tree.texts([*lists, *NUMBER, CUDA, OPTIONS, DRAFTERS, TYPES])
+    targets = [name for name in PROGRAMS if _is_target(name, [texts[path] for path in lists])]
+    _require_buildable(tree, targets, texts)
+    return Draft(
+        BASE,
+        {
+            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts.get(CUDA, "")))],
+            "llama": [Table("[llama]", [Line("build_number", tree.commits()), _page(tree)])],
+            "cmake": [Table("[[cmake]]", [Line("targets", targets)])],
+            "build": [Table("[build]", [Line("disk", DISK)])],
+            "probe": [*_probes(texts)],
+        },
+        frozenset(_options(COMMENT.sub("", texts.get(OPTIONS, "")))),
+    )
+
+
+def _require_buildable(tree: SourceTree, targets: list[str], texts: Mapping[str, str]) -> None:
+    reasons = []
+    if "llama-server" not in targets:
+        place = "examples/server" if "examples/server/CMakeLists.txt" in tree.paths else ""
+        reasons.append(
+            f"no CMakeLists.txt below tools/ makes llama-server{place and f', {place} does'}: the "
+            "family builds tools/ and no examples"
+        )
+    if _overwrites_number(texts):
+        reasons.append(
+            "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
+            "number nor the commit"
+        )
+    if reasons:
+        raise RecipeError(
+            "the tree is one of llama.cpp's, but the family llama-cpp cannot build it",
+            "\n".join(reasons),
+            "take a newer commit with --ref, or write a recipe of the family cmake by hand: "
+            "docs/recipes.md",
+        )
+
+
+def _overwrites_number(texts: Mapping[str, str]) -> bool:
+    """Whether cmake sets the number without looking at the one that -D gave."""
+    text = "\n".join(NOT_CMAKE.sub("", texts.get(path, "")) for path in NUMBER)
+    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
+    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
+    return any("CACHE" not in setting for setting in settings) and not looks
+
+
+def _is_target(name: str, texts: list[str]) -> bool:
+    call = re.compile(rf"\b(?:set\(\s*TARGET\s+|add_executable\(\s*){re.escape(name)}[\s)]")
+    return any(call.search(NOT_CMAKE.sub("", text)) for text in texts)
+
+
+def rewrites_120(cmake: str) -> bool:
+    """Whether ggml's cmake turns a plain 120 into 120a."""
+    return TO_12XA.search(NOT_CMAKE.sub("", cmake)) is not None
+
+
+def _cuda(cuda: Cuda, *, rewrites: bool) -> Table:
+    values = cuda.model_dump(exclude_unset=True)
+    if rewrites:
+        comment = "ggml's cmake makes 120a of it" if cuda.arch == ["120"] else ""
+    else:
+        values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
+        comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
+    values = {"arch": values.pop("arch"), "vmm": values.pop("vmm", False)} | values
+    return Table(
+        "[cuda]",
+        [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
+    )
+
+
+def _page(tree: SourceTree) -> Line:
+    page = next((path for path in PAGES if path in tree.paths), None)
+    if page is not None:
+        return Line("ui", value=True, comment=f"the page is in the tree: {page}")
+    return Line("ui", value=False, comment="the built page is not in the tree")
+
+
+def _probes(texts: Mapping[str, str]) -> Iterator[Table]:
+    options = COMMENT.sub("", texts.get(OPTIONS, ""))
+    known = {
+        "--spec-type": _drafters(options, COMMENT.sub("", texts.get(DRAFTERS, ""))),
+        "--cache-type-k": _cache_types(options, COMMENT.sub("", texts.get(TYPES, ""))),
+    }
+    read = {option: values for option, values in known.items() if values}
+    for option, values in read.items():
+        comment = FORK if option == next(iter(read)) else ""
+        yield Table("[[probe]]", [Line("option", option), Line("has", values)], comment)
+
+
+def _drafters(options: str, drafters: str) -> list[str]:
+    """The values of --spec-type, where the server has it."""
+    found = SPEC_LITERAL.search(options) or SPEC_FUNCTION.search(options)
+    if found is None or not _of_server(options, found.end()):
+        return []
+    if found.re is SPEC_LITERAL:
+        return found[1].split("|")
+    names, texts = SPEC_NAMES.search(drafters), SPEC_TEXTS.search(drafters)
+    if names is None or texts is None or "#" in names[1] + texts[1]:
+        return []
+    printed = set(re.findall(r'return\s+"([^"]+)"', texts[1]))
+    return [name for name in re.findall(r'\{\s*"([^"]+)"', names[1]) if name in printed]
+
+
+def _options(options: str) -> Iterator[str]:
+    """The options of the server."""
+    for found in OPTION.finditer(options):
+        if _of_server(options, found.end()):
+            yield from re.findall(r'"([^"]+)"', found[1])
+
+
+def _of_server(options: str, at: int) -> bool:
+    """Whether the option that is added at a place is one of the server."""
+    end = options.find("add_opt(", at)
+    programs = EXAMPLES.search(options, at, end if end > 0 else len(options))
+    return programs is None or "LLAMA_EXAMPLE_SERVER" in programs[1]
+
+
+def _cache_types(options: str, types: str) -> list[str]:
+    """The values of --cache-type-k."""
+    kinds = CACHE_TYPES.search(options)
+    if kinds is None or CACHE_OPTION.search(options) is None:
+        return []
+    found = []
+    for kind in re.findall(r"\bGGML_TYPE_\w+", kinds[1]):
+        name = re.search(rf'\[{kind}\]\s*=\s*\{{\s*\.type_name\s*=\s*"([\w.]+)"', types)
+        if name is None:
+            return []
+        found.append(name[1])
+    return found

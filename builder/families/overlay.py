@@ -1,0 +1,148 @@
+"""Overlays: a base that has an engine's Python package installed, and patched files of it.
+
+A family of overlays is an entry of ``FAMILIES``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from builder.families.family import EngineFamily, Finding, with_image
+from builder.families.layout import LAYOUT
+from builder.families.package_paths import PackagePaths
+from builder.platforms import Platforms
+from builder.recipes.schema import InstalledSource, Overlay, PypiSource, Recipe, Serve
+
+
+def overlay_family(
+    *,
+    name: str,
+    project: str,
+    paths: PackagePaths,
+    serve: Serve,
+    port: int,
+    cache: str | None = None,
+) -> EngineFamily:
+    """A family of overlays over the package of ``paths``, which PyPI has under the same name.
+
+    ``project`` is its name for people; ``port`` serves, and its page ``/health`` says whether;
+    ``cache`` has what it compiled.
+    """
+    return EngineFamily(
+        name=name,
+        summary=f"a base that has {project} installed, and patched files of that package",
+        template="overlay.Dockerfile.j2",
+        scripts=("overlay.py", "start.py", "healthcheck", "reproducible"),
+        requires_stages=("runtime",),
+        tools="debian-trixie-gcc",
+        machine_code=lambda _: (),  # the code is the base's
+        extends_base=True,
+        uses_ccache=False,
+        serve=serve,
+        cache=cache,
+        tables=("overlay", "start"),
+        rules=partial(_rules, name, paths.package),
+        complete=partial(_complete, port),
+        package_paths=paths,
+        variables=partial(_variables, paths.package),
+    )
+
+
+def _overlay_of(recipe: Recipe, package: str) -> Overlay:
+    """The package that is patched, and its version."""
+    if recipe.overlay is not None:
+        return recipe.overlay
+    source = recipe.source
+    version = source.version if isinstance(source, PypiSource) else "*"
+    return Overlay(package=package, version=version)
+
+
+def _rules(family: str, package: str, recipe: Recipe) -> Iterator[Finding]:
+    if recipe.overlay is None and not isinstance(recipe.source, PypiSource):
+        yield ("family",), f"the family {family} needs [overlay]: package and version"
+    if isinstance(recipe.source, InstalledSource) and recipe.patch:
+        yield (
+            ("patch",),
+            "patches cannot be checked against the base's own package before the build: use a "
+            "wheel (pypi) or a commit (git) as source",
+        )
+    for path, named in _named(recipe):
+        if named != package:
+            yield path, f"the family {family} patches the package {package}"
+    if recipe.debian.build or recipe.debian.runtime:
+        yield ("debian",), f"the family {family} installs no Debian packages"
+    if recipe.start and recipe.image.entrypoint:
+        yield ("image", "entrypoint"), "cannot be set with [[start]]: the base's entrypoint follows"
+
+
+def _named(recipe: Recipe) -> Iterator[tuple[tuple[str, str], str]]:
+    """The keys of a recipe that name the package."""
+    if recipe.overlay is not None:
+        yield ("overlay", "package"), recipe.overlay.package
+    match recipe.source:
+        case PypiSource(pypi=name):
+            yield ("source", "pypi"), name
+        case InstalledSource(installed=name):
+            yield ("source", "installed"), name
+
+
+def _complete(port: int, recipe: Recipe) -> Recipe:
+    """The port and the health page; user and entrypoint default to the base's."""
+    image = recipe.image
+    return with_image(
+        recipe,
+        port=image.port or port,
+        health=image.health or "health",
+        entrypoint=["python3", LAYOUT.start] if recipe.start else image.entrypoint,
+    )
+
+
+def _variables(
+    package: str,
+    recipe: Recipe,
+    platforms: Platforms,  # noqa: ARG001
+) -> Mapping[str, Any]:
+    overlay = _overlay_of(recipe, package)
+    command = ["python3", "/run/inside/overlay.py", "/run/overlay"]
+    command += ["--package", overlay.package, "--version", overlay.version]
+    if not recipe.image.entrypoint:
+        command.append("--keep-start")
+    if recipe.start:
+        steps = [
+            {"run": step.run, "says": step.contains, "seconds": step.seconds}
+            for step in recipe.start
+        ]
+        command += ["--start", json.dumps(steps)]
+    return {"overlay": command}
+
+
+VLLM_PATHS = PackagePaths(
+    package="vllm",
+    compiled=(
+        *("csrc/*", "cmake/*", "rust/*", "CMakeLists.txt", "*/CMakeLists.txt", "setup.py"),
+        *("*.cu", "*.cuh", "*.c", "*.cc", "*.cpp", "*.h", "*.hpp", "*.pyx", "*.rs", "*Cargo.toml"),
+    ),
+    needs=("requirements/*", "requirements*.txt", "pyproject.toml"),
+    elsewhere=(
+        *("tests/*", "docs/*", "examples/*", "benchmarks/*", "tools/*", "docker/*", ".*"),
+        *("*.md", "*.rst", "mkdocs.yaml", "mkdocs.yml"),
+    ),
+)
+"""Facts of vLLM's repository: ``csrc/``, ``cmake/`` and everything in CUDA, C++ or Rust is compiled
+into shared objects; no wheel has ``tests/``, ``docs/`` and the like."""
+
+FAMILIES = (
+    overlay_family(
+        name="vllm-overlay",
+        project="vLLM",
+        paths=VLLM_PATHS,
+        # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
+        serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
+        port=8000,
+        # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
+        cache="/root/.cache/vllm",
+    ),
+)

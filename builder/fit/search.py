@@ -1,0 +1,220 @@
+"""All trials of a model on cards: those that were asked for, then the search for the largest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from builder.contents import reading
+from builder.contents.contents import Contents
+from builder.contents.options import ReadOptions
+from builder.errors import RecipeError
+from builder.families.layout import LAYOUT
+from builder.fit import contexts
+from builder.fit.advice import is_final
+from builder.fit.options import require_free
+from builder.fit.results import Fit, FitCard, ModelFile, Trial
+from builder.fit.trial import FitRequest, Target, attempt
+from builder.kernels.selection import Capability
+from builder.models import hollow
+from builder.models.hollow import Model
+from builder.pipeline import lookup
+from builder.pipeline.session import BuildSession
+from builder.plan.resolve import complete
+from builder.recipes.schema import Recipe, Serve
+from builder.servers.api_flavor import API_FLAVORS
+from builder.simulator import run
+from builder.simulator.cards import Card
+from builder.simulator.figures import mib
+from builder.simulator.server import SimulatedServer
+from builder.tools.docker import containers, copies
+from builder.tools.docker.blobs import blobs_of
+from builder.tools.files import workspace
+from builder.tools.log import Log
+
+AT_ONCE = 2  # trials; each is mostly one thread of the engine
+LONGEST = 131072  # tokens: the search's upper end for a model whose header has none
+
+
+def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
+    """Try a recipe's image with a model on simulated cards.
+
+    Raises ``FetchError`` for a model that cannot be read, ``RecipeError`` for a recipe without a
+    server, ``OptionError`` for options of the engine that are set already, and like ``attempt``.
+    """
+    started = time.monotonic()
+    session.settings.require_directories()
+    containers.remove_orphans()
+    require_one_capability(wanted.cards)
+    entry = session.catalog.engines.get(name)
+    if entry is not None and entry.recipe is not None:
+        _server_of(session, complete(entry.recipe), wanted)  # before a user builds it for nothing
+    reference, image, recipe = lookup.served(session, name)
+    server = _server_of(session, recipe, wanted)
+    require_free(wanted.options, recipe)
+    with workspace(session.settings.cache_dir) as work:
+        target = _target(session, reference, server, wanted, work)
+        longest = target.model.header.of_architecture("context_length") or LONGEST
+        asked = sorted(wanted.contexts)
+        tried = _tried(target, asked, work, session.log)
+
+        def trial(context: int) -> Trial:
+            return _one(target, context, work, session.log)
+
+        largest = _largest(tried)
+        if wanted.search and not is_final(tried[asked[0]], wanted.options):
+            largest = contexts.search(tried, trial, longest)
+    return Fit(
+        recipe=recipe.name,
+        image=reference,
+        digest=image.digest,
+        model=_described(target.model),
+        draft=_described(target.draft) if target.draft else None,
+        projector=_described(target.projector) if target.projector else None,
+        cards=tuple(
+            FitCard(name=card.name, memory=card.memory, unverified=dict(card.unverified))
+            for card in wanted.cards
+        ),
+        options=tuple(wanted.options),
+        trials=tuple(tried[context] for context in sorted(tried)),
+        largest=largest,
+        step=contexts.STEP if wanted.search else None,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def require_one_capability(cards: Sequence[Card]) -> None:
+    """Raise ``RecipeError`` where cards take different code of an image: one table holds it."""
+    if len({card.capability for card in cards}) > 1:
+        raise RecipeError(
+            "cards of different compute capabilities cannot be simulated together",
+            ", ".join(f"{card.name}: {card.capability}" for card in cards),
+            "choose cards of one compute capability, or try each alone",
+        )
+
+
+def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
+    """Raise ``RecipeError`` where a card is older than all code that a recipe asks for."""
+    oldest = min(Capability.of_arch(arch) for arch in recipe.cuda.arch)
+    for card in cards:
+        if Capability.parse(card.capability) < oldest:
+            raise RecipeError(
+                f"the {card.name} does not run the code of {recipe.name}",
+                f"it has compute capability {card.capability}; the oldest code of the recipe is "
+                f"for {oldest}",
+                f"choose a card of compute capability {oldest} or higher",
+            )
+
+
+def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
+    """How the recipe's server is started: with its port, and its base's image to compile in.
+
+    Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
+    """
+    serve, port = recipe.serve, recipe.image.port
+    if serve is None or port is None:
+        raise RecipeError(
+            f"{recipe.name} cannot be tried",
+            "the recipe does not define how its server is started",
+            "add [serve] and image.port to the recipe",
+        )
+    if wanted.draft is not None and not serve.draft:
+        raise RecipeError(
+            f"{recipe.name} takes no draft model",
+            "its [serve] has no arguments for one",
+            "leave out --draft, or choose another engine: `builder list`",
+        )
+    if wanted.projector is not None and API_FLAVORS[serve.api_flavor].projector is None:
+        raise RecipeError(f"{recipe.name} takes no multimodal projector", hint="leave out --mmproj")
+    devel = session.resolve(recipe.name).base.references.get("devel")
+    if devel is None:
+        raise RecipeError(
+            f"{recipe.name} cannot be tried on a simulated card",
+            "its base has no image to compile the simulated libraries in",
+            "choose an engine that this farm compiles: `builder list`",
+        )
+    require_code(wanted.cards, recipe)
+    return serve, port, devel
+
+
+def _described(model: Model) -> ModelFile:
+    header = model.header
+    return ModelFile(
+        name=model.file.name,
+        size=model.size,
+        read=model.read,
+        architecture=header.architecture,
+        context=header.of_architecture("context_length"),
+    )
+
+
+def _target(
+    session: BuildSession,
+    reference: str,
+    server: tuple[Serve, int, str],
+    wanted: FitRequest,
+    work: Path,
+) -> Target:
+    """The image with the simulator's libraries, and the models with holes for weights.
+
+    Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
+    """
+
+    def hollowed(text: str, name: str) -> Model:
+        folder = work / name
+        folder.mkdir()
+        return hollow.write(text, folder, session.log)
+
+    model = hollowed(wanted.model, "model")
+    draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
+    projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
+    cache = session.settings.cache_dir
+    card = Capability.parse(wanted.cards[0].capability)
+    session.log(f"reading {reference}")
+    options = ReadOptions(card=card, code_outside=LAYOUT.cuda)
+    contents = reading.read(blobs_of(reference, work), work, options, cache)
+    simulated = SimulatedServer(reference, contents, *server, cache, session.log)
+    return Target(simulated, wanted, model, draft, projector, _copied(reference, contents, work))
+
+
+def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
+    """Copies of the image's files with device code, by path, without CUDA's own: those are
+    replaced."""
+    paths = [
+        file.path
+        for file, parsed in contents.elves()
+        if parsed.code and not file.shares and parsed.soname not in run.STAND_INS
+    ]
+    targets = {path: folder / f"{number}.elf" for number, path in enumerate(paths)}
+    copies.copy_all_out(reference, targets)
+    return targets
+
+
+def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, Trial]:
+    """The contexts that were asked for, two at once; the smallest first and alone, so that what
+    concerns all of them is reported once."""
+    first, *others = asked
+    found = {first: _one(target, first, work, log)}
+    if is_final(found[first], target.request.options):
+        return found
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+        trials = pool.map(lambda context: _one(target, context, work, log), others)
+        return found | dict(zip(others, trials, strict=True))
+
+
+def _one(target: Target, context: int, work: Path, log: Log) -> Trial:
+    folder = work / f"trial-{context}"
+    folder.mkdir()
+    found = attempt(target, context, folder)
+    outcome = f"fits, {mib(found.peak)} at the peak" if found.fits else "does not fit"
+    if found.needed is not None:
+        outcome += f", it needs at least {mib(found.needed)}"
+    log(f"{context} tokens: {outcome} ({found.seconds:.1f} s)")
+    return found
+
+
+def _largest(tried: dict[int, Trial]) -> int | None:
+    return max((context for context, trial in tried.items() if trial.fits), default=None)

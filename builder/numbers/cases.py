@@ -1,0 +1,128 @@
+"""Cases of ggml's test-backend-ops: what a tree has, and which of them an image must pass."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from pydantic import Field
+
+from builder.errors import UntriedError
+from builder.recipes.parse import parse, read_text
+from builder.recipes.schema.fields import Model, Text
+
+FILE = Path(__file__).with_name("cases.toml")
+PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
+FIELDS = {"backend_name", "op_name", "op_params", "supported", "error_message"}
+"""Columns of ``--output csv`` that are read (tests/test-backend-ops.cpp, csv_printer)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case: an operation of ggml's, and its parameters as test-backend-ops prints them."""
+
+    operation: str
+    parameters: str
+    supported: bool = True
+    """Whether the engine computes it on a card; else it falls back to the CPU."""
+
+    @property
+    def name(self) -> str:
+        """As ``test-backend-ops -o`` takes it."""
+        return f"{self.operation}({self.parameters})"
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """The parameters by name: "type_a" is "q4_0", "ne" is "[16,10,10,10]"."""
+        return dict(PARAMETER.findall(self.parameters))
+
+
+class Group(Model):
+    """Cases that are chosen by one rule, and reported together."""
+
+    title: Text
+    operation: Text
+    where: dict[str, list[Text]] = Field(default_factory=dict)
+    """The values that a parameter may have; a tree without the parameter keeps all cases."""
+    each: list[Text] = Field(default_factory=list)
+    """The first case is taken for each combination of their values."""
+    whole: bool = False
+    """A chain of operations that one kernel computes: test-backend-ops does not list its cases."""
+
+    def matches(self, case: Case) -> bool:
+        """Whether a case is of the operation, and has the values."""
+        return case.operation == self.operation and all(
+            case.values.get(name, values[0]) in values for name, values in self.where.items()
+        )
+
+    def chosen(self, cases: Iterable[Case]) -> list[Case]:
+        """The cases that are compared, in their order."""
+        found: dict[tuple[str | None, ...], Case] = {}
+        for case in cases:
+            if self.matches(case):
+                found.setdefault(tuple(case.values.get(name) for name in self.each), case)
+        return list(found.values())
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression for ``test-backend-ops -p``, which is ECMAScript's, that the
+        parameters of matching cases have."""
+        return "^" + "".join(
+            f"(?=.*(^|,){name}=({'|'.join(map(re.escape, values))})(,|$)|(?!.*(^|,){name}=))"
+            for name, values in self.where.items()
+        )
+
+
+class _Groups(Model):
+    group: list[Group]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """All groups, from ``cases.toml`` beside this module."""
+    found, problems = parse(read_text(FILE), FILE, _Groups)
+    if found is None:
+        raise ValueError(f"{FILE}: {problems[0]}")
+    return tuple(found.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the output of test-backend-ops."""
+
+    case: Case
+    failed: str
+    """The error, with ggml's limit for it; empty: the case passed, or is not supported."""
+
+
+def rows(output: str, backend: str) -> Iterator[Row]:
+    """The rows of ``--output csv`` for a backend; other lines of the program come between.
+
+    Raises ``UntriedError`` where the columns are unknown.
+    """
+    columns: Sequence[str] = ()
+    before: list[str] = []
+    for line in output.splitlines():
+        start = line.find('"')
+        values = next(csv.reader(io.StringIO(line[start:]))) if start >= 0 else []
+        if not columns and {*values} >= FIELDS:
+            columns = values
+        elif columns and len(values) == len(columns):
+            row = dict(zip(columns, values, strict=True))
+            if row["backend_name"] == backend:
+                case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
+                printed = " ".join([*before, line[:start]]).strip()
+                failed = case.supported and row["error_message"]
+                yield Row(case, (printed or row["error_message"]) if failed else "")
+            before = []
+        elif columns:
+            before.append(line)
+    if not columns:
+        raise UntriedError(
+            "test-backend-ops printed no table", output[-2000:].strip(), "it is of another tree"
+        )

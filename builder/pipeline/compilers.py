@@ -1,0 +1,121 @@
+"""A table of compilers for the source tree of a recipe: every nvcc of the package index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder.compilers import toolkits, tree, trial
+from builder.compilers.table import Compiler, Table
+from builder.compilers.toolkits import Toolkit
+from builder.compilers.trial import Kernels
+from builder.patches.context import PatchContext
+from builder.patches.series import apply_all
+from builder.plan.base_image import RootPolicy
+from builder.plan.inputs import GitCommit, where
+from builder.plan.plan import Plan
+from builder.plan.resolver import Resolver
+from builder.recipes.catalog import Catalog
+from builder.settings import Settings
+from builder.simulator import interpreter
+from builder.sources import checkout
+from builder.tools.files import workspace
+from builder.tools.git.repositories import Repositories
+from builder.tools.log import Log, duration
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The kernels of a recipe's tree, and the day of its commit (empty: it is none)."""
+
+    kernels: Kernels
+    day: str
+
+
+def tabled(
+    catalog: Catalog,
+    name: str,
+    settings: Settings,
+    log: Log,
+    versions: Sequence[str] | None = None,
+    on_compiler: Callable[[Compiler], None] = lambda _: None,
+) -> Table:
+    """Try all releases of nvcc for CUDA 13, or the given ``versions``, on the kernels of a recipe.
+
+    Patches are applied, as in a build.  ``on_compiler`` gets each row when it is known.  Raises
+    ``RecipeError``, ``FetchError``, ``PatchError``, ``UntriedError`` where the tree has no such
+    kernels, ``WorldError`` where this machine has no g++, ``UsageError`` for an unknown version.
+    """
+    interpreter.require_compiler()
+    settings.require_directories()
+    plan = Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(name)[0]
+    releases = toolkits.listed(versions)
+    program = interpreter.program(settings.cache_dir, log)
+    with _source(plan, settings, log) as source:
+        rows = []
+        for toolkit in releases:
+            row = _row(toolkit, source.kernels, program, settings.cache_dir, log)
+            on_compiler(row)
+            rows.append(row)
+    commit = plan.source.commit if isinstance(plan.source, GitCommit) else None
+    return Table(
+        recipe=plan.name,
+        source=where(plan.recipe.source),
+        commit=commit,
+        committed=source.day or None,
+        tried=datetime.now(UTC).date().isoformat(),
+        architecture=trial.ARCHITECTURE,
+        not_compared={**source.kernels.not_compared},
+        compiler=rows,
+    )
+
+
+def _row(toolkit: Toolkit, kernels: Kernels, program: Path, cache: Path, log: Log) -> Compiler:
+    start = time.monotonic()
+    with workspace(cache) as work:
+        nvcc = toolkits.install(toolkit, cache, work / "toolkit", log)
+        installed = time.monotonic()
+        results = trial.results(kernels, nvcc, program, work)
+    end = time.monotonic()
+    row = Compiler(
+        nvcc=toolkit.version,
+        released=toolkit.day,
+        nmse={name: each for name, each in results.items() if isinstance(each, float)},
+        ended={name: each for name, each in results.items() if isinstance(each, str)},
+    )
+    fetching, running = duration(installed - start), duration(end - installed)
+    verdict = f"{_verdict(row)} of {len(results)}"
+    log(f"nvcc {row.nvcc}: {verdict} ({fetching} to fetch, {running} to compile and run)")
+    return row
+
+
+def _verdict(row: Compiler) -> str:
+    unknown = len(row.ended.keys() - {*row.wrong})
+    wrong = f"{', '.join(row.wrong) or 'none'} wrong"
+    return f"{wrong}, {unknown} not run," if unknown else wrong
+
+
+@contextmanager
+def _source(plan: Plan, settings: Settings, log: Log) -> Iterator[Source]:
+    """The patched tree of a recipe, while the context lasts."""
+    with workspace(settings.cache_dir) as work:
+        repositories = Repositories(settings.cache_dir, work, log)
+        context = PatchContext(repositories, work, None, log)
+        target = work / "tree"
+
+        def make() -> int:
+            found = checkout.tree_of(plan.source, repositories, work)
+            patched = apply_all(context, found, plan.patches)
+            repositories.scratch.export(patched, target)
+            if not isinstance(plan.source, GitCommit):
+                return 0
+            return repositories.scratch.time_of(plan.source.commit)
+
+        with closing(repositories):
+            seconds = repositories.repairing(make)
+        day = datetime.fromtimestamp(seconds, UTC).date().isoformat() if seconds else ""
+        yield Source(trial.kernels_of(tree.find(target)), day)

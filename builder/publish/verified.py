@@ -1,0 +1,132 @@
+"""Which image of a registry counts: the one rule for tags, attachments and signatures.
+
+Any user with push access can write the label ``builder.key``, and no check shows that a backdoor is
+absent.  So an image that is found by its key counts only where this machine built exactly that
+digest, or where a trusted key signed a verdict on it.  Both hold for today's contract alone.  An
+image for which nothing vouches counts once this machine has built the same: builds are
+reproducible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import RegistryError, UnvouchedError
+from builder.families.layout import LABEL_KEY
+from builder.pipeline.check import contract_of
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
+from builder.publish.referrers import referrers
+from builder.publish.remote_image import remote_image
+from builder.publish.verdicts import attached_verdicts, trust_of
+from builder.records import record
+from builder.records.record import Record
+from builder.tools.registry.client import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """An image of a registry that counts; ``record`` is this machine's record of having built it;
+    None: a trusted key signed the verdict."""
+
+    digest: str
+    record: Record | None
+
+
+def find_published(
+    session: BuildSession, plan: Plan, repository: Repository, work: Path
+) -> Verified | None:
+    """The image of this key that a registry has under its immutable tag, or None.
+
+    Raises ``UnvouchedError`` where nothing vouches for it and this machine has not built the image,
+    ``RegistryError`` where this machine built another one of that key, or an index or an image of
+    another key stands under the tag; ``FetchError``.
+    """
+    digest = repository.head_digest(plan.immutable_tag)
+    if not digest:
+        return None
+    own = built_here(session, plan)
+    if own is not None and own.digest == digest:
+        return Verified(digest, own)
+    if _is_signed(session, plan, repository, digest, work):
+        return Verified(digest, None)
+    _require_single(repository, plan.immutable_tag, digest)
+    _require_key(repository, plan.immutable_tag, digest, plan.key)
+    raise _refused(plan, repository, digest, own)
+
+
+def built_here(session: BuildSession, plan: Plan) -> Record | None:
+    """The record of an image that this machine built, with a good verdict on today's contract."""
+    kept = record.read(session.settings.state_dir, plan.name, plan.key)
+    if kept is None or not (kept.built_here and kept.verdict.good):
+        return None
+    return kept if kept.contract == contract_of(plan) else None
+
+
+def require_built_here(kept: Record) -> None:
+    """Raise ``UnvouchedError`` where a record does not say that this machine built the image."""
+    if not kept.built_here:
+        raise UnvouchedError(
+            f"this machine has no record that it built the image of {kept.recipe}",
+            f"{kept.references[0]} is {kept.digest}: it was pulled, or its record is from an "
+            "earlier version of builder",
+            f"nothing was uploaded, tagged or signed. Build it here: "
+            f"`builder build {kept.recipe} --rebuild`",
+        )
+
+
+def _is_signed(
+    session: BuildSession, plan: Plan, repository: Repository, digest: str, work: Path
+) -> bool:
+    trust = trust_of(session.settings, work)
+    if not (trust.signing or trust.trusted):
+        return False
+    contract = contract_of(plan)
+    entries = referrers(repository, digest)
+    return any(map(trust.is_trusted, attached_verdicts(entries, digest, plan.key, contract)))
+
+
+def _require_single(repository: Repository, immutable: str, digest: str) -> None:
+    """Raise ``RegistryError`` where an index stands under the immutable tag of one image: which
+    image of an index is run depends on the machine."""
+    there = repository.manifest(digest)
+    if there is not None and there.body.manifests is not None:
+        raise RegistryError(
+            f"{repository.name}:{immutable} is an index of images",
+            f"it is {digest}; builder gives that tag to the image of one platform",
+            "nothing was tagged or signed. Delete that tag in the registry, or replace it: "
+            "`builder push --replace --reason TEXT`",
+        )
+
+
+def _require_key(repository: Repository, immutable: str, digest: str, key: str) -> None:
+    there = remote_image(repository, digest)
+    found = there.labels.get(LABEL_KEY, "") if there else ""
+    if found != key:
+        raise RegistryError(
+            f"{repository.name}:{immutable} has a different build key",
+            f"its label {LABEL_KEY} is {found or 'absent'}; the recipe's key is {key}",
+            "delete that tag in the registry, or replace it: "
+            "`builder push --replace --reason TEXT`",
+        )
+
+
+def _refused(plan: Plan, repository: Repository, digest: str, own: Record | None) -> RegistryError:
+    there, name = f"{repository.name}:{plan.immutable_tag}", plan.name
+    unsigned = "no trusted key signed a verdict on it"
+    if own is not None:
+        return RegistryError(
+            f"{there} is not the image that this machine built",
+            f"it is {digest}, and {unsigned}; this machine built {own.digest} from the same inputs",
+            "nothing was tagged or signed. To see how they differ: `builder compare "
+            f"{own.references[0]} {repository.name}@{digest}`, and `builder reproduce {name}`; to "
+            "replace it with your own: `builder push --replace --reason TEXT`",
+        )
+    return UnvouchedError(
+        f"nothing vouches for {there}",
+        f"it is {digest}; this machine did not build it, and {unsigned}",
+        "nothing was tagged or signed. Build it here, and the same digest is the proof: "
+        f"`builder build {name} --rebuild --platform {plan.platform}`; or trust the key of the "
+        "machine that built it (BUILDER_TRUSTED_KEYS)",
+    )

@@ -1,0 +1,144 @@
+"""What servers of engines answer: OpenAI's API, and what llama.cpp and others add to it.
+
+Fields that nobody reads are left out, and what is absent has no value.  An answer that does not fit
+its model is refused; no error shows its content.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Speed = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(hide_input_in_errors=True, frozen=True)
+
+
+class Anything(_Answer):
+    """A JSON object."""
+
+
+class Listed(_Answer):
+    """A model that is served."""
+
+    id: str
+
+
+class ModelList(_Answer):
+    """The models that are served (OpenAI, "List models")."""
+
+    data: list[Listed]
+
+
+class Usage(_Answer):
+    """Tokens, as OpenAI's API counts them."""
+
+    completion_tokens: Count | None = None
+    prompt_tokens: Count | None = None
+
+
+class Timings(_Answer):
+    """Tokens and speeds of llama.cpp (tools/server/server-task.cpp, ``result_timings``)."""
+
+    prompt_n: Count | None = None
+    prompt_per_second: Speed | None = None
+    predicted_n: Count | None = None
+    predicted_per_second: Speed | None = None
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+
+
+class Message(_Answer):
+    """A message, or a piece of one."""
+
+    role: str | None = None
+    content: str | None = None
+    text: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its text, after its reasoning."""
+        reasoning = self.reasoning_content or self.reasoning or ""
+        return reasoning + (self.content or self.text or "")
+
+
+class Choice(Message):
+    """One of the answers: of a chat, of a stream, or plain text."""
+
+    delta: Message | None = None
+    message: Message | None = None
+
+
+class Answer(_Answer):
+    """An answer, or one event of a stream, in any format that servers use."""
+
+    choices: list[Choice] | None = None
+    content: str | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    error: Any = None
+
+    @property
+    def text(self) -> str:
+        """Its text; empty where it has none."""
+        if self.choices is None:
+            return self.content or ""
+        for choice in self.choices[:1]:
+            return (choice.delta or choice.message or choice).shown
+        return ""
+
+
+Logarithm = Annotated[float, Field(le=1e-3, allow_inf_nan=False)]
+"""The logarithm of a probability; rounding may take it above 0."""
+
+
+class Candidate(_Answer):
+    """A token that may follow."""
+
+    id: Count
+    logprob: Logarithm
+
+
+class Predicted(Candidate):
+    """A generated token, with all candidates for its place."""
+
+    top_logprobs: list[Candidate] = []
+    """Without any, ``logprob`` says nothing: llama.cpp has no probabilities of drafted tokens."""
+
+
+class Prediction(_Answer):
+    """A continued prompt in llama.cpp's own format, asked for with ``n_probs``."""
+
+    content: str
+    completion_probabilities: list[Predicted]
+    timings: Timings | None = None
+
+
+class Tokens(_Answer):
+    """A text as tokens."""
+
+    tokens: list[int]
+
+
+class Detokenized(_Answer):
+    """Tokens as a text, which servers name differently."""
+
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _either_name(cls, data: Any) -> Any:
+        named = isinstance(data, dict) and "content" in data and "text" not in data
+        return {"text": data["content"]} if named else data
+
+
+class DevicePage(_Answer):
+    """Where a server computes."""
+
+    backend: str | None = None

@@ -1,0 +1,125 @@
+"""Continued prompts with the probabilities of their tokens, and how far two of them differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from builder.servers.answers import Predicted, Prediction, Timings
+from builder.servers.client import UnansweredError
+from builder.servers.server import Server
+
+SECONDS = 300.0
+"""For one answer: kernels are interpreted."""
+MANY = 1 << 12
+"""More tokens than the vocabulary of a tiny model has: the probabilities of all are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A continued prompt."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logarithms: tuple[Mapping[int, float], ...]
+    """The natural logarithm of the probability of each token that could have been generated, by its
+    id; a mapping for each generated token, empty where the server has none (a drafted token)."""
+    read: int | None = None
+    """Tokens of the prompt that were computed, and not taken from a cache."""
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False) -> Continued:
+    """Continue a prompt with the likeliest tokens.  Raises ``UnansweredError``.
+
+    ``cached``: what the server kept of an earlier prompt is used.
+    """
+    page = server.api_flavor.predictions
+    if page is None:
+        raise UnansweredError("its API has no probabilities")
+    body = {
+        "prompt": prompt,
+        "n_predict": tokens,
+        "temperature": 0,
+        "seed": 1,
+        "n_probs": MANY,
+        "cache_prompt": cached,
+    }
+    found = server.client.post(page, body, Prediction, SECONDS)
+    generated = found.completion_probabilities
+    if len(generated) != tokens:
+        raise UnansweredError(f"{len(generated)} tokens of {tokens}: {found.content!r}")
+    timings = found.timings or Timings()
+    return Continued(
+        found.content,
+        tuple(each.id for each in generated),
+        tuple(_logarithms(each) for each in generated),
+        timings.prompt_n,
+        timings.draft_n,
+        timings.draft_n_accepted,
+    )
+
+
+def _logarithms(token: Predicted) -> dict[int, float]:
+    return {each.id: each.logprob for each in token.top_logprobs}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a continued prompt is from another one.
+
+    Behind the first token that differs the two continue different texts, so that nothing more is
+    compared.
+    """
+
+    equal: int
+    """Generated tokens that are equal, from the first on."""
+    distances: Mapping[int, float]
+    """The greatest difference of two logarithms of a probability by position, from 0; a position
+    without probabilities is absent."""
+    margin: float = 0.0
+    """By how much the expected text preferred its token where the other text has another one; 0: no
+    token differs; infinite: the preference is not known."""
+
+    @property
+    def greatest(self) -> float:
+        """The greatest of ``distances``; 0 where no position has probabilities."""
+        return max(self.distances.values(), default=0.0)
+
+    def first_beyond(self, limit: float) -> int | None:
+        """The first position that differs by more than ``limit``."""
+        return min(
+            (at for at, distance in self.distances.items() if distance > limit), default=None
+        )
+
+    def decided(self, limit: float) -> bool:
+        """Whether a token differs although the expected text preferred its own by more than two
+        errors of ``limit`` can turn."""
+        return self.margin > 2 * limit
+
+
+def difference(expected: Continued, found: Continued) -> Difference:
+    """Compare two continuations of one prompt by the same number of tokens."""
+    pairs = list(zip(expected.tokens, found.tokens, strict=True))
+    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    distances = {}
+    both = zip(expected.logarithms[: equal + 1], found.logarithms, strict=False)
+    for position, (one, other) in enumerate(both):
+        if one and other:
+            # A token that one of the two does not have at all is infinitely far.
+            distances[position] = max(
+                abs(one.get(token, math.inf) - other.get(token, math.inf))
+                for token in one.keys() | other.keys()
+            )
+    return Difference(equal, distances, _margin(expected, found, equal))
+
+
+def _margin(expected: Continued, found: Continued, equal: int) -> float:
+    if equal == len(expected.tokens):
+        return 0.0
+    logarithms = expected.logarithms[equal]
+    wanted, other = logarithms.get(expected.tokens[equal]), logarithms.get(found.tokens[equal])
+    return math.inf if wanted is None or other is None else wanted - other

@@ -1,0 +1,68 @@
+"""The PTX interpreter as a program: compiled on this machine, once for its sources."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from builder.errors import BuildError, WorldError
+from builder.simulator.build import key_of, remove_unused, sources, use
+from builder.tools.files import named_lock, workspace
+from builder.tools.log import Log
+
+COMPILED = ("ptx", "ptx/ops")
+VARIANTS = "portable"  # enough for small kernels, and compiled in a third of the time
+LINES = 15  # of the compiler's output in an error
+
+
+def require_compiler() -> None:
+    """Raise ``WorldError`` where this machine has no ``g++`` or no ``make``."""
+    missing = [name for name in ("g++", "make") if shutil.which(name) is None]
+    if missing:
+        raise WorldError(
+            f"this machine has no {' and no '.join(missing)}",
+            "the PTX interpreter is compiled with them, and nvcc reads C++ headers with g++",
+            "apt-get install g++ make",
+        )
+
+
+def program(cache: Path, log: Log) -> Path:
+    """The program ``ptx``; it is compiled now if need be: two minutes of one core.
+
+    Raises ``WorldError`` where this machine has no compiler, ``BuildError`` where the interpreter
+    does not compile.
+    """
+    require_compiler()
+    version = subprocess.run(
+        ["g++", "-dumpfullversion"], capture_output=True, text=True, check=False
+    )
+    key = key_of(sources(), version.stdout.strip(), COMPILED)
+    folder = cache / "interpreter" / key
+    if use(folder):
+        return folder / "ptx"
+    with named_lock(cache, f"interpreter-{key}", wait=log), workspace(cache) as work:
+        if use(folder):  # another run has compiled it
+            return folder / "ptx"
+        remove_unused(folder.parent)
+        log("compiling the PTX interpreter, once for these sources: about two minutes")
+        made = work / "out"
+        _compile(made, work / "build")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made.rename(folder)
+    return folder / "ptx"
+
+
+def _compile(made: Path, build: Path) -> None:
+    where = [f"OUT={made}", f"BUILD={build}", f"VARIANTS={VARIANTS}"]
+    done = subprocess.run(
+        ["make", "-C", str(sources() / "ptx"), *where, str(made / "ptx")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.splitlines()[-LINES:]
+        raise BuildError(
+            "the PTX interpreter does not compile", "\n".join(lines), "it needs g++ 12 or later"
+        )

@@ -1,0 +1,90 @@
+"""The server of an image, and what it takes to run on simulated cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from builder.contents.contents import Contents
+from builder.kernels.code_table import code_table
+from builder.models.gguf import Header
+from builder.recipes.schema import Recipe, Serve
+from builder.simulator import build, config, run
+from builder.simulator.cards import Card, Compute
+from builder.simulator.run import STAND_INS, Simulation
+from builder.tools.log import Log
+
+SIMULATED = "linux/amd64"
+"""The platform whose programs the simulator's libraries are for."""
+
+
+@dataclass(frozen=True)
+class SimulatedServer:
+    """The server of an image of the engine.
+
+    Its ``contents`` were read with the device code of the cards.
+    """
+
+    reference: str
+    contents: Contents
+    serve: Serve
+    port: int
+    devel: str
+    """The base's image to compile in: the simulator's libraries are compiled there."""
+    cache: Path
+    log: Log
+
+    def on(
+        self, cards: Sequence[Card], model: Header | None, work: Path, ptx: Path | None = None
+    ) -> AbstractContextManager[Simulation]:
+        """What one container of the image gets to run on cards, and its reports.
+
+        ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
+        image's machine code, kernels are computed; without, they are counted.  Raises
+        ``UntriedError`` where the device code of a file could not be read, and like
+        ``build.libraries``.
+        """
+        return run.simulation(
+            build.libraries(self.cache, self.devel, self.log, computes=ptx is not None),
+            config.files(cards, model, self._code, Compute(run.PTX) if ptx else None),
+            work,
+            search_path=self._search_path,
+            preload=self._preload,
+            ptx=ptx,
+        )
+
+    @cached_property
+    def _code(self) -> str:
+        """The code table, which has megabytes."""
+        return code_table({each.path: each.fat_binaries for each in self.contents.libraries()})
+
+    @property
+    def _search_path(self) -> str:
+        """LD_LIBRARY_PATH without the simulator; empty if it is not set."""
+        return {**self.contents.environment, **self.serve.env}.get("LD_LIBRARY_PATH", "")
+
+    @property
+    def _preload(self) -> bool:
+        """Whether a file looks for the runtime in its DT_RPATH, before LD_LIBRARY_PATH."""
+        return any(
+            parsed.rpath and not parsed.runpath and set(parsed.needed) & set(STAND_INS)
+            for _, parsed in self.contents.elves()
+        )
+
+
+def why_not(recipe: Recipe, platform: str, *, extends: bool) -> str:
+    """Why an image of a recipe is not tried on a simulated card, whatever it contains; or empty.
+
+    ``extends``: the image extends a published one.
+    """
+    serve = recipe.serve
+    if serve is None or recipe.image.port is None:
+        return "the recipe describes no server"
+    if serve.no_device is not None:
+        return serve.no_device
+    if extends:
+        return "the image extends another one, with a CUDA of its own"
+    return "" if platform == SIMULATED else f"there are simulated cards for {SIMULATED} only"

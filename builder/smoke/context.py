@@ -1,0 +1,152 @@
+"""What a check is given: an image that has been read, and what it is checked against."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from builder.contents.contents import Contents
+from builder.errors import UntriedError
+from builder.images.extended import ExtendedImage
+from builder.recipes.schema import Recipe
+from builder.simulator import run
+from builder.simulator.cards import Card
+from builder.simulator.server import SimulatedServer, why_not
+from builder.smoke.answers import Sandbox
+from builder.smoke.rules import Rules
+from builder.smoke.subject import NumbersTest, Subject
+from builder.smoke.verdict import Check, DeviceUse, PresetUse
+from builder.tools.docker import containers, copies
+
+DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+
+
+class InapplicableError(Exception):
+    """A check does not apply to an image; the text is the reason."""
+
+
+@dataclass
+class Context:
+    """An image that has been read, and what it is checked against."""
+
+    subject: Subject
+    contents: Contents
+    work: Path
+    """A directory for temporary files."""
+    device: DeviceUse | None = None
+    """What the server did with a simulated card, once it ran on one."""
+    presets: dict[str, PresetUse] = field(default_factory=dict)
+    """What the servers of presets took of their cards, by name."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; raises ``ValueError`` where the image has none."""
+        if self.subject.recipe is None:
+            raise ValueError(f"{self.subject.reference} is checked without a recipe")
+        return self.subject.recipe
+
+    @cached_property
+    def added(self) -> Contents:
+        """The contents without the image that it extends."""
+        extended = self.subject.extended
+        return _above(self.contents, extended) if extended else self.contents
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The files that the recipe exempts from checks."""
+        return Rules(self.subject.recipe.accept if self.subject.recipe else ())
+
+    @cached_property
+    def stub(self) -> Path | None:
+        """A stub of the driver's library, for an engine that needs it.  Raises ``UntriedError``."""
+        if not self.recipe.cuda.vmm or self.subject.devel is None:
+            return None
+        stub = self.work / "libcuda.so.1"
+        copies.copy_out(self.subject.devel, DRIVER_STUB, stub)
+        return stub
+
+    @cached_property
+    def sandbox(self) -> Sandbox:
+        """Runs programs of the image.  Raises ``UntriedError``."""
+        return Sandbox(self.subject.reference, self.stub)
+
+    @property
+    def card(self) -> Card:
+        """The card to be simulated; raises ``InapplicableError`` where none is known."""
+        test = self.subject.device_test
+        if test is None or test.card is None:
+            raise InapplicableError(f"no card is known for {' '.join(self.recipe.cuda.arch)}")
+        return test.card
+
+    @property
+    def numbers_test(self) -> NumbersTest:
+        """What the image's numbers are compared with.
+
+        Raises ``InapplicableError`` where it has none, ``BuilderError``.
+        """
+        if isinstance(self._numbers_test, str):
+            raise InapplicableError(self._numbers_test)
+        return self._numbers_test
+
+    @cached_property
+    def _numbers_test(self) -> NumbersTest | str:
+        if self.subject.numbers is None:
+            return "nothing is known of its build"
+        work = Path(tempfile.mkdtemp(prefix="numbers-", dir=self.work))
+        work.chmod(0o755)  # the image's own user reads the PTX
+        return self.subject.numbers(self.contents, work)
+
+    @cached_property
+    def server(self) -> SimulatedServer:
+        """The server, to be started on simulated cards.
+
+        Raises ``InapplicableError`` where it cannot be simulated.
+        """
+        subject, test = self.subject, self.subject.device_test
+        serve, port = self.recipe.serve, self.recipe.image.port
+        extends = subject.extended is not None
+        why = why_not(self.recipe, self.contents.platform, extends=extends)
+        if why or serve is None or port is None or test is None:
+            raise InapplicableError(why)
+        if subject.devel is None:
+            raise InapplicableError("the base has no image to compile in")
+        if not any(parsed.soname == run.RUNTIME for _, parsed in self.contents.elves()):
+            raise InapplicableError(f"the image has no {run.RUNTIME}")
+        return SimulatedServer(
+            subject.reference, self.contents, serve, port, subject.devel, test.cache, test.log
+        )
+
+
+def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]:
+    """A timeout becomes a failed check, a program that cannot be started an untried one."""
+    try:
+        yield from checks
+    except containers.TimedOutError as error:
+        yield Check.of(kind, subject, "an answer", str(error), False)
+    except UntriedError as error:
+        yield Check.untried(kind, subject, "an answer", error)
+
+
+def _above(contents: Contents, extended: ExtendedImage) -> Contents:
+    """What an image adds to the image that it extends: layers, files, variables and labels."""
+    layers = contents.layers[extended.layers :]
+    paths = {file.path for layer in layers for file in layer.files}
+    files = {path: file for path, file in contents.files.items() if path in paths}
+    labels = extended.config.get("Labels") or {}
+    config = {
+        "Env": [
+            text
+            for text in contents.config.get("Env") or []
+            if text not in (extended.config.get("Env") or [])
+        ],
+        "Labels": {
+            name: text
+            for name, text in (contents.config.get("Labels") or {}).items()
+            if labels.get(name) != text
+        },
+    }
+    size = sum(layer.size for layer in layers)
+    return Contents(files, {"config": config}, layers, size)

@@ -1,0 +1,109 @@
+"""Check: kernels compute what ggml's CPU code computes, on a simulated card that computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from builder.errors import BuilderError
+from builder.numbers.cases import Case
+from builder.numbers.trial import Launches, Outcome, Result, Trial
+from builder.smoke import help_text
+from builder.smoke.context import Context, InapplicableError
+from builder.smoke.verdict import Check
+
+KIND = "numbers"
+EXPECTED = "as ggml's CPU code, within ggml's limits"
+CACHE = "--cache-type-k"
+"""llama.cpp, common/arg.cpp: its --help lists the types."""
+ATTENTION = "FLASH_ATTN_EXT"
+TYPES = ("type_KV", "type_K")
+"""The parameter of a case that names the cache's type: of both K and V, or of K."""
+NAMED = 4  # cases that a check names
+COMPARED = {Outcome.EQUAL, Outcome.DIFFERS}
+
+
+def check(context: Context) -> Iterator[Check]:
+    """Compare the chosen cases of the tree's own test-backend-ops, group by group."""
+    subject = "kernels on a simulated card that computes"
+    try:
+        with_card = trial(context)
+        results: dict[str, Result] = {}
+        for group, found in with_card.results():
+            yield from _group(context, group.title, found)
+            results |= {each.case.name: each for each in found}
+        yield from _cache_types(context, [*results.values()])
+        yield _coverage(with_card.launches, [*results.values()])
+    except InapplicableError as error:
+        yield Check.skipped(KIND, subject, EXPECTED, error)
+    except BuilderError as error:
+        yield Check.untried(KIND, subject, EXPECTED, error)
+
+
+def trial(context: Context) -> Trial:
+    """What compares the numbers of an image.
+
+    Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
+    """
+    server, test = context.server, context.numbers_test
+    if isinstance(test.program, str):
+        raise InapplicableError(test.program)
+    work = context.work / "numbers"
+    work.mkdir()
+    return Trial(server, context.card, test.program, test.ptx, work)
+
+
+def _group(context: Context, title: str, found: Sequence[Result]) -> Iterator[Check]:
+    """One check for the cases of a group."""
+    if not found:
+        yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
+        return
+    counts = Counter(each.outcome for each in found)
+    differing = [
+        (each.case.name, f"{each.case.name}: {each.why}")
+        for each in found
+        if each.outcome is Outcome.DIFFERS
+    ]
+    others = [f"{counts[each]} {each}" for each in Outcome if each not in COMPARED and counts[each]]
+    lacking = [
+        f"{each.case.name}: {each.why}" for each in found if each.outcome is Outcome.NOT_COMPUTED
+    ]
+    text = "; ".join([f"{counts[Outcome.EQUAL]} cases", *others, *lacking[:NAMED]])
+    if differing or counts[Outcome.EQUAL]:
+        yield context.rules.check(KIND, title, EXPECTED, differing, fine=text)
+    else:
+        yield Check.skipped(KIND, title, EXPECTED, text)
+
+
+def _cache_types(context: Context, results: Sequence[Result]) -> Iterator[Check]:
+    """Whether attention was compared for each type that the cache can have."""
+    text = context.sandbox.help((*context.recipe.image.entrypoint,))
+    option = help_text.option_text(text, CACHE)
+    types = help_text.values(option) if option else None
+    if not types:
+        return
+    compared = {_cache_type(each.case) for each in results if each.outcome in COMPARED}
+    lacking = sorted(types - compared)
+    subject, expected = f"types of {CACHE}", "attention was compared for each"
+    if lacking:
+        yield Check.skipped(KIND, subject, expected, f"not compared: {', '.join(lacking)}")
+    else:
+        yield Check.of(KIND, subject, expected, f"all {len(types)}", True)
+
+
+def _cache_type(case: Case) -> str:
+    if case.operation != ATTENTION:
+        return ""
+    return next((case.values[name] for name in TYPES if name in case.values), "")
+
+
+def _coverage(launches: Launches, results: Sequence[Result]) -> Check:
+    """How much was compared.  An image that the card computes nothing of was not tried."""
+    compared = sum(each.outcome in COMPARED for each in results)
+    lacking = sum(each.outcome is Outcome.NOT_COMPUTED for each in results)
+    operations = len({each.case.operation for each in results if each.outcome in COMPARED})
+    found = f"{compared} cases of {operations} operations, {len(launches.kernels)} kernels, "
+    found += f"{launches.instructions / 1e9:.1f} billion instructions; {lacking} not computed"
+    if not compared:
+        return Check.untried(KIND, "coverage", "cases are compared", found)
+    return Check.of(KIND, "coverage", "cases are compared", found, True)

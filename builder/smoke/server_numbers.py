@@ -1,0 +1,387 @@
+"""The server's numbers: what it answers on a card that computes, against what its CPU answers.
+
+The models are tiny and random (``models.tiny``).  The simulated card computes with the kernels of
+the image, so a kernel that is compiled wrong, or is wrong, gives other probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuilderError
+from builder.models import gguf, tiny
+from builder.models.tiny import TinyModel
+from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.client import UnansweredError
+from builder.servers.predictions import Continued, Difference, continued, difference
+from builder.servers.server import (
+    ENDING,
+    Mounts,
+    NotServingError,
+    Server,
+    ServeSpec,
+    launched,
+)
+from builder.simulator.cards import Card
+from builder.simulator.report import Report
+from builder.simulator.run import Simulation
+from builder.simulator.server import SimulatedServer
+from builder.smoke import help_text
+from builder.smoke.context import Context, InapplicableError
+from builder.smoke.device_trial import refused
+from builder.smoke.verdict import Check
+from builder.tools.demangle import function_of
+from builder.tools.docker.containers import NotRunnableError
+
+KIND = "numbers"
+TOKENS = 16
+PROMPT = "Numbers of a card and of a CPU are equal."
+OTHER = "Another text is beside it."
+CONTEXT = 1024  # tokens: of both slots together
+NAMED = 6  # kernels that a check names
+# How the servers are started so that they answer two at once.
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "llama-server": ("--parallel", "2", "--no-warmup"),
+}
+UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
+NOT_COMPUTED = "not computed"  # how the simulator's reports name what it lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """A way to draft."""
+
+    kind: str
+    """A value of ``--spec-type``: engines that do not list it do not draft so."""
+    drafter: TinyModel | None = None
+    """None: the model's own block drafts."""
+
+    @property
+    def options(self) -> list[str]:
+        """Arguments of the server; without a least probability every draft is tried."""
+        return ["--spec-type", self.kind, "--spec-draft-n-max", "3", "--draft-p-min", "0"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A model, and how far the logarithms of its probabilities may differ."""
+
+    model: TinyModel
+    limit: float
+    draftings: Sequence[Drafting] = ()
+
+
+OWN_BLOCK = (Drafting("draft-mtp"), Drafting("mtp"))
+# Both sides round the factors of products to eight bits, each in its own blocks.  llama.cpp's CPU
+# (xllamacpp 2026.10, AVX2) gives logarithms that differ from what it gives for the same weights in
+# F32 by at most 0.004 (F16), 0.09 (Q8_0), 0.06 (Q4_0), 0.12 (Q4_K), 0.09 (Q6_K), 0.15 (qwen35),
+# 0.16 (qwen35moe) and 0.11 (gemma4): a limit is at least twice that.  F16 has more, because a card
+# adds halves in another order.  A mask that takes two bits of Q4_K's scales makes 4.4.  With these
+# seeds the text prefers each token by 0.15 at least.
+TRIALS = (
+    Trial(TinyModel("llama", "F16", 27), 0.05),
+    Trial(TinyModel("llama", "Q8_0", 27), 0.2),
+    Trial(TinyModel("llama", "Q4_0", 27), 0.2),
+    Trial(TinyModel("llama", "Q4_K", 29), 0.3),
+    Trial(TinyModel("llama", "Q6_K", 28), 0.2),
+    Trial(TinyModel("qwen35", "Q4_K", 5), 0.3, OWN_BLOCK),
+    Trial(
+        TinyModel("qwen35moe", "Q4_K", 3),
+        0.4,
+        (*OWN_BLOCK, Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 3, "qwen35moe"))),
+    ),
+    Trial(
+        TinyModel("gemma4", "Q8_0", 28),
+        0.3,
+        (Drafting("draft-mtp", TinyModel("gemma4-assistant", "Q8_0", 28, "gemma4")),),
+    ),
+)
+
+
+def check(context: Context) -> Iterator[Check]:
+    """The numbers of an image's server."""
+    subject, expected = "the server", "the numbers of its CPU"
+    work = context.work / "server-numbers"
+    work.mkdir()
+    work.chmod(0o755)  # the image's own user reads the models
+    try:
+        ptx = context.numbers_test.ptx
+        text = context.sandbox.help(tuple(context.recipe.image.entrypoint))
+        numbers = Numbers(context.server, context.card, ptx, drafts(text), context.stub)
+        yield from numbers.checks(work)
+    except InapplicableError as error:
+        yield Check.skipped(KIND, subject, expected, error)
+    except NotRunnableError as error:
+        yield Check.of(KIND, subject, expected, str(error), False)
+    except BuilderError as error:
+        yield Check.untried(KIND, subject, expected, error)
+
+
+def drafts(help_output: str) -> frozenset[str]:
+    """The ways to draft that an engine lists in its ``--help``."""
+    text = help_text.option_text(help_output, "--spec-type")
+    found = help_text.values(text or "") or frozenset()
+    # In AtomicChat's fork mtp is not the model's own block, but a model that --mtp-head names.
+    other = help_text.option_text(help_output, "--mtp-head") is not None
+    return found - {"mtp"} if other else found
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What all trials of an image have in common."""
+
+    server: SimulatedServer
+    card: Card
+    ptx: Path
+    """A directory with the PTX of the image's machine code: ``DIGEST.ptx``."""
+    drafts: Collection[str] = ()
+    """The values of ``--spec-type`` that the engine lists."""
+    driver_stub: Path | None = None
+    """For an engine that does not start on a CPU without the driver's library."""
+
+    def checks(self, work: Path) -> Iterator[Check]:
+        """All checks; ``work`` is a directory.
+
+        Raises ``InapplicableError``, and like ``SimulatedServer.on``.
+        """
+        if API_FLAVORS[self.server.serve.api_flavor].predictions is None:
+            raise InapplicableError("its API has no probabilities")
+        # An engine that is given no model has one of its own.
+        reads = any("{model}" in word for word in self.server.serve.arguments)
+        agreeing: set[str] = set()
+        for trial in TRIALS if reads else TRIALS[:1]:
+            folder = work / trial.model.name.replace(" ", "-")
+            folder.mkdir()
+            folder.chmod(0o755)  # the image's own user reads the models
+            yield from _OfModel(self, trial, folder, agreeing).checks()
+
+
+@dataclass(frozen=True, slots=True)
+class _OfModel:
+    """The checks of one model."""
+
+    numbers: Numbers
+    trial: Trial
+    work: Path
+    agreeing: set[str]
+    """Kernels of models whose numbers agree with the CPU's."""
+
+    def checks(self) -> Iterator[Check]:
+        expected = "the numbers of its CPU"
+        tiny.write(self.trial.model, self._model)
+        try:
+            on_cpu = self._on_cpu()
+        except _UnknownError as error:
+            yield Check.skipped(KIND, self._name, expected, error)
+        except (NotServingError, UnansweredError) as error:
+            yield Check.skipped(KIND, self._name, expected, f"on its CPU: {error}")
+        else:
+            yield from self._on_card(on_cpu)
+
+    @property
+    def _name(self) -> str:
+        return self.trial.model.name
+
+    @property
+    def _model(self) -> Path:
+        return self.work / "model.gguf"
+
+    def _on_cpu(self) -> Continued:
+        spec = self._spec(driver_stub=self.numbers.driver_stub)
+        with self._launched(spec) as server:
+            try:
+                server.wait(self.numbers.server.serve.seconds)
+            except NotServingError as error:
+                if UNKNOWN in server.container.log():
+                    known = f"the engine does not know the architecture of {self.trial.model.shape}"
+                    raise _UnknownError(known) from error
+                raise
+            return continued(server, PROMPT, TOKENS)
+
+    def _on_card(self, on_cpu: Continued) -> Iterator[Check]:
+        """Alone, beside another prompt, after a reuse of the cache, and with drafts."""
+        alone: Continued | None = None
+        with self._simulated("alone") as (server, simulation):
+            try:
+                server.wait(self.numbers.server.serve.seconds)
+                alone = continued(server, PROMPT, TOKENS)
+                again = continued(server, PROMPT, TOKENS, cached=True)
+                beside = _beside(server)
+            except (NotServingError, UnansweredError) as error:
+                yield self._unanswered("its answers", server, simulation, error)
+                return
+            report = simulation.settled()
+        yield check_kernels(f"{self._name}: kernels", report)
+        same = self._compared("card and CPU", on_cpu, alone, report)
+        if same.passed and report is not None:
+            self.agreeing.update(report.kernels)
+        yield same
+        reuse = _reuse(alone, again)
+        yield self._compared("after a reuse of the cache", alone, again, report, reuse)
+        yield self._compared("beside another prompt", alone, beside, report)
+        for drafting in self.trial.draftings:
+            if drafting.kind in self.numbers.drafts:
+                yield self._drafted(drafting, alone)
+
+    def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
+        draft = None
+        if drafting.drafter is not None:
+            draft = self.work / f"{drafting.kind}.gguf"
+            tiny.write(drafting.drafter, draft)
+        with self._simulated(drafting.kind, drafting.options, draft) as (server, simulation):
+            try:
+                server.wait(self.numbers.server.serve.seconds)
+                found = continued(server, PROMPT, TOKENS)
+            except (NotServingError, UnansweredError) as error:
+                return self._unanswered(f"drafts by {drafting.kind}", server, simulation, error)
+            report = simulation.settled()
+        subject = f"drafts by {drafting.kind}"
+        if not found.drafted:
+            text = "the text without drafts"
+            return Check.skipped(KIND, f"{self._name}: {subject}", text, "nothing was drafted")
+        accepted = f"; {found.accepted or 0} of {found.drafted} drafts accepted"
+        return self._compared(subject, alone, found, report, accepted, drafted=True)
+
+    def _compared(
+        self,
+        subject: str,
+        wanted: Continued,
+        found: Continued,
+        report: Report | None,
+        more: str = "",
+        *,
+        drafted: bool = False,
+    ) -> Check:
+        limit = self.trial.limit
+        compared = difference(wanted, found)
+        # llama.cpp has no probabilities of tokens that were drafted.
+        known = drafted or len(compared.distances) == min(compared.equal + 1, TOKENS)
+        agrees = known and compared.greatest <= limit and not compared.decided(limit)
+        text = f"{described(compared, limit)}{more}"
+        if not agrees and report is not None:
+            text += f"; {_suspects(report.kernels - self.agreeing)}"
+        expected = f"the same text, logarithms of probabilities within {limit:g}"
+        return Check.of(KIND, f"{self._name}: {subject}", expected, text, agrees)
+
+    def _unanswered(
+        self, subject: str, server: Server, simulation: Simulation, error: Exception
+    ) -> Check:
+        """A server that ended or refused: the cause is what its kernels did, where they did."""
+        found = str(error)
+        try:
+            server.require_running(ENDING)
+        except NotServingError as ended:
+            found = f"{found}; the server {ended}"
+        report = simulation.settled()
+        faults = refused(report)[:NAMED] if report else []
+        text = "; ".join([*faults, found])
+        expected = f"{TOKENS} tokens with probabilities"
+        if report is not None and lacks_only(report):
+            return Check.skipped(KIND, f"{self._name}: {subject}", expected, text)
+        return Check.of(KIND, f"{self._name}: {subject}", expected, text, False)
+
+    @contextmanager
+    def _simulated(
+        self, folder: str, options: Sequence[str] = (), draft: Path | None = None
+    ) -> Iterator[tuple[Server, Simulation]]:
+        numbers = self.numbers
+        with self._model.open("rb") as stream:
+            header = gguf.read(stream)
+        on = numbers.server.on([numbers.card], header, self.work / folder, ptx=numbers.ptx)
+        with on as simulation:
+            spec = self._spec(options, draft, simulator=simulation.mounts)
+            with self._launched(spec) as server:
+                yield server, simulation
+
+    def _spec(
+        self,
+        options: Sequence[str] = (),
+        draft: Path | None = None,
+        *,
+        simulator: Mounts | None = None,
+        driver_stub: Path | None = None,
+    ) -> ServeSpec:
+        extra = [*OPTIONS.get(self.numbers.server.serve.api_flavor, ()), *options]
+        return ServeSpec(
+            self._model,
+            CONTEXT,
+            draft,
+            extra,
+            simulator=simulator,
+            driver_stub=driver_stub,
+            limited=False,  # the memory of the card is the simulator's
+        )
+
+    def _launched(self, spec: ServeSpec) -> AbstractContextManager[Server]:
+        server = self.numbers.server
+        return launched(server.reference, server.serve, server.port, spec)
+
+
+class _UnknownError(Exception):
+    """The engine does not know an architecture."""
+
+
+def _beside(server: Server) -> Continued:
+    """The prompt, continued while another one is."""
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(continued, server, PROMPT, TOKENS)
+        other = pool.submit(continued, server, OTHER, TOKENS)
+        other.result()
+        return first.result()
+
+
+def _reuse(alone: Continued, again: Continued) -> str:
+    """How much of the prompt was not computed again, where the server states it."""
+    if alone.read is None or again.read is None:
+        return ""
+    return f"; {alone.read - again.read} of {alone.read} tokens of the prompt were in the cache"
+
+
+def described(found: Difference, limit: float) -> str:
+    """How far two texts differ, in one line."""
+    text = f"{found.equal} of {TOKENS} tokens are equal"
+    if found.margin:
+        text += f", the next one by a margin of {found.margin:.2g}"
+    if not found.distances:
+        return f"{text}; no probabilities to compare"
+    greatest = max(found.distances, key=lambda at: found.distances[at])
+    text += f"; at most {found.greatest:.2g} apart, at token {greatest + 1}"
+    first = found.first_beyond(limit)
+    return text if first is None else f"{text}; first beyond the limit at token {first + 1}"
+
+
+def check_kernels(subject: str, report: Report | None) -> Check:
+    """Whether each launch was computed, and without a fault."""
+    expected = "all launches computed, without a fault"
+    if report is None:
+        return Check.of(KIND, subject, expected, "it called no function of CUDA", False)
+    computed = sum(each.computed for each in report.launches)
+    instructions = sum(each.instructions for each in report.launches)
+    found = (
+        f"{computed} of {report.launched} launches of {len(report.kernels)} kernels, "
+        f"{instructions:,} instructions"
+    )
+    if report.violations:
+        found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
+    if lacks_only(report):
+        return Check.skipped(KIND, subject, expected, found)
+    passed = 0 < computed == report.launched and not report.violations
+    return Check.of(KIND, subject, expected, found, passed)
+
+
+def lacks_only(report: Report) -> bool:
+    """Whether every fault is that the simulator does not compute something."""
+    whys = [each.why for each in report.violations]
+    return bool(whys) and all(why.startswith(NOT_COMPUTED) for why in whys)
+
+
+def _suspects(kernels: Collection[str]) -> str:
+    if not kernels:
+        return "a model that agrees launches the same kernels"
+    names = sorted({function_of(kernel) for kernel in kernels})
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"launched by no model that agrees: {', '.join(names[:NAMED])}{more}"

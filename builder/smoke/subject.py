@@ -1,0 +1,104 @@
+"""An image of the engine, and what it is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.bench.measure import Settings
+from builder.contents.contents import Contents
+from builder.images.extended import ExtendedImage
+from builder.platforms import Platform
+from builder.presets.schema import Preset
+from builder.recipes.schema import Recipe
+from builder.simulator.cards import Card
+from builder.tools.docker import gpus
+from builder.tools.log import Log
+
+RUNS, WARM_UPS = 10, 2
+TOKENS, TINY_TOKENS = 2000, 256
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTest:
+    """The checks on a GPU.  Without ``model``, the test model with random weights is used."""
+
+    model: Path | None = None
+    draft: Path | None = None
+    runs: int = RUNS
+    warm_ups: int = WARM_UPS
+    wanted: bool | None = None
+    """None: if the engine offers a GPU."""
+
+    def due(self) -> bool:
+        """Whether to run the checks; raises ``WorldError`` if the engine does not answer."""
+        return gpus.has_runtime() if self.wanted is None else self.wanted
+
+    @property
+    def settings(self) -> Settings:
+        """The runs of the collapse test."""
+        if self.model is None:
+            prompt, tokens = "Hello", TINY_TOKENS
+            return Settings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
+        return Settings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTest:
+    """The checks on simulated cards, and where the simulator's libraries are kept."""
+
+    card: Card | None
+    """None: no card that is known runs the recipe's code."""
+    cache: Path
+    log: Log
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    """The cards of the recipe's presets, by the name of their file; unknown ones are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersTest:
+    """What the numbers of an image are compared with, and computed from."""
+
+    ptx: Path
+    """A directory with the PTX of its machine code: ``DIGEST.ptx``."""
+    program: Path | str
+    """The test-backend-ops of its source tree (``builder.numbers.program``), or why there is none.
+    """
+
+
+FindNumbersTest = Callable[[Contents, Path], "NumbersTest | str"]
+"""Makes what the comparison of an image needs, below a directory; or says why it has none.
+
+Raises a ``BuilderError`` where it cannot be made.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An image of the engine, and what it is checked against."""
+
+    reference: str
+    digest: str
+    """Its manifest's."""
+    recipe: Recipe | None = None
+    """None: only the checks that hold for every image are made."""
+    platform: Platform = "linux/amd64"
+    """The platform that the recipe's image is for."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the image must have."""
+    devel: str | None = None
+    """The base's image to compile in, with the driver's stub; an engine with ``vmm = true`` does
+    not start without it."""
+    gpu_test: GpuTest | None = None
+    """The checks on a GPU; None: none."""
+    device_test: DeviceTest | None = None
+    """The checks on simulated cards; None: none."""
+    extended: ExtendedImage | None = None
+    """The published image that it extends; its own files are not checked."""
+    cache: Path | None = None
+    """The cache directory, which keeps scans of layers; None: they are not kept."""
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+    """The presets of the recipe, by name."""
+    numbers: FindNumbersTest | None = None
+    """The comparison of what its kernels compute; None: there is none."""

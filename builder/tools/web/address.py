@@ -1,0 +1,53 @@
+"""Addresses that servers name: parsed without errors of Python's own."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from builder.tools.web.errors import WebError
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL.  Raises ``WebError`` where it is no URL of http or https."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() or not character.isprintable() for character in url):
+        raise WebError("the server names an address that is not valid", temporary=False)
+    return parts
+
+
+def join_url(base: str, reference: str) -> str:
+    """Resolve a reference against the address of its response.  Raises ``WebError``."""
+    try:
+        url = urljoin(base, reference)
+    except ValueError:
+        url = ""
+    split_url(url)
+    return url
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a URL.  Raises ``WebError``."""
+    parts = split_url(url)
+    return (
+        parts.scheme,
+        parts.hostname or "",
+        parts.port or (443 if parts.scheme == "https" else 80),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or address; other names are not resolved.
+
+    The unspecified address connects to it, too (ip(7)).
+    """
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_loopback or found.is_unspecified

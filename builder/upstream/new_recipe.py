@@ -1,0 +1,281 @@
+"""Writes the recipe of a git repository: what its tree shows, and what a family knows of it.
+
+Nothing is invented: a value that the tree does not decide is an error that names the option which
+gives it, or it is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from builder import families
+from builder.errors import PROGRAM, RecipeError
+from builder.families.tree import Draft
+from builder.plan import lint
+from builder.recipes.catalog import Catalog, CatalogFile
+from builder.recipes.draft import Line, Table, text
+from builder.recipes.parse import parse
+from builder.recipes.schema import (
+    Cuda,
+    GitSource,
+    PathSource,
+    Recipe,
+    checked_ref,
+    checked_url,
+)
+from builder.recipes.schema.fields import TAG_GLOB
+from builder.tools.git import arguments
+from builder.tools.git.repositories import Repositories
+from builder.upstream import like_recipe
+from builder.upstream.source_names import absent_paths, absent_submodules
+from builder.upstream.source_tree import (
+    SourceTree,
+    chosen,
+    default_version,
+    joined_by_single,
+)
+
+ORDER = (
+    *("cuda", "llama", "cmake", "python", "layout", "artifact", "debian", "image", "serve"),
+    *("budget", "build", "probe"),
+)
+OF_LIKE = ("cmake", "build")
+"""Tables that a recipe to be like decides, whatever the tree suggests."""
+PAGE = "docs/recipes.md"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What the user gives for a new recipe; None: the repository decides."""
+
+    url: str
+    ref: str | None = None
+    like: str | None = None
+    """Name of a recipe whose settings are taken over."""
+    name: str | None = None
+    """``ENGINE-VERSION``."""
+    summary: str | None = None
+    license: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecipe:
+    """A valid recipe that has not been written."""
+
+    file: Path
+    text: str
+    recipe: Recipe
+    found: str
+    """How its commit was found."""
+    left_out: tuple[str, ...]
+
+
+def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe:
+    """The recipe of a repository.
+
+    Raises ``FetchError`` for a repository that does not answer or lacks the ref, ``RecipeError``
+    where the recipe would not be valid: no family knows the tree, the license is not known, the
+    recipe to be like does not fit.
+    """
+    url = checked_url(arguments.checked_url(wish.url))
+    like = _like(catalog, wish.like)
+    commit = chosen(url, wish.ref and checked_ref(wish.ref), repositories)
+    tree = SourceTree(url, commit.target, repositories)
+    family, read = _family(tree, like)
+    engine, version = _names(tree, wish.name, like)
+    tables = _tables(like, read)
+    head = [
+        Line("engine", engine),
+        Line("version", version),
+        _summary(tree, wish.summary),
+        Line("license", wish.license or _license(tree)),
+        *([Line("url", url)] if url.startswith("http") else []),
+        Line("family", family),
+        Line("base", like.base if like else read.base if read else ""),
+        *([Line("platform", like.platform)] if like and len(like.platform) > 1 else []),
+    ]
+    written = text(
+        [
+            Table("", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."),
+            _source(tree, like),
+            _track(tree),
+            *(table for name in ORDER for table in _ordered(name, tables, like, engine, version)),
+        ]
+    )
+    file = catalog.root / "recipes" / f"{engine}-{version}.toml"
+    recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree)
+    options = read.options if read else None
+    left_out = tuple(like_recipe.left_out(like, options)) if like else ()
+    return NewRecipe(file, written, recipe, commit.how, left_out)
+
+
+def _like(catalog: Catalog, name: str | None) -> Recipe | None:
+    if name is None:
+        return None
+    recipe = catalog.engine(name).recipe
+    if not isinstance(recipe.source, GitSource | PathSource):
+        raise RecipeError(
+            f"a recipe for a git repository cannot be like {recipe.name}",
+            f"the family {recipe.family} builds it from a package",
+            f"`builder pin update {recipe.name} --to RELEASE` makes it another release",
+        )
+    return recipe
+
+
+def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
+    cuda = like.cuda if like else Cuda(arch=["120"])
+    if like is not None:
+        family = families.ENGINES[like.family]
+        read = family.draft(tree, cuda) if family.draft else None
+        if family.draft and read is None:
+            raise RecipeError(
+                f"{_named(tree)} is no tree of the family {family.name}",
+                f"{family.summary}: {like.name} is of this family",
+                "name another recipe with --like",
+            )
+        return family.name, read
+    for family in families.ENGINES.values():
+        read = family.draft(tree, cuda) if family.draft else None
+        if read is not None:
+            return family.name, read
+    known = [f"{each.name}: {each.summary}" for each in families.ENGINES.values()]
+    able = ", ".join(each.name for each in families.ENGINES.values() if each.draft)
+    raise RecipeError(
+        f"no family recognises {_named(tree)}",
+        "\n".join(
+            [f"recognised are trees of: {able}; with --like a recipe of any family:", *known]
+        ),
+        f"take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
+    )
+
+
+def _tables(like: Recipe | None, read: Draft | None) -> dict[str, Sequence[Table]]:
+    of_like = like_recipe.tables(like) if like else {}
+    if read is None:
+        return {**of_like}
+    of_both = {name: of_like[name] for name in OF_LIKE if of_like.get(name)}
+    probes = like_recipe.option_probes(like, read.options) if like else []
+    of_both["probe"] = [*read.tables.get("probe", ()), *probes]
+    return {**of_like, **read.tables, **of_both}
+
+
+def _ordered(
+    name: str,
+    tables: dict[str, Sequence[Table]],
+    like: Recipe | None,
+    engine: str,
+    version: str,
+) -> Sequence[Table]:
+    if name != "image":
+        return tables.get(name, ())
+    same = like is not None and like.engine == engine
+    repository = like.image.repository if like and same else engine
+    names = [Line("repository", repository), Line("tags", [version])]
+    return [Table("[image]", names + (like_recipe.image(like) if like else []))]
+
+
+def _names(tree: SourceTree, given: str | None, like: Recipe | None) -> tuple[str, str]:
+    last = urlsplit(tree.url).path.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    engine = re.sub(r"[._]", "-", joined_by_single(last).lower())
+    if like and isinstance(like.source, GitSource) and like.source.git == tree.url:
+        engine = like.engine
+    version = default_version(tree.target)
+    if given is None:
+        return engine, version
+    for known in (like.engine if like else engine, engine):
+        if given.startswith(f"{known}-"):
+            return known, given.removeprefix(f"{known}-")
+    if given.endswith(f"-{version}"):
+        return given.removesuffix(f"-{version}"), version
+    head, dash, tail = given.rpartition("-")
+    return (head, tail) if dash else (given, version)
+
+
+def _named(tree: SourceTree) -> str:
+    target = tree.target
+    return f"commit {target.commit[:9]}" if target.kind == "commit" else f"{target.name}"
+
+
+def _summary(tree: SourceTree, given: str | None) -> Line:
+    found = tree.heading()
+    if given is not None:
+        return Line("summary", given)
+    if found is not None:
+        return Line("summary", found[0], f"the first heading of {found[1]}")
+    return Line("summary", urlsplit(tree.url).path.strip("/").removesuffix(".git"))
+
+
+def _license(tree: SourceTree) -> str:
+    """The license for sure.  Raises ``RecipeError`` with what the license files are."""
+    found = tree.licenses()
+    names = {name for candidates in found.values() for name in candidates}
+    if len(names) == 1 and all(found.values()):
+        return names.pop()
+    reasons = [
+        f"{path}: {' or '.join(candidates) or 'its text is none that is known word for word'}"
+        for path, candidates in found.items()
+    ]
+    raise RecipeError(
+        f"the license of {_named(tree)} is not known for sure",
+        "\n".join(reasons) or "there is no license file at the top of the tree",
+        "read it, and give its SPDX identifier: --license ID",
+    )
+
+
+def _source(tree: SourceTree, like: Recipe | None) -> Table:
+    target = tree.target
+    lines = [Line("git", tree.url)]
+    lines += [] if target.kind == "commit" else [Line("ref", target.name)]
+    lines.append(Line("commit", target.commit))
+    own = like_recipe.source(like, tree.gitlinks) if like else []
+    if not own and tree.gitlinks and tree.submodule_urls().keys().isdisjoint(tree.gitlinks):
+        why = f".gitmodules has no URL for {', '.join(tree.gitlinks)}"
+        own = [Line("submodules", value=False, comment=why)]
+    return Table("[source]", lines + own)
+
+
+def _track(tree: SourceTree) -> Table:
+    """What `pin update` follows: the branch, or tags of the same kind."""
+    target = tree.target
+    lines = []
+    if target.kind == "branch":
+        lines = [Line("branch", target.name)]
+    elif target.kind == "tag":
+        start = re.match(r"[^0-9]*", target.name)
+        glob = f"{start[0]}[0-9]*" if start and start[0] != target.name else target.name
+        lines = [Line("tag", glob)] if re.fullmatch(TAG_GLOB, glob) else []
+    return Table("[track]", lines)
+
+
+def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree) -> Recipe:
+    """The recipe, where `recipe check` passes and the tree has what it names."""
+    recipe, problems = parse(new.text, new.file, Recipe)
+    if recipe is not None:
+        scratch, commit = tree.repositories.scratch, tree.target.commit
+        absent = [
+            *absent_submodules(recipe, scratch, commit),
+            *absent_paths(recipe, scratch, commit),
+        ]
+        problems = tuple(new.problem(path, message) for path, message in absent)
+    what = f"the recipe {new.name} would not be valid: nothing is written"
+    hint = f"see `{PROGRAM} recipe new --help`: options give a value, --like takes another recipe"
+    if recipe is None or problems:
+        why = "\n".join(f"{each.key}: {each.message}" for each in problems)
+        raise RecipeError(what, why, hint)
+    checked = lint.check(families.load_catalog(catalog.root, new), new.name)
+    if checked.error:
+        raise RecipeError(what, checked.error, hint)
+    return recipe
+
+
+def lines(new: NewRecipe) -> Iterator[str]:
+    """What the user must know about it: how the commit was found, and what was left out."""
+    source = new.recipe.source
+    if isinstance(source, GitSource):
+        how = f": {new.found}" if new.found else ""
+        yield f"commit {source.commit}{how}"
+    yield from (f"left out: {each}" for each in new.left_out)

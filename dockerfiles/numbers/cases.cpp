@@ -1,0 +1,49 @@
+// More cases for ggml's test-backend-ops, included in it: what servers do and its own list lacks.
+//
+// Attention with each type that a cache can have, at the head sizes of today's models, with grouped
+// queries and so many tokens that the kernel splits them among blocks.  A type that a tree adds is
+// found by its number.  Constructors: tests/test-backend-ops.cpp, test_flash_attn_ext; trees before
+// June 2026 have one type for both K and V.
+
+template <class Test>
+static void add_attention(std::vector<std::unique_ptr<test_case>> & cases, int head, int columns,
+                          ggml_type type) {
+    const std::array<int64_t, 2> queries = {4, 1};  // for each of two heads of K and V
+    const int tokens = 1024;
+    if constexpr (std::is_constructible_v<Test, int64_t, int64_t, int64_t, std::array<int64_t, 2>,
+                                          int64_t, int64_t, bool, bool, float, float, ggml_prec,
+                                          ggml_type, ggml_type>) {
+        cases.emplace_back(new Test(head, head, 2, queries, tokens, columns, true, false, 0.0f,
+                                    0.0f, GGML_PREC_F32, type, type));
+    } else if constexpr (std::is_constructible_v<Test, int64_t, int64_t, int64_t,
+                                                 std::array<int64_t, 2>, int64_t, int64_t, bool,
+                                                 bool, float, float, ggml_prec, ggml_type>) {
+        cases.emplace_back(new Test(head, head, 2, queries, tokens, columns, true, false, 0.0f,
+                                    0.0f, GGML_PREC_F32, type));
+    }
+}
+
+static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
+    auto cases = tree_cases();
+    for (int number = 0; number < GGML_TYPE_COUNT; number++) {
+        const ggml_type type = (ggml_type) number;
+        const auto * traits = ggml_get_type_traits(type);
+        const bool whole = type == GGML_TYPE_F32;
+        // The test writes the cache with the type's own quantization.
+        if (traits->blck_size == 0 || traits->blck_size > 128 ||
+            (!whole && (traits->to_float == nullptr || traits->from_float_ref == nullptr))) {
+            continue;
+        }
+        for (int head : {64, 128, 256}) {
+            for (int columns : {1, 16}) {
+                if (head % traits->blck_size == 0) {
+                    add_attention<test_flash_attn_ext>(cases, head, columns, type);
+                }
+            }
+        }
+    }
+    return cases;
+}
+
+// A program that ends in the middle has said all that came before.
+static const int lines_are_written_at_once = setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -1,0 +1,99 @@
+// ldmatrix, stmatrix, movmatrix (PTX ISA 9.7.14.5.15 ff.): 8x8 matrices of 16-bit elements, whose
+// rows the lanes 8j .. 8j + 7 address for matrix j.  Lane 4g + t holds elements 2t and 2t + 1 of
+// row g; with .trans, of column g.
+#include "address.h"
+
+namespace ptx::PTX_VARIANT {
+
+namespace {
+
+constexpr u32 kRowBytes = 16;
+
+void need_all(Warp& w, const Insn& i, u32 lanes) {
+    if (lanes == kAll) return;
+    raise(w, i, first_lane(lanes), Fault::Kind::invalid,
+          "all threads of the warp must execute this: lane " + std::to_string(first_lane(~lanes)) +
+              " does not take part");
+}
+
+void rows_of(Warp& w, const Insn& i, Use use, Lanes& out) {
+    const u32 used = i.count == 4 ? kAll : (u32{1} << (8 * i.count)) - 1;
+    locate(w, i, 0, used, kRowBytes, use, out);
+}
+
+void ldmatrix_h(Warp& w, const Insn& i, u32 lanes) {
+    need_all(w, i, lanes);
+    Lanes rows;
+    rows_of(w, i, Use::read, rows);
+    for (u32 j = 0; j < i.count; ++j) {
+        alignas(64) u16 m[8][8];
+        for (u32 r = 0; r < 8; ++r) std::memcpy(m[r], rows.at[8 * j + r], kRowBytes);
+        u32* const d = slot<u32>(w, i, 1 + j);
+        if (i.extra == 0) {
+            std::memcpy(d, m, sizeof m);
+        } else {
+            for (u32 l = 0; l < kLanes; ++l)
+                d[l] = m[2 * (l & 3)][l >> 2] | static_cast<u32>(m[2 * (l & 3) + 1][l >> 2]) << 16;
+        }
+    }
+}
+void stmatrix_h(Warp& w, const Insn& i, u32 lanes) {
+    need_all(w, i, lanes);
+    Lanes rows;
+    rows_of(w, i, Use::write, rows);
+    for (u32 j = 0; j < i.count; ++j) {
+        const u32* const a = slot<u32>(w, i, 1 + j);
+        alignas(64) u16 m[8][8];
+        if (i.extra == 0) {
+            std::memcpy(m, a, sizeof m);
+        } else {
+            for (u32 l = 0; l < kLanes; ++l) {
+                m[2 * (l & 3)][l >> 2] = static_cast<u16>(a[l]);
+                m[2 * (l & 3) + 1][l >> 2] = static_cast<u16>(a[l] >> 16);
+            }
+        }
+        for (u32 r = 0; r < 8; ++r) std::memcpy(rows.at[8 * j + r], m[r], kRowBytes);
+    }
+}
+void movmatrix_h(Warp& w, const Insn& i, u32 lanes) {
+    need_all(w, i, lanes);
+    alignas(64) u16 m[8][8];
+    std::memcpy(m, slot<u32>(w, i, 1), sizeof m);
+    u32* const d = slot<u32>(w, i, 0);
+    for (u32 l = 0; l < kLanes; ++l)
+        d[l] = m[2 * (l & 3)][l >> 2] | static_cast<u32>(m[2 * (l & 3) + 1][l >> 2]) << 16;
+}
+
+bool matrix_access(Lowering& l, bool loads) {
+    l.ignore({"sync", "aligned"});
+    if (!l.take("m8n8") || l.type() != Type::b16) return false;
+    const u8 count = l.take("x4") ? 4 : l.take("x2") ? 2 : 1;
+    l.take("x1");
+    l.insn().extra = l.take("trans");
+    const Space space = take_space(l);
+    const Operand &values = l.operand(loads ? 0 : 1), &address = l.operand(loads ? 1 : 0);
+    if (!l.address(address, space)) return false;
+    const std::size_t words = values.kind == Operand::Kind::vector ? values.items.size() : 1;
+    if (words != count) return false;
+    for (std::size_t n = 0; n < words; ++n) {
+        const Operand& value = values.kind == Operand::Kind::vector ? values.items[n] : values;
+        loads ? l.destination(value, 32) : l.source(value, 32);
+    }
+    l.insn().count = count;
+    l.insn().run = loads ? ldmatrix_h : stmatrix_h;
+    return true;
+}
+bool ldmatrix(Lowering& l) { return matrix_access(l, true); }
+bool stmatrix(Lowering& l) { return matrix_access(l, false); }
+bool movmatrix(Lowering& l) {
+    l.ignore({"sync", "aligned"});
+    return l.take("m8n8") && l.take("trans") && operands(l, 32, 1, movmatrix_h);
+}
+
+}  // namespace
+
+extern const Entry kMatrixMemory[];
+const Entry kMatrixMemory[] = {
+    {"ldmatrix", ldmatrix}, {"stmatrix", stmatrix}, {"movmatrix", movmatrix}, {nullptr, nullptr}};
+
+}  // namespace ptx::PTX_VARIANT

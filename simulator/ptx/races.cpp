@@ -1,0 +1,95 @@
+// Two warps that touch a byte of shared memory, one of them writing, need a barrier between.
+//
+// Each warp has a clock that ticks at barriers, and knows of each other warp's clock what it had at
+// the last barrier they shared (vector clocks; Flanagan and Freund, "FastTrack").  Threads of one
+// warp run in step here, so what they do to each other is not looked at.
+#include "races.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ptx {
+
+struct Races {
+    struct Byte {
+        u32 writer = kAll, clock = 0;  // of the last write
+        bool atomic = false;
+        std::vector<u32> read;  // by warp: its clock + 1 at its last read since then
+    };
+    std::vector<Byte> bytes;
+    std::vector<std::vector<u32>> seen;  // [warp][other]: clock
+};
+
+void start_watch(Block& block) {
+    stop_watch(block);
+    block.races = new Races;
+    block.races->bytes.resize(block.shared_size);
+    const std::size_t warps = block.warps.size();
+    block.races->seen.assign(warps, std::vector<u32>(warps, 0));
+    for (std::size_t i = 0; i < warps; ++i) block.races->seen[i][i] = 1;
+}
+
+void stop_watch(Block& block) {
+    delete block.races;
+    block.races = nullptr;
+}
+
+void sync_warps(Block& block, const std::vector<u32>& warps) {
+    auto& seen = block.races->seen;
+    std::vector<u32> all(seen.size(), 0);
+    for (const u32 warp : warps) {
+        for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::max(all[i], seen[warp][i]);
+    }
+    for (const u32 warp : warps) {
+        std::copy(all.begin(), all.end(), seen[warp].begin());
+        ++seen[warp][warp];
+    }
+}
+
+void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes,
+                  Use use) {
+    Block& block = *warp.block;
+    Races& races = *block.races;
+    const std::vector<u32>& seen = races.seen[warp.number];
+    const auto fail = [&](u32 lane, std::size_t offset, u32 other, const char* what) {
+        raise(warp, insn, lane, Fault::Kind::race,
+              std::string(use == Use::read ? "reads" : "writes") + " shared memory at offset " +
+                  std::to_string(offset) + ", which warp " + std::to_string(other) + " " + what +
+                  " with no barrier between",
+              offset);
+    };
+    for (u32 lane = 0; lane < kLanes; ++lane) {
+        if ((lanes >> lane & 1) == 0) continue;
+        const auto first = static_cast<std::size_t>(at[lane] - block.shared);
+        for (std::size_t offset = first; offset < first + bytes; ++offset) {
+            Races::Byte& byte = races.bytes[offset];
+            if (use == Use::read && byte.writer == kAll && block.launch->options.uninitialized) {
+                raise(warp, insn, lane, Fault::Kind::uninitialized,
+                      "reads shared memory at offset " + std::to_string(offset) +
+                          ", which nothing has written",
+                      offset);
+            }
+            const bool both_atomic = use == Use::atomic && byte.atomic;
+            if (block.launch->options.races && !both_atomic) {
+                if (byte.writer != kAll && byte.writer != warp.number &&
+                    seen[byte.writer] < byte.clock)
+                    fail(lane, offset, byte.writer, "wrote");
+                for (u32 other = 0; use != Use::read && other < byte.read.size(); ++other) {
+                    if (other != warp.number && byte.read[other] > seen[other])
+                        fail(lane, offset, other, "reads");
+                }
+            }
+            if (use == Use::read) {
+                byte.read.resize(races.seen.size(), 0);
+                byte.read[warp.number] = seen[warp.number];
+            } else {
+                byte.writer = warp.number;
+                byte.clock = seen[warp.number];
+                byte.atomic = use == Use::atomic;
+                byte.read.clear();
+            }
+        }
+    }
+}
+
+}  // namespace ptx

@@ -1,0 +1,468 @@
+"""Control flow, memory, what lanes and warps do together, and what is wrong with kernels."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxlab.interpreter import Library, Module, PtxError, PtxFaultError
+from ptxlab.kernels import HEADER
+
+FULL = "0xffffffff"
+START = """
+.reg .pred %p<16>; .reg .b16 %h<32>; .reg .b32 %r<64>; .reg .b64 %d<32>; .reg .f32 %f<32>;
+mov.u32 %r0, %tid.x; ld.param.u64 %d0, [p0]; mul.wide.u32 %d1, %r0, 4; add.u64 %d1, %d0, %d1;
+"""
+
+
+def module(library: Library, body: str, before: str = "", parameters: int = 1) -> Module:
+    """A module with the kernel `k`: %r0 is the thread, %d0 its first parameter, %d1 = %d0 + 4 %r0."""
+    listed = ", ".join(f".param .u64 p{i}" for i in range(parameters))
+    return library.load(
+        HEADER + before + f".visible .entry k({listed})\n{{{START}{body}\nret;\n}}\n"
+    )
+
+
+def run(
+    library: Library, body: str, block: int = 32, before: str = "", grid: int = 1, **options: Any
+) -> Any:
+    """What the threads of `k` store at [%d1]."""
+    out = np.zeros(block * grid, np.uint32)
+    made = module(library, body, before)
+    assert made.lacks("k") == []
+    made.run("k", [out], block=block, grid=grid, **options)
+    return out
+
+
+def fault(
+    library: Library, body: str, block: int = 32, before: str = "", **options: Any
+) -> PtxFaultError:
+    out = np.zeros(block, np.uint32)
+    with pytest.raises(PtxFaultError) as caught:
+        module(library, body, before).run("k", [out], block=block, **options)
+    return caught.value
+
+
+LANE = np.arange(32, dtype=np.uint32)
+
+
+# ---- control flow ----
+
+
+def test_threads_that_part_meet_again(library: Library) -> None:
+    out = run(library, """
+      mov.u32 %r1, 100; and.b32 %r2, %r0, 1; setp.eq.u32 %p1, %r2, 0; @%p1 bra $even;
+      add.u32 %r1, %r1, 1; bra $end;
+      $even: add.u32 %r1, %r1, 2;
+      $end: activemask.b32 %r3; setp.eq.u32 %p2, %r3, -1; @%p2 add.u32 %r1, %r1, 1000; st.global.u32 [%d1], %r1;
+    """)  # fmt: skip
+    assert (out == np.where(LANE % 2 == 0, 1102, 1101)).all()
+
+
+def test_loops_of_different_lengths(library: Library) -> None:
+    out = run(library, """
+      mov.u32 %r1, 0; mov.u32 %r2, 0;
+      $loop: add.u32 %r2, %r2, %r1; add.u32 %r1, %r1, 1; setp.le.u32 %p1, %r1, %r0; @%p1 bra $loop;
+      activemask.b32 %r3; setp.ne.u32 %p2, %r3, -1; @%p2 mov.u32 %r2, 9999; st.global.u32 [%d1], %r2;
+    """)  # fmt: skip
+    assert (out == LANE * (LANE + 1) // 2).all()
+
+
+def test_loops_in_loops_with_breaks(library: Library) -> None:
+    out = run(library, """
+      mov.u32 %r1, 0; mov.u32 %r4, 0;
+      $outer: mov.u32 %r2, 0;
+      $inner: add.u32 %r4, %r4, 1; xor.b32 %r3, %r2, %r0; and.b32 %r3, %r3, 7; setp.eq.u32 %p1, %r3, 5; @%p1 bra $out;
+      add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, %r0; @%p2 bra $inner;
+      $out: add.u32 %r1, %r1, 1; setp.lt.u32 %p3, %r1, 3; @%p3 bra $outer;
+      st.global.u32 [%d1], %r4;
+    """)  # fmt: skip
+    expected = []
+    for thread in range(32):
+        count = 0
+        for _ in range(3):
+            i = 0
+            while True:
+                count += 1
+                if (i ^ thread) & 7 == 5:
+                    break
+                i += 1
+                if i >= thread:
+                    break
+        expected.append(count)
+    assert out.tolist() == expected
+
+
+def test_a_table_of_branches(library: Library) -> None:
+    out = run(library, """
+      and.b32 %r1, %r0, 3; $table: .branchtargets $a, $b, $c, $b; brx.idx %r1, $table;
+      $a: mov.u32 %r2, 10; bra $end; $b: mov.u32 %r2, 20; bra $end; $c: mov.u32 %r2, 30;
+      $end: activemask.b32 %r3; popc.b32 %r3, %r3; add.u32 %r2, %r2, %r3; st.global.u32 [%d1], %r2;
+    """)  # fmt: skip
+    assert (out == np.array([42, 52, 62, 52] * 8)).all()
+
+
+FUNCTIONS = """
+.func (.param .b32 r) twice(.param .b32 a) { .reg .b32 %x<4>; ld.param.u32 %x1, [a]; shl.b32 %x1, %x1, 1; st.param.b32 [r], %x1; ret; }
+.func (.param .b32 r) thrice(.param .b32 a) { .reg .b32 %x<4>; .reg .pred %q; ld.param.u32 %x1, [a];
+  setp.gt.u32 %q, %x1, 15; @%q bra $big; mul.lo.u32 %x1, %x1, 3; st.param.b32 [r], %x1; ret;
+  $big: mov.u32 %x2, 7; st.param.b32 [r], %x2; ret; }
+"""
+CALL = """{{ .param .b32 q; st.param.b32 [q], {a}; .param .b32 s; call.uni (s), {f}, (q){p}; ld.param.b32 {d}, [s]; }}"""
+
+
+def test_calls(library: Library) -> None:
+    body = CALL.format(a="%r0", f="twice", p="", d="%r2") + CALL.format(
+        a="%r0", f="thrice", p="", d="%r3"
+    )
+    out = run(
+        library,
+        body
+        + "add.u32 %r2, %r2, %r3; activemask.b32 %r4; setp.ne.u32 %p1, %r4, -1; @%p1 mov.u32 %r2, 0; st.global.u32 [%d1], %r2;",
+        before=FUNCTIONS,
+    )
+    assert (out == np.where(LANE > 15, 2 * LANE + 7, 5 * LANE)).all()
+
+
+def test_calls_through_registers(library: Library) -> None:
+    body = "mov.u64 %d2, twice; mov.u64 %d3, thrice; and.b32 %r1, %r0, 1; setp.eq.u32 %p1, %r1, 0; selp.b64 %d2, %d2, %d3, %p1;"
+    body += " $proto: .callprototype (.param .b32 _) _ (.param .b32 _);" + CALL.format(
+        a="%r0", f="%d2", p=", $proto", d="%r2"
+    )
+    out = run(library, body + "st.global.u32 [%d1], %r2;", before=FUNCTIONS)
+    thrice = np.where(LANE > 15, 7, 3 * LANE)
+    assert (out == np.where(LANE % 2 == 0, 2 * LANE, thrice)).all()
+
+
+def test_recursion_is_not_computed(library: Library) -> None:
+    functions = """.func (.param .b32 r) f(.param .b32 a) { .reg .b32 %x<4>; { .param .b32 q; st.param.b32 [q], %x1; .param .b32 s;
+      call (s), f, (q); } ret; }"""
+    made = module(library, CALL.format(a="%r0", f="f", p="", d="%r2"), functions)
+    assert made.lacks("k") == ["call recursive"]
+
+
+# ---- memory ----
+
+
+def test_local_memory_is_each_threads_own(library: Library) -> None:
+    out = run(library, """
+      .local .align 16 .b8 depot[64]; mov.u64 %d2, depot; cvta.local.u64 %d3, %d2;
+      st.local.u32 [depot+8], %r0; add.u64 %d4, %d3, 8; ld.u32 %r1, [%d4]; add.u32 %r1, %r1, 5; st.u32 [%d4], %r1;
+      ld.local.u32 %r2, [%d2+8]; st.global.u32 [%d1], %r2;
+    """)  # fmt: skip
+    assert (out == LANE + 5).all()
+
+
+def test_vectors_and_widths(library: Library) -> None:
+    out = np.zeros(32, np.uint32)
+    data = np.arange(512, dtype=np.uint8)
+    body = """
+      ld.param.u64 %d2, [p1]; mul.wide.u32 %d3, %r0, 16; add.u64 %d2, %d2, %d3;
+      ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%d2]; ld.global.nc.v2.u8 {%h1, %h2}, [%d2+4]; ld.global.s8 %r5, [%d2+15];
+      ld.global.v4.u16 {%h3, _, %h4, _}, [%d2+8]; cvt.u32.u16 %r6, %h1; cvt.u32.u16 %r7, %h4; cvt.u32.u16 %r8, %h2;
+      xor.b32 %r1, %r1, %r4; add.u32 %r1, %r1, %r5; add.u32 %r1, %r1, %r6; xor.b32 %r1, %r1, %r7; xor.b32 %r1, %r1, %r8; st.global.u32 [%d1], %r1;
+    """
+    module(library, body, parameters=2).run("k", [out, data])
+    words = data.view(np.uint32).reshape(32, 4)
+    signed = data.view(np.int8)[15::16].astype(np.int64)
+    expected = ((words[:, 0] ^ words[:, 3]) + signed + data[4::16]) & 0xFFFFFFFF
+    halves = data.view(np.uint16).reshape(32, 8)
+    assert (out == (expected ^ halves[:, 6] ^ data[5::16])).all()
+
+
+def test_variables_have_their_initial_values(library: Library) -> None:
+    before = """.global .align 4 .u32 table[4] = {7, 8, 9, 10}; .const .align 4 .f32 half = 0f3F000000;
+      .global .align 8 .u64 where = generic(table); .global .align 1 .b8 bytes[3] = {1, 2};"""
+    made = module(library, """
+      and.b32 %r1, %r0, 3; ld.global.u64 %d2, [where]; mul.wide.u32 %d3, %r1, 4; add.u64 %d2, %d2, %d3; ld.u32 %r2, [%d2];
+      ld.const.f32 %f1, [half]; cvt.rn.f32.u32 %f2, %r2; mul.f32 %f1, %f1, %f2; st.global.f32 [%d1], %f1;
+    """, before)  # fmt: skip
+    out = np.zeros(32, np.float32)
+    made.run("k", [out])
+    assert (out == np.array([3.5, 4, 4.5, 5] * 8)).all()
+    made.variable("half").view(np.float32)[0] = 2
+    assert made.variable("bytes").tolist() == [1, 2, 0]
+    made.run("k", [out])
+    assert (out == np.array([14, 16, 18, 20] * 8)).all()
+
+
+def test_generic_addresses_know_their_space(library: Library) -> None:
+    out = run(library, """
+      .shared .align 4 .b8 s[128]; .local .align 4 .b8 t[8]; mov.u64 %d2, s; cvta.shared.u64 %d2, %d2; mov.u64 %d3, t; cvta.local.u64 %d3, %d3;
+      isspacep.shared %p1, %d2; isspacep.local %p2, %d3; isspacep.global %p3, %d1; isspacep.shared %p4, %d1;
+      selp.u32 %r1, 1, 0, %p1; @%p2 add.u32 %r1, %r1, 2; @%p3 add.u32 %r1, %r1, 4; @%p4 add.u32 %r1, %r1, 8; st.global.u32 [%d1], %r1;
+    """)  # fmt: skip
+    assert (out == 7).all()
+
+
+# ---- lanes together ----
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
+@pytest.mark.parametrize("width", [32, 16, 8])
+def test_shuffles(library: Library, mode: str, width: int) -> None:
+    # PTX ISA 9.7.9.6; c as CUDA's __shfl_*_sync makes it.
+    clamp = 0 if mode == "up" else 31
+    c = (32 - width) << 8 | clamp
+    for b in (0, 1, 3, 5, 17, 31):
+        out = run(library, f"add.u32 %r1, %r0, 100; shfl.sync.{mode}.b32 %r2|%p1, %r1, {b}, {c}, {FULL}; "
+                           "@%p1 add.u32 %r2, %r2, 1000; st.global.u32 [%d1], %r2;")  # fmt: skip
+        for lane in range(32):
+            segment = c >> 8 & 31
+            most = (lane & segment) | (clamp & ~segment & 31)
+            least = lane & segment
+            bval = b & 31
+            j = {
+                "up": lane - bval,
+                "down": lane + bval,
+                "bfly": lane ^ bval,
+                "idx": least | (bval & ~segment),
+            }[mode]
+            inside = j >= most if mode == "up" else j <= most
+            assert out[lane] == (j + 1100 if inside else lane + 100), (b, lane)
+
+
+def test_votes_match_and_redux(library: Library) -> None:
+    out = run(library, f"""
+      and.b32 %r1, %r0, 3; setp.eq.u32 %p1, %r1, 0; vote.sync.ballot.b32 %r2, %p1, {FULL}; vote.sync.any.pred %p2, %p1, {FULL};
+      vote.sync.all.pred %p3, %p1, {FULL}; vote.sync.uni.pred %p4, !%p3, {FULL}; match.any.sync.b32 %r3, %r1, {FULL};
+      match.all.sync.b32 %r4|%p5, %r1, {FULL}; redux.sync.add.u32 %r5, %r0, {FULL}; redux.sync.max.s32 %r6, %r0, {FULL};
+      selp.u32 %r7, 1, 0, %p2; @%p3 add.u32 %r7, %r7, 2; @%p4 add.u32 %r7, %r7, 4; @%p5 add.u32 %r7, %r7, 8;
+      xor.b32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4; add.u32 %r2, %r2, %r5; add.u32 %r2, %r2, %r6; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, %r7; st.global.u32 [%d1], %r2;
+    """)  # fmt: skip
+    ballot = 0x11111111
+    match = np.array([ballot << i & 0xFFFFFFFF for i in range(4)] * 8, np.uint64)
+    assert (out == (((match ^ ballot) + 496 + 31) * 16 + 5) & 0xFFFFFFFF).all()
+
+
+def test_a_shuffle_waits_for_lanes_on_another_way(library: Library) -> None:
+    # One bar.warp.sync in each branch: threads of the mask arrive from both.
+    out = run(library, f"""
+      setp.lt.u32 %p1, %r0, 16; @%p1 bra $low; bar.warp.sync {FULL}; mov.u32 %r1, 2; bra $end;
+      $low: bar.warp.sync {FULL}; mov.u32 %r1, 1; $end: st.global.u32 [%d1], %r1;
+    """)  # fmt: skip
+    assert (out == np.where(LANE < 16, 1, 2)).all()
+
+
+def test_atomics_of_many_blocks(library: Library) -> None:
+    out = np.zeros(8, np.uint32)
+    out[2] = 0xFFFFFFFF
+    body = """
+      mov.u32 %r9, %ctaid.x; atom.global.add.u32 %r1, [%d0], 1; red.global.max.u32 [%d0+4], %r9; atom.global.min.u32 %r2, [%d0+8], %r0;
+      mov.f32 %f1, 0f3F800000; red.global.add.f32 [%d0+12], %f1; atom.global.inc.u32 %r3, [%d0+16], 9; mov.b32 %r4, 0x3c003c00;
+      red.global.add.noftz.f16x2 [%d0+20], %r4; $again: ld.volatile.global.u32 %r5, [%d0+24]; add.u32 %r6, %r5, 1;
+      atom.global.cas.b32 %r7, [%d0+24], %r5, %r6; setp.ne.u32 %p1, %r7, %r5; @%p1 bra $again;
+    """
+    module(library, body).run("k", [out], grid=64, block=32)
+    assert out.tolist() == [
+        2048,
+        63,
+        0,
+        np.float32(2048).view(np.uint32),
+        2048 % 10,
+        0x68006800,
+        2048,
+        0,
+    ]
+
+
+def test_spinning_threads_let_others_of_their_warp_run(library: Library) -> None:
+    out = run(library, """
+      setp.eq.u32 %p1, %r0, 31; @%p1 bra $set; $spin: ld.volatile.global.u32 %r1, [%d0]; setp.eq.u32 %p2, %r1, 0; @%p2 bra $spin; bra $end;
+      $set: mov.u32 %r1, 5; st.volatile.global.u32 [%d0], %r1; $end: st.global.u32 [%d1], %r1;
+    """)  # fmt: skip
+    assert (out == 5).all()
+
+
+GRID_BARRIER = """
+  ld.param.u64 %d0, [p0]; bar.sync 0; setp.ne.u32 %p1, %r0, 0; @%p1 bra $wait;
+  mov.u32 %r1, %nctaid.x; atom.add.release.gpu.global.u32 %r2, [%d0], 1; $spin: ld.acquire.gpu.global.u32 %r3, [%d0];
+  setp.lt.u32 %p2, %r3, %r1; @%p2 bra $spin; $wait: bar.sync 0; st.global.u32 [%d1+4], %r0;
+"""
+
+
+def test_a_cooperative_grid_can_wait_for_all_its_blocks(library: Library) -> None:
+    out = np.zeros(65, np.uint32)
+    made = module(library, GRID_BARRIER)
+    made.run("k", [out], grid=50, block=64, cooperative=1)
+    assert out[0] == 50
+    out[0] = 0
+    with pytest.raises(PtxFaultError, match="more than") as caught:
+        made.run("k", [out], grid=50, block=64, threads=2, most_instructions=1_000_000)
+    assert caught.value.kind == "endless"
+
+
+def test_barriers_reduce(library: Library) -> None:
+    out = run(library, """
+      setp.lt.u32 %p1, %r0, 70; bar.red.popc.u32 %r1, 0, %p1; bar.red.or.pred %p2, 1, %p1; bar.red.and.pred %p3, 0, %p1;
+      @%p2 add.u32 %r1, %r1, 1000; @%p3 add.u32 %r1, %r1, 5000; st.global.u32 [%d1], %r1;
+    """, block=96)  # fmt: skip
+    assert (out == 1070).all()
+
+
+def test_threads_may_come_to_a_barrier_by_different_ways_where_it_is_not_aligned(
+    library: Library,
+) -> None:
+    out = run(library, """
+      setp.lt.u32 %p1, %r0, 40; @%p1 bra $low; add.u32 %r1, %r0, 1; bra $here; $low: add.u32 %r1, %r0, 2;
+      $here: barrier.sync 0; st.global.u32 [%d1], %r1;
+      and.b32 %r2, %r0, 1; setp.eq.u32 %p2, %r2, 0; @%p2 bra $even; bra $wait; $even: add.u32 %r1, %r1, 100;
+      $wait: barrier.cta.sync 1; st.global.u32 [%d1], %r1;
+    """, block=64)  # fmt: skip
+    thread = np.arange(64)
+    assert (out == thread + np.where(thread < 40, 2, 1) + np.where(thread % 2 == 0, 100, 0)).all()
+
+
+def test_named_barriers_of_some_warps(library: Library) -> None:
+    out = run(library, """
+      .shared .align 4 .b8 s[512]; mov.u32 %r9, s; setp.ge.u32 %p1, %r0, 64; @%p1 bra $others; shl.b32 %r1, %r0, 2; add.u32 %r2, %r9, %r1; st.shared.u32 [%r2], %r0;
+      bar.sync 1, 64; xor.b32 %r3, %r1, 128; add.u32 %r3, %r3, %r9; ld.shared.u32 %r4, [%r3]; st.global.u32 [%d1], %r4; $others:
+    """, block=128, races=1)  # fmt: skip
+    assert (out[:64] == (np.arange(64) ^ 32)).all()
+
+
+def test_asynchronous_copies_arrive_when_they_are_waited_for(library: Library) -> None:
+    data = np.arange(128, dtype=np.uint32)
+    body = """
+      .shared .align 16 .b8 s[512]; mov.u32 %r9, s; shl.b32 %r1, %r0, 4; add.u32 %r1, %r1, %r9; ld.param.u64 %d2, [p1]; mul.wide.u32 %d3, %r0, 16; add.u64 %d2, %d2, %d3;
+      mov.u32 %r2, 77; st.shared.u32 [%r1], %r2; cp.async.cg.shared.global.L2::128B [%r1], [%d2], 16; cp.async.commit_group; WAIT
+      ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r1]; st.global.u32 [%d1], %r3;
+    """
+    for wait, expected in (
+        ("cp.async.wait_group 0;", data[::4]),
+        ("cp.async.wait_all;", data[::4]),
+        ("cp.async.wait_group 1;", 77),
+    ):
+        out = np.zeros(32, np.uint32)
+        module(library, body.replace("WAIT", wait), parameters=2).run("k", [out, data])
+        assert (out == expected).all(), wait
+
+
+def test_printf(library: Library) -> None:
+    before = r""".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);
+      .global .align 1 .b8 text[16] = {37, 100, 32, 37, 46, 50, 102, 32, 37, 115, 10, 0}; .global .align 1 .b8 word[4] = {104, 105, 0, 0};"""
+    made = module(library, """
+      .local .align 8 .b8 t[24]; setp.ne.u32 %p1, %r0, 3; @%p1 bra $end; st.local.u32 [t], %r0; mov.u64 %d3, 0x3ff8000000000000; st.local.u64 [t+8], %d3;
+      mov.u64 %d4, word; cvta.global.u64 %d4, %d4; st.local.u64 [t+16], %d4; mov.u64 %d2, t; cvta.local.u64 %d2, %d2; mov.u64 %d5, text; cvta.global.u64 %d5, %d5;
+      { .param .b64 a; st.param.b64 [a], %d5; .param .b64 b; st.param.b64 [b], %d2; .param .b32 c; call.uni (c), vprintf, (a, b); ld.param.b32 %r5, [c]; }
+      $end:
+    """, before)  # fmt: skip
+    assert made.run("k", [np.zeros(32, np.uint32)]).printed == "3 1.50 hi\n"
+
+
+# ---- what is wrong with a kernel ----
+
+
+def test_an_index_out_of_bounds_by_one(library: Library) -> None:
+    text = (
+        HEADER
+        + '.file 1 "/src/scale.cu"\n.visible .entry k(.param .u64 p0)\n{'
+        + START
+        + ".loc 1 17 3\nadd.u64 %d1, %d1, 4; st.global.u32 [%d1], %r0;\nret;\n}\n"
+    )
+    out = np.zeros(64, np.uint32)
+    with pytest.raises(PtxFaultError) as caught:
+        library.load(text).run("k", [out], block=64)
+    found = caught.value
+    assert found.kind == "out of bounds"
+    assert found.thread == (63, 0, 0)
+    assert found.address == out.ctypes.data + 256
+    for part in (
+        "writes 4 bytes",
+        "0 bytes after the end of the allocation of 256 bytes",
+        "in k, PTX line 10",
+        "st.global.u32 [%d1], %r0",
+        "/src/scale.cu:17",
+        "warp 1, lane 31",
+    ):
+        assert part in str(found), part
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        (".shared .align 4 .b8 s[128]; shl.b32 %r1, %r0, 2; st.shared.u32 [%r1+4], %r0;", "out of bounds", "shared memory of the block, which has 128 bytes"),
+        (".local .align 4 .b8 t[8]; mov.u64 %d2, t; ld.local.u32 %r1, [%d2+8];", "out of bounds", "local memory of the thread"),
+        ("ld.param.u32 %r1, [p0+8];", "out of bounds", "parameters of the kernel"),
+        ("ld.global.u32 %r1, [%d1+2];", "misaligned", "no multiple of 4"),
+        ("mov.u64 %d2, 0; ld.global.u32 %r1, [%d2];", "out of bounds", "reads 4 bytes at 0x0"),
+        ("setp.lt.u32 %p1, %r0, 7; @%p1 bra $a; bar.sync 0; $a:", "barrier", "lane 0 takes another way"),
+        ("bar.sync 1, 64;", "barrier", "32 threads wait, 64 are expected"),
+        ("setp.lt.u32 %p1, %r0, 7; @%p1 shfl.sync.idx.b32 %r1, %r0, 0, 31, 0xff00;", "invalid", "not in the mask"),
+        ("trap;", "trap", "trap"),
+        ("$l: bra $l;", "endless", "more than 100000"),
+        ("tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%d0, {%r0}];", "not computed", "tex.1d.v4.s32.s32"),
+        ("add.rn.unknown.f32 %f1, %f2, %f3;", "not computed", "add.rn.unknown.f32"),
+    ],
+)  # fmt: skip
+def test_faults_say_what_is_wrong(library: Library, body: str, kind: str, words: str) -> None:
+    found = fault(library, body, most_instructions=100_000)
+    assert found.kind == kind
+    assert words in str(found)
+
+
+def test_missing_opcodes_are_known_before_a_launch(library: Library) -> None:
+    made = module(
+        library,
+        "tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%d0, {%r0}]; sust.b.1d.b32.trap [%d0, {%r0}], %r1;",
+    )
+    assert made.lacks("k") == ["tex.1d.v4.s32.s32", "sust.b.1d.b32.trap"]
+
+
+REVERSE = """
+  .shared .align 4 .b8 s[512]; mov.u32 %r9, s; shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, %r9; st.shared.u32 [%r1], %r0; BARRIER
+  sub.u32 %r2, 127, %r0; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r9; ld.shared.u32 %r3, [%r2]; st.global.u32 [%d1], %r3;
+"""
+
+
+def test_a_missing_barrier_is_a_race(library: Library) -> None:
+    out = run(
+        library, REVERSE.replace("BARRIER", "bar.sync 0;"), block=128, races=1, uninitialized=1
+    )
+    assert (out == 127 - np.arange(128)).all()
+    found = fault(library, REVERSE.replace("BARRIER", ""), block=128, races=1)
+    assert found.kind == "race"
+    assert "no barrier between" in str(found)
+    found = fault(library, REVERSE.replace("BARRIER", ""), block=128, uninitialized=1)
+    assert found.kind == "uninitialized"
+
+
+def test_a_hole_is_not_memory(library: Library) -> None:
+    out = np.zeros(32, np.uint32)
+    made = module(library, "st.global.u32 [%d1], %r0;")
+    address = out.ctypes.data
+    library.c.ptx_register(address, out.nbytes, 0)
+    try:
+        with pytest.raises(PtxFaultError, match="nothing backs this memory"):
+            made.run("k", [address])
+    finally:
+        library.c.ptx_unregister(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello", "no PTX"),
+        (HEADER + ".visible .entry k() { add.u32 %r1, %r2, %r3; ret; }", "%r1 is not declared"),
+        (HEADER + ".visible .entry k() { .reg .b32 %r<4>; bra $nowhere; }", "$nowhere, which is not declared"),
+        (HEADER + ".visible .entry k() { .reg .b32 %r<4>; .reg .b64 %d<4>; add.u32 %r1, %d2, %r3; ret; }", "64 bits where the instruction takes 32"),
+        (HEADER + ".visible .entry k() { ret;", "without '}'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_ptx_is_refused(library: Library, text: str, words: str) -> None:
+    with pytest.raises(PtxError, match=re.escape(words)):
+        library.load(text).run("k", [])
+
+
+def test_counts_and_checksums_do_not_depend_on_the_host(library: Library) -> None:
+    body = "mov.u32 %r9, %ctaid.x; mad.lo.u32 %r1, %r9, 32, %r0; mul.wide.u32 %d2, %r1, 4; add.u64 %d2, %d0, %d2; st.global.u32 [%d2], %r1; setp.lt.u32 %p1, %r0, 3; @%p1 add.u32 %r1, %r1, 1;"
+    made = module(library, body)
+    runs = [
+        made.run("k", [np.zeros(640, np.uint32)], grid=20, threads=t, checksum=1) for t in (1, 2)
+    ]
+    assert runs[0].checksum == runs[1].checksum != 0
+    assert runs[0].warp_instructions == runs[1].warp_instructions == 20 * 12
+    assert runs[0].lane_instructions == 20 * (11 * 32 + 3)

@@ -1,0 +1,135 @@
+"""The numbers of hello-sm120's server: on a card that computes, against its CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.contents import reading
+from builder.contents.options import ReadOptions
+from builder.kernels.selection import Capability
+from builder.simulator import cards
+from builder.simulator.server import SimulatedServer
+from builder.smoke.server_numbers import TOKENS, Numbers
+from builder.smoke.verdict import Check, CheckState
+from builder.tools.docker import copies, engine
+from builder.tools.docker.blobs import blobs_of
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.simulators import digest_of
+from support.smoke_tests import SmokeTest, hello_recipe
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+Checked = Callable[[Path], dict[str, Check]]
+LIBRARY = "/opt/engine/lib/libhello-cuda.so.0.1.0"
+# The good engine with a library that has machine code alone, and the PTX of its kernels beside.
+MACHINE_CODE = """
+FROM {devel} AS build
+COPY --from=source / /source
+WORKDIR /out
+RUN set -eu; \\
+    call="nvcc -std=c++17 -I/source/include -DHELLO_CUDA_NO_VMM /source/src/hello_cuda.cu"; \\
+    $call -ptx -arch=compute_120 -o /kernels.ptx; \\
+    $call -shared -cudart=shared -gencode=arch=compute_120,code=sm_120 -lcublas \\
+        -Xcompiler=-fPIC,-fvisibility=hidden -Xlinker=-soname=libhello-cuda.so.0 \\
+        -o libhello-cuda.so.0.1.0
+FROM {good}
+COPY --from=build /kernels.ptx /kernels.ptx
+COPY --from=build /out/ /opt/engine/lib/
+"""
+
+
+@pytest.fixture
+def image(hello: dict[str, Any], devel: str, made: set[str], tmp_path: Path) -> str:
+    dockerfile = MACHINE_CODE.format(devel=devel, good=hello["references"][0])
+    source = f"--build-context=source={REPOSITORY / 'engines/hello-sm120'}"
+    return SmokeTest(tmp_path, made).build(dockerfile, source)
+
+
+@pytest.fixture
+def ptx(image: str, tmp_path: Path) -> Path:
+    """The PTX of its kernels, by the digest of their machine code."""
+    folder = tmp_path / "ptx"
+    folder.mkdir(0o755)
+    copies.copy_out(image, LIBRARY, tmp_path / "hello.so")
+    copies.copy_out(image, "/kernels.ptx", folder / f"{digest_of(tmp_path / 'hello.so')}.ptx")
+    return folder
+
+
+@pytest.fixture
+def checked(image: str, devel: str, tmp_path: Path) -> Checked:
+    """Checks the numbers of the image with a directory of PTX: the checks by subject."""
+    recipe = hello_recipe()
+    assert recipe.serve is not None
+    assert recipe.image.port is not None
+    found = engine.image(image)
+    assert found is not None
+    work = tmp_path / "layers"
+    work.mkdir()
+    options = ReadOptions(card=Capability(12, 0))
+    contents = reading.read(blobs_of(image, work, found.digest), work, options, SHARED_CACHE)
+    server = SimulatedServer(
+        image, contents, recipe.serve, recipe.image.port, devel, SHARED_CACHE, print
+    )
+
+    def run(ptx: Path) -> dict[str, Check]:
+        folder = tmp_path / "numbers"
+        folder.mkdir(0o755)
+        found = Numbers(server, cards.load(REPOSITORY, "5090"), ptx).checks(folder)
+        return {check.subject.partition(": ")[2]: check for check in found}
+
+    return run
+
+
+def changed(ptx: Path, folder: Path, old: str, new: str) -> Path:
+    """The PTX with a text that it has changed everywhere."""
+    folder.mkdir(0o755)
+    [file] = ptx.glob("*.ptx")
+    text = file.read_text()
+    assert old in text
+    (folder / file.name).write_text(text.replace(old, new))
+    return folder
+
+
+def test_a_card_has_the_numbers_of_the_cpu(checked: Checked, ptx: Path) -> None:
+    checks = checked(ptx)
+    assert {subject: check.state for subject, check in checks.items()} == dict.fromkeys(
+        ("kernels", "card and CPU", "after a reuse of the cache", "beside another prompt"),
+        CheckState.PASSED,
+    )
+    assert f"{TOKENS} of {TOKENS} tokens are equal" in checks["card and CPU"].found
+    assert "launches of 2 kernels" in checks["kernels"].found
+
+
+def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_path: Path) -> None:
+    # The last step of the warp's sum adds what is two lanes further, not one.
+    checks = checked(changed(ptx, tmp_path / "changed", ", 1, 31, -1;", ", 2, 31, -1;"))
+    check = checks["card and CPU"]
+    assert check.state is CheckState.FAILED
+    assert "first beyond the limit at token 1;" in check.found
+    assert "launched by no model that agrees: " in check.found
+    assert "compute_logits" in check.found
+    assert checks["kernels"].passed, "the fault is in the numbers alone"
+    assert checks["beside another prompt"].passed, "the same numbers, wrong twice"
+
+
+def test_an_instruction_that_is_not_computed_says_nothing_of_the_image(
+    checked: Checked, ptx: Path, tmp_path: Path
+) -> None:
+    [(subject, check)] = checked(
+        changed(ptx, tmp_path / "changed", "cvt.rni.f32.f32", "cvt.nonsense.f32.f32")
+    ).items()
+    assert subject == "its answers"
+    assert check.state is CheckState.SKIPPED
+    assert "not computed" in check.found
+
+
+def test_a_kernel_without_ptx_is_named(checked: Checked, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir(0o755)
+    [check] = checked(empty).values()
+    assert check.state is CheckState.SKIPPED
+    assert "no PTX is known for the machine code" in check.found

@@ -1,0 +1,26 @@
+"""Notes of moves that are attached although the tag does not move."""
+
+from __future__ import annotations
+
+from builder.publish.referrers import attach_all
+from builder.publish.tag_history import By, Move, notes_of_tag
+from builder.publish.tag_move import plan_move
+from builder.publish.verdicts import UNSIGNED, Trust
+from builder.tools.registry.client import Manifest, Repository
+
+
+def attach_note(
+    repository: Repository,
+    image: Manifest,
+    tag: str,
+    before: str,
+    reason: str,
+    by: By = "",
+    trust: Trust = UNSIGNED,
+) -> Move:
+    """Attach the note of a move, as somebody does who is interrupted before the tag moves."""
+    wanted = Move(tag, image.digest, before, "", reason, by)
+    taken = notes_of_tag(repository, tag, image.digest, trust)
+    note = plan_move(repository, wanted, (), trust, taken).note
+    attach_all(repository, image, [note.attachment])
+    return note.move

@@ -1,0 +1,405 @@
+"""`recipe new` on real repositories: what it writes, what it refuses, and that nothing is left."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from identify.vendor.licenses import LICENSES
+
+from builder.recipes.edit import NamedCommit
+from builder.upstream.source_tree import default_version
+from support.commands import Builder
+from support.environment import REPOSITORY
+from support.llama_tree import MIT
+from support.upstreams import Upstream
+
+EXPECTED = """\
+#:schema schemas/recipe.schema.json
+# Written by `builder recipe new` from v0.2.0: not built yet.
+engine  = "mini-llama-cpp"
+version = "0.2.0"
+summary = "Mini LLaMa, small"   # the first heading of README.md
+license = "MIT"
+family  = "llama-cpp"
+base    = "cuda-13.0"
+
+[source]
+git    = "{url}"
+ref    = "v0.2.0"
+commit = "{commit}"
+
+[track]
+tag = "v[0-9]*"
+
+[cuda]
+arch = ["120"]   # ggml's cmake makes 120a of it
+vmm  = false
+
+[llama]
+build_number = 3
+ui           = false   # the built page is not in the tree
+
+[[cmake]]
+targets = ["llama-server", "llama-cli", "llama-bench"]
+
+[image]
+repository = "mini-llama-cpp"
+tags       = ["0.2.0"]
+
+[build]
+disk = 8.0
+
+# Read from common/arg.cpp. [[probe]] option = "--NAME" for one that only this fork has shows more.
+[[probe]]
+option = "--spec-type"
+has    = ["none", "draft-mtp", "ngram-simple"]
+
+[[probe]]
+option = "--cache-type-k"
+has    = ["f32", "f16", "q8_0"]
+"""
+LIKE = """\
+engine  = "other"
+version = "1.0"
+summary = "x"
+license = "Apache-2.0"
+family  = "{family}"
+base    = "cuda-13.0"
+notes   = ["not taken"]
+
+[source]
+git    = "https://example.invalid/other"
+commit = "0123456789abcdef0123456789abcdef01234567"
+
+[track]
+branch = "main"
+
+[cuda]
+arch   = ["120"]
+vmm    = true
+driver = "580"
+
+{more}
+[[patch]]
+pull = 7
+base = "0123456789abcdef0123456789abcdef01234567"
+head = "89abcdef0123456789abcdef0123456789abcdef"
+why  = "not taken"
+
+[[cmake]]
+targets = ["llama-server"]
+define  = {{ GGML_CUDA_FA_ALL_QUANTS = true, X_COMMIT = "0123456789" }}
+
+[image]
+repository = "other-images"
+tags       = ["1.0", "stays"]
+moving     = ["stays"]
+entrypoint = ["/opt/engine/bin/llama-server"]
+port       = 8081
+env        = {{ A = "b" }}
+
+[build]
+disk = 3.0
+
+[[probe]]
+run      = ["llama-server", "--version"]
+contains = ["kept"]
+
+[[probe]]
+option = "--n-gpu-layers"
+
+[[probe]]
+option = "--not-in-the-tree"
+
+[[probe]]
+run      = ["llama-server", "--version"]
+contains = ["0123456"]
+
+[[probe]]
+run      = ["llama-server", "--version"]
+contains = ["other 1.0"]
+"""
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def new(builder: Builder, catalog: Path, llama_tree: Upstream, own_cache: Path) -> Run:  # noqa: ARG001
+    """Run the command on the repository; what it said on stderr."""
+
+    def run(*options: str, status: int = 0, url: str = llama_tree.url) -> str:
+        before = recipes(catalog)
+        done = builder("recipe", "new", url, *options, "--catalog", catalog)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        if status != 0:
+            assert recipes(catalog) == before
+        return done.stderr
+
+    return run
+
+
+def recipes(catalog: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in (catalog / "recipes").glob("*.toml")}
+
+
+def only(catalog: Path) -> dict[str, Any]:
+    """The only recipe."""
+    (text,) = recipes(catalog).values()
+    return tomllib.loads(text)
+
+
+def test_the_newest_tag_is_written(
+    builder: Builder, new: Run, llama_tree: Upstream, catalog: Path
+) -> None:
+    """The newest by time: numbers of tags of different kinds do not compare."""
+    llama_tree.git("tag", "master-9999999", "HEAD~1")
+    llama_tree.git("tag", "v0.10.0", "HEAD")
+    commit = llama_tree.commit("three", **{"a.txt": "a"})
+    llama_tree.git("tag", "-a", "-m", "x", "v0.2.0")
+    llama_tree.git("tag", "v0.1.9")  # of the same commit
+    llama_tree.git("tag", "blob", llama_tree.hashed("blob", "x"))
+    llama_tree.commit("four", **{"a.txt": "b"})
+    said = new()
+    assert recipes(catalog) == {
+        "mini-llama-cpp-0.2.0.toml": EXPECTED.format(url=llama_tree.url, commit=commit)
+    }
+    day = llama_tree.git("log", "-1", "--format=%cs", commit)
+    assert f"commit {commit}: the newest tag, v0.2.0 of {day}; main has 1 more commit" in said
+    next_one = f"next: builder build mini-llama-cpp-0.2.0 --catalog {catalog}"
+    assert said.rstrip().endswith(next_one)
+    done = builder("recipe", "check", "--strict", "--catalog", catalog)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_without_tags_the_head_of_the_default_branch(
+    new: Run, llama_tree: Upstream, catalog: Path
+) -> None:
+    said = new()
+    found = only(catalog)
+    assert f"commit {llama_tree.head()}: the head of main: there is no tag" in said
+    assert found["version"] == found["image"]["tags"][0] == llama_tree.head()[:7]
+    assert found["source"]["ref"] == "main"
+    assert found["track"] == {"branch": "main"}
+
+
+def test_a_ref_is_a_tag_a_branch_or_a_commit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
+    llama_tree.git("tag", "b77")
+    llama_tree.git("branch", "feature/x")
+    for ref, table, track in (
+        ("b77", {"ref": "b77"}, {"tag": "b[0-9]*"}),
+        ("feature/x", {"ref": "feature/x"}, {"branch": "feature/x"}),
+        (llama_tree.head()[:9], {}, None),
+        (llama_tree.head(), {}, None),
+    ):
+        new("--ref", ref, "--name", "x-1", "--force")
+        found = only(catalog)
+        assert found["source"] == {"git": llama_tree.url, "commit": llama_tree.head(), **table}
+        assert found.get("track") == track
+    for ref, status in (("nowhere", 5), ("--upload-pack=x", 3), ("a b", 3), ("x..y", 3)):
+        new("--ref", ref, status=status)
+
+
+def test_a_recipe_is_not_replaced_unasked(new: Run, llama_tree: Upstream, catalog: Path) -> None:
+    file = catalog / "recipes" / f"mini-llama-cpp-{llama_tree.head()[:7]}.toml"
+    new("--dry-run")
+    assert recipes(catalog) == {}
+    file.write_text("mine")
+    assert "exists already" in new(status=4)
+    assert file.read_text() == "mine"
+    new("--force")
+    assert only(catalog)["engine"] == "mini-llama-cpp"
+
+
+def test_names_are_given(new: Run, catalog: Path, llama_tree: Upstream) -> None:
+    for name, engine, version in (
+        ("fork-main-2.0", "fork-main", "2.0"),
+        (f"fork-{llama_tree.head()[:7]}", "fork", llama_tree.head()[:7]),
+        ("mini-llama-cpp-a-b", "mini-llama-cpp", "a-b"),
+        ("fork", "fork", llama_tree.head()[:7]),
+    ):
+        new("--name", name, "--about", "a 'short' one")
+        (text,) = recipes(catalog).values()
+        found = tomllib.loads(text)
+        assert (found["engine"], found["version"]) == (engine, version)
+        assert found["summary"] == "a 'short' one"
+        assert found["image"] == {"repository": engine, "tags": [version]}
+        for file in (catalog / "recipes").glob("*.toml"):
+            file.unlink()
+    said = new("--name", "No Name-1", status=3)
+    assert "engine: 'No Name': must be lower-case letters" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"LICENSE": None}, "there is no license file at the top of the tree"),
+        ({"LICENSE": MIT + "\nNot for robots.\n"}, "LICENSE: its text is none that is known"),
+        ({"COPYING": dict(LICENSES)["Apache-2.0"]}, "COPYING: Apache-2.0\n  LICENSE: MIT"),
+        ({"LICENSE": dict(LICENSES)["GPL-3.0"]}, "LICENSE: GPL-3.0-only or GPL-3.0-or-later"),
+    ],
+    ids=["none", "changed", "two", "GPL"],
+)
+def test_a_license_that_is_not_sure_is_asked_for(
+    new: Run, llama_tree: Upstream, catalog: Path, files: dict[str, str | None], reason: str
+) -> None:
+    llama_tree.commit("license", **files)
+    said = new(status=3)
+    assert reason in said
+    assert "--license" in said
+    assert "SPDX" in new("--license", "My Own", status=3)
+    new("--license", "Apache-2.0")
+    assert only(catalog)["license"] == "Apache-2.0"
+
+
+def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
+    other = Upstream(tmp_path / "other")
+    other.commit("one", LICENSE=MIT, **{"CMakeLists.txt": "x\n"})
+    said = new(url=other.url, status=3)
+    assert "no family recognises main" in said
+    assert "artifact: files that cmake makes" in said
+    assert "docs/recipes.md" in said
+    empty = Upstream(tmp_path / "empty")
+    assert "no tag and no default branch" in new(url=empty.url, status=5)
+    assert new(url=f"file://{tmp_path}/nothing", status=5)
+    for url, status in (("./here", 5), ("ext::sh -c x", 5), ("--upload-pack=x", 2)):
+        assert new(url=url, status=status)
+
+
+def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
+    """Its definitions and settings; what the tree shows stays what the tree shows."""
+    (catalog / "recipes" / "other-1.0.toml").write_text(
+        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n")
+    )
+    said = new("--like", "other", "--name", "fork-2")
+    found = tomllib.loads((catalog / "recipes" / "fork-2.toml").read_text())
+    assert found["cuda"] == {"arch": ["120"], "vmm": True, "driver": "580"}
+    assert found["llama"] == {"build_number": 2, "ui": False}
+    assert found["cmake"] == [
+        {"targets": ["llama-server"], "define": {"GGML_CUDA_FA_ALL_QUANTS": True}}
+    ]
+    assert found["image"] == {
+        "repository": "fork",
+        "tags": ["2"],
+        "entrypoint": ["/opt/engine/bin/llama-server"],
+        "port": 8081,
+        "env": {"A": "b"},
+    }
+    assert found["build"] == {"disk": 3.0}
+    options = [probe["option"] for probe in found["probe"]]
+    assert options == ["--spec-type", "--cache-type-k", "--n-gpu-layers"]
+    assert {"patch", "notes"}.isdisjoint(found)
+    assert found["license"] == "MIT"
+    assert "left out: the patch pull 7 of other-1.0" in said
+    assert "left out: the probe of --not-in-the-tree of other-1.0" in said
+    assert "left out: the definition X_COMMIT = '0123456789' of other-1.0" in said
+
+
+def test_like_another_recipe_whose_family_reads_no_tree(
+    new: Run, llama_tree: Upstream, catalog: Path
+) -> None:
+    """Its probes are taken, but for those that name its pin."""
+    (catalog / "recipes" / "other-1.0.toml").write_text(LIKE.format(family="cmake", more=""))
+    said = new("--like", "other", "--name", "other-2.0")
+    text = (catalog / "recipes" / "other-2.0.toml").read_text()
+    found = tomllib.loads(text)
+    assert found["family"] == "cmake"
+    assert found["image"]["repository"] == "other-images"
+    assert found["probe"][0] == {"run": ["llama-server", "--version"], "contains": ["kept"]}
+    assert [each.get("option") for each in found["probe"][1:]] == [
+        "--n-gpu-layers",
+        "--not-in-the-tree",
+    ]
+    assert "# As in other-1.0; the smoke test shows whether it holds here.\n[[probe]]" in text
+    assert said.count("left out: a probe of other-1.0") == 2
+    llama_tree.commit("moved", **{"CMakeLists.txt": None})
+    said = new("--like", "other-1.0", "--name", "other-3.0", status=3)
+    assert "cmake.0.source: the source has no ./CMakeLists.txt" in said
+
+
+def test_like_a_recipe_that_does_not_fit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
+    text = (REPOSITORY / "recipes" / "vllm-0.22.0.toml").read_text()
+    (catalog / "recipes" / "vllm-0.22.0.toml").write_text(text)
+    assert "builds it from a package" in new("--like", "vllm", status=3)
+    assert "no recipe is named" in new("--like", "nothing", status=3)
+    (catalog / "recipes" / "other-1.0.toml").write_text(
+        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n")
+    )
+    llama_tree.commit("gone", **{"include/llama.h": None})
+    assert "is no tree of the family llama-cpp" in new("--like", "other", status=3)
+
+
+def test_a_recipe_without_a_probe_is_not_written(new: Run, catalog: Path) -> None:
+    text = LIKE.format(family="cmake", more="").replace('["kept"]', '["1.0"]')
+    text = re.sub(r"\[\[probe\]\]\noption.*\n", "", text)
+    (catalog / "recipes" / "other-1.0.toml").write_text(text)
+    said = new("--like", "other", "--name", "fork-2", status=3)
+    assert "the family cmake needs a [[probe]]" in said
+    assert 'run = ["PROGRAM", "--version"]' in said
+
+
+def test_an_image_of_another_recipe_is_not_taken(new: Run, catalog: Path) -> None:
+    new("--name", "fork-1")
+    file = catalog / "recipes" / "fork-1.toml"
+    file.write_text(file.read_text().replace('repository = "fork"', 'repository = "two"'))
+    assert "two" in file.read_text()
+    said = new("--name", "two-1", status=3)
+    assert "two:1 is also a tag of fork-1.toml" in said
+
+
+def test_submodules_without_an_address_are_left_out(
+    new: Run, llama_tree: Upstream, catalog: Path
+) -> None:
+    llama_tree.git(
+        "update-index", "--add", "--cacheinfo", f"160000,{llama_tree.head()},reference/a"
+    )
+    llama_tree.git("commit", "--quiet", "--message", "a link without .gitmodules")
+    new()
+    (text,) = recipes(catalog).values()
+    assert "submodules = false   # .gitmodules has no URL for reference/a\n" in text
+
+
+def test_git_may_take_it_from_elsewhere(
+    new: Run, llama_tree: Upstream, catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    where = (
+        f'[url "file://{llama_tree.folder.parent}/"]\n\tinsteadOf = https://example.invalid/x/\n'
+    )
+    config.write_text(f"{where}[protocol]\n\tallow = always\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    url = "https://example.invalid/x/Mini_LLaMa.cpp"
+    new(url=url)
+    found = only(catalog)
+    assert found["url"] == found["source"]["git"] == url
+
+
+def test_texts_of_the_tree_stay_data(new: Run, llama_tree: Upstream, catalog: Path) -> None:
+    fenced = "```\n# not this one\n```\n"
+    heading = '# "A" \\ \x1b[31m\u202e${X} [b](http://c) <i>d</i> #\n'
+    llama_tree.commit("readme", **{"README.md": fenced + heading})
+    llama_tree.git("tag", "x\"'$(touch${IFS}y)")
+    new()
+    found = only(catalog)
+    assert found["summary"] == '"A" \\ [31m${X} b d'.replace("[", "")
+    assert found["version"] == "x-touch-IFS-y"
+    assert found["source"]["ref"] == "x\"'$(touch${IFS}y)"
+    assert "track" not in found
+
+
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("v1.2.3", "1.2.3"),
+        ("vanilla-1", "vanilla-1"),
+        ("b9304", "b9304"),
+        ("release/1.0+cu", "release-1.0-cu"),
+        ("x--y__z", "x-y_z"),
+    ],
+)
+def test_versions_of_tags(tag: str, version: str) -> None:
+    assert default_version(NamedCommit(tag, "0" * 40, "tag")) == version

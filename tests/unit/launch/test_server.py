@@ -1,0 +1,42 @@
+"""A container of a run that is there already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builder.errors import BusyError
+from builder.launch.server import running_already
+from builder.launch.start import Found, identity
+from builder.presets.service import Option, Service
+from support.services import BASE
+
+THERE = Found("0" * 64, "running", identity(BASE), 9000, "")
+
+
+def test_the_address_is_that_of_the_container() -> None:
+    for asked in (None, 9000):
+        assert running_already(BASE, THERE, asked).url == "http://127.0.0.1:9000"
+
+
+@pytest.mark.parametrize(
+    ("service", "there", "port", "why"),
+    [
+        (BASE, THERE, 9001, "its port is 9000"),
+        (replace(BASE, arguments=(Option(("-c", "1")),)), THERE, None, "it has other options"),
+        (BASE, replace(THERE, run=""), None, "`builder run` did not start it"),
+    ],
+)
+def test_another_run_under_its_name(
+    service: Service, there: Found, port: int | None, why: str
+) -> None:
+    with pytest.raises(BusyError) as caught:
+        running_already(service, there, port)
+    assert caught.value.why == why
+    assert caught.value.hint == "stop it first: docker rm --force builder-a"
+
+
+def test_the_port_is_no_part_of_the_identity() -> None:
+    assert identity(replace(BASE, published=1)) == identity(BASE)
+    assert identity(replace(BASE, image="b")) != identity(BASE)

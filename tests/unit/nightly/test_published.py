@@ -1,0 +1,47 @@
+"""What vouches for the image of a registry that this machine did not build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.cli.options import build_session
+from builder.errors import BuildError, UnvouchedError
+from builder.nightly.published import _ready
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
+from builder.tools.registry.client import Repository
+from support.registries import put_image
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
+
+
+def test_the_comparing_build_takes_no_layer_from_a_cache(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wrote the image may have written the layers, too."""
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("BUILDER_LAYER_CACHE", f"{registry}/me/cache")
+    session = build_session(None)
+    assert session.settings.layer_cache
+    plan = session.resolve("hello-sm120-0.1.0", build_architecture="x86_64")
+    repository = Repository(f"{registry}/me/hello-sm120", print)
+    put_image(repository, plan.key, plan.immutable_tag)
+    started: list[BuildSession] = []
+
+    def build(_: Plan, session: BuildSession) -> None:
+        started.append(session)
+        raise BuildError("it is not built by this test")
+
+    monkeypatch.setattr("builder.nightly.published.pipeline.build", build)
+    with pytest.raises(BuildError, match="not built by this test") as caught:
+        _ready(session, plan, repository, tmp_path)
+    assert isinstance(caught.value.__context__, UnvouchedError)
+    (one,) = started
+    assert one.options.rebuild
+    assert replace(one.options, rebuild=False) == session.options
+    assert not one.active().settings.layer_cache
+    assert session.active().settings == session.settings

@@ -1,0 +1,114 @@
+"""The cases of test-backend-ops are read, chosen and judged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builder.errors import UntriedError
+from builder.numbers import cases
+from builder.numbers.cases import Case, Group
+
+HEADER = (
+    '"backend_name","op_name","op_params","test_mode","supported","error_message",'
+    '"backend_reg_name"\n'
+)
+PRODUCT = "type_a={type},type_b=f32,m=16,n={n},k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1"
+
+
+def row(operation: str, parameters: str, supported: int = 1, error: str = "") -> str:
+    words = ("CUDA0", operation, parameters, "test", str(supported), error, "CUDA")
+    return ",".join(f'"{word}"' for word in words) + "\n"
+
+
+def product(kind: str, n: int, **changed: str) -> Case:
+    parameters = PRODUCT.format(type=kind, n=n)
+    for name, value in changed.items():
+        parameters = re.sub(rf"\b{name}=[^,]*(,\d+])?", f"{name}={value}", parameters)
+    return Case("MUL_MAT", parameters)
+
+
+def test_a_row_is_read_with_what_was_printed_before_it() -> None:
+    output = (
+        "ggml_cuda_init: found 1 CUDA devices\n"
+        + HEADER
+        + row("MUL_MAT", PRODUCT.format(type="q4_0", n=1))
+        + "[MUL_MAT] ERR = 1.100000000 > 0.000500000 "
+        + row("MUL_MAT", PRODUCT.format(type="iq2_s", n=1), error="test failed")
+        + "a line of the backend's\n"
+        + row("FLASH_ATTN_EXT", "hsk=64", supported=0, error="not supported")
+    )
+    good, bad, unsupported = cases.rows(output, "CUDA0")
+    assert (good.case.values["type_a"], good.failed) == ("q4_0", "")
+    assert bad.failed == "[MUL_MAT] ERR = 1.100000000 > 0.000500000"
+    assert bad.case.name == f"MUL_MAT({PRODUCT.format(type='iq2_s', n=1)})"
+    assert (unsupported.case.supported, unsupported.failed) == (False, "")
+    assert not list(cases.rows(output, "CUDA1"))
+
+
+def test_a_failure_without_a_message_is_one() -> None:
+    (found,) = cases.rows(HEADER + row("ROPE", "type=f32", error="compare failed"), "CUDA0")
+    assert found.failed == "compare failed"
+
+
+def test_a_program_that_prints_no_table_says_what_it_printed() -> None:
+    with pytest.raises(UntriedError) as raised:
+        list(cases.rows("Usage: test-backend-ops [mode]\n", "CUDA0"))
+    assert "Usage: test-backend-ops" in raised.value.why
+
+
+def test_parameters_are_read_with_their_brackets() -> None:
+    case = Case("CPY", "type_src=f32,ne=[256,4,4,4],permute_src=[0,2,1,3],_src_transpose=0,x=")
+    assert case.values == {
+        "type_src": "f32",
+        "ne": "[256,4,4,4]",
+        "permute_src": "[0,2,1,3]",
+        "_src_transpose": "0",
+        "x": "",
+    }
+
+
+def test_the_first_case_of_each_combination_is_chosen() -> None:
+    group = Group(title="t", operation="MUL_MAT", where={"n": ["1"]}, each=["type_a"])
+    listed = [
+        product("q4_0", 1, k="1024"),
+        product("q4_0", 1),
+        product("q8_0", 2),
+        product("q8_0", 1),
+        Case("MUL_MAT_ID", PRODUCT.format(type="q6_K", n=1)),
+    ]
+    assert group.chosen(listed) == [listed[0], listed[3]]
+
+
+def test_a_tree_without_a_parameter_keeps_its_cases() -> None:
+    group = Group(title="t", operation="X", where={"sinks": ["0"], "n": ["1"]})
+    assert group.matches(Case("X", "n=1"))
+    assert not group.matches(Case("X", "n=1,sinks=1"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("m=16,n=1,ne=[1,2]", True),
+        ("n=1,ne=[1,2]", True),  # without m
+        ("m=16,n=11,ne=[1,2]", False),
+        ("m=16,n=1,ne=[1,23]", False),
+        ("n_mats=4,n=1,ne=[1,2]", True),
+    ],
+)
+def test_the_pattern_of_a_group_says_the_same_as_the_group(parameters: str, expected: bool) -> None:
+    where = {"m": ["16", "32"], "n": ["1"], "ne": ["[1,2]"]}
+    group = Group(title="t", operation="X", where=where)
+    assert group.matches(Case("X", parameters)) == expected
+    assert bool(re.search(group.pattern, parameters)) == expected
+
+
+def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:
+    groups = cases.groups()
+    titles = [group.title for group in groups]
+    assert len({*titles}) == len(titles)
+    few = next(group for group in groups if group.title == "products with few columns")
+    kinds = ("q4_0", "iq2_s", "mxf4")
+    listed = [product(kind, n) for kind in kinds for n in range(1, 10)]
+    assert [case.values["n"] for case in few.chosen(listed)] == ["4", "4", "4"]

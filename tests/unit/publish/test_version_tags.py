@@ -1,0 +1,79 @@
+"""A version tag does not move, also where no recipe of the catalog has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.errors import RegistryError
+from builder.publish import tags
+from builder.publish.attachments import RECIPE
+from builder.publish.push_tags import push_tags
+from builder.publish.referrers import AttachedFile, attach, attach_all
+from builder.publish.tag_history import past_moves
+from builder.publish.tags import Tags
+from builder.publish.verdicts import UNSIGNED
+from builder.publish.version_tags import require_moving
+from builder.tools.registry.client import Repository
+from support.prunes import PATH
+from support.registries import put_image
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
+
+
+@pytest.fixture
+def repository(registry: str) -> Repository:
+    return Repository(f"{registry}/{PATH}", print)
+
+
+def moves(repository: Repository, tag: str) -> bool:
+    try:
+        require_moving([], repository, "hello-sm120", tag, UNSIGNED)
+    except RegistryError:
+        return False
+    return True
+
+
+def test_only_a_tag_with_a_history_moves(repository: Repository) -> None:
+    labels = {"org_opencontainers_image_version": "0.1", "builder_recipe": "hello-0.1"}
+    image = put_image(repository, "k", **labels)
+    for tag in ("0.1", "unknown"):
+        repository.put_manifest(tag, image)
+    with pytest.raises(RegistryError, match=r"0\.1 is the version tag of hello-0\.1"):
+        require_moving([], repository, "hello-sm120", "0.1", UNSIGNED)
+    with pytest.raises(RegistryError, match="unknown is not known to move"):
+        require_moving([], repository, "hello-sm120", "unknown", UNSIGNED)
+    # A new tag may be any, and moves from then on.
+    assert moves(repository, "new")
+    tags.move(repository, "new", image.digest, "so")
+    assert moves(repository, "new")
+
+
+def test_a_version_tag_that_was_replaced_once_does_not_move_by_that(
+    repository: Repository,
+) -> None:
+    first, second, third = (put_image(repository, name) for name in ("a", "b", "c"))
+    repository.put_manifest("stable", first)
+    for image in (second, third):
+        wanted = Tags(f"1-{image.digest[7:19]}", ("stable",), ())
+        known = repository.tags()
+        order = push_tags(repository, "x", wanted, image.digest, known)
+        planned = order.plan((), "it was broken", {}, UNSIGNED)
+        attach_all(repository, image, [each.note.attachment for each in planned.values()])
+        order.give(lambda image=image: image, planned, UNSIGNED)  # type: ignore[misc]
+        assert past_moves(repository, "stable", UNSIGNED)[0].by == "replacement"
+        assert not moves(repository, "stable")
+    assert len(past_moves(repository, "stable", UNSIGNED)) == 2
+    # What was moved by hand as well does move.
+    tags.move(repository, "stable", first.digest, "back")
+    assert moves(repository, "stable")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[image", "[image]\ntags = 5", "image = 5", "[image]\nmoving = [5]", "a = " + "[" * 9000],
+)
+def test_a_damaged_recipe_says_nothing(repository: Repository, text: str) -> None:
+    image = put_image(repository, "k")
+    repository.put_manifest("latest", image)
+    attach(repository, image, RECIPE, {}, [AttachedFile("x.toml", RECIPE, text.encode())])
+    assert not moves(repository, "latest")

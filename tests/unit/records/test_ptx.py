@@ -1,0 +1,56 @@
+"""Files of PTX: the same content gives the same bytes, and the newest of a recipe stay."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FetchError
+from builder.records import ptx
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    for digit in "ab":
+        (folder / f"{digit * 64}.gz").write_bytes(gzip.compress(digit.encode() * 1000))
+    return folder
+
+
+def test_the_same_ptx_gives_the_same_bytes(kept: Path, tmp_path: Path) -> None:
+    first, second = (ptx.path_of(tmp_path, "x-1", key * 64) for key in "12")
+    ptx.pack(kept, first)
+    for file in kept.iterdir():  # compressed at another time, by another program
+        file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()), 1, mtime=1))
+    ptx.pack(kept, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert ptx.digests(first) == {"a" * 64, "b" * 64}
+    ptx.unpack(first, tmp_path / "out")
+    assert (tmp_path / "out" / f"{'a' * 64}.ptx").read_text() == "a" * 1000
+
+
+def test_a_damaged_file_is_named(kept: Path, tmp_path: Path) -> None:
+    file = ptx.path_of(tmp_path, "x-1", "1" * 64)
+    assert ptx.digests(file) == frozenset()
+    ptx.pack(kept, file)
+    whole = file.read_bytes()
+    for damaged in (whole[:-10], b"no archive"):
+        file.write_bytes(damaged)
+        with pytest.raises(FetchError, match=r"111111111111\.tar\.zst"):
+            ptx.digests(file)
+
+
+def test_the_newest_files_of_a_recipe_stay(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ptx, "MOST", 2)
+    for number in range(4):
+        file = ptx.path_of(tmp_path, "x-1", f"{number}" * 64)
+        ptx.pack(kept, file)
+        os.utime(file, (number, number))
+    left = {file.name[0] for file in file.parent.iterdir()}
+    assert left == {"2", "3"}

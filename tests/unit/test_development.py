@@ -1,0 +1,345 @@
+"""docs/development.md is followed: what it says adds a thing, and a place left out is named.
+
+The places come from the page.  Each is filled in a copy of the repository, whose own tests and
+commands are run then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.environment import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/development.md").read_text()
+SECTIONS = dict(re.findall(r"^## Add (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+PLACEHOLDERS = {"NAME": "tiny", "ENGINE": "tiny", "VERSION": "1.0"}
+COPIED = ("builder", "cards", "docs", "dockerfiles", "recipes", "tests")
+LINKED = ("engines", "patches", "presets")
+Edit = Callable[[Path, str], None]
+"""Fills a place (its path) in a copy of the repository."""
+
+
+def places(section: str) -> list[str]:
+    """The first column of a section's table."""
+    return re.findall(r"^\| `([^`]+)` \|", SECTIONS[section], re.MULTILINE)
+
+
+def commands(section: str) -> list[list[str]]:
+    """The arguments of pytest in a section's commands."""
+    found = re.findall(r"^\$ \S+ -m pytest (.+)$", SECTIONS[section], re.MULTILINE)
+    return [shlex.split(each) for each in found]
+
+
+def filled(place: str) -> str:
+    return re.sub("|".join(PLACEHOLDERS), lambda word: PLACEHOLDERS[word[0]], place)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_place_of_the_page_is_there(section: str) -> None:
+    for place in places(section):
+        pattern = re.sub("|".join(PLACEHOLDERS), "*", place)
+        assert any(REPOSITORY.glob(pattern)), f"docs/development.md: there is no {place}"
+    for arguments in commands(section):
+        for file in arguments:
+            assert file.startswith("-") or (REPOSITORY / file).is_file(), file
+
+
+# The examples
+
+
+def text(content: str) -> Edit:
+    """A new file."""
+
+    def write(root: Path, place: str) -> None:
+        (root / place).write_text(content)
+
+    return write
+
+
+def of(model: str, **values: str) -> Edit:
+    """A copy of another file with other values of some keys."""
+
+    def write(root: Path, place: str) -> None:
+        content = (root / model).read_text()
+        for key, value in values.items():
+            content, count = re.subn(
+                rf"(?m)^{key}( *)= .*$", rf"{key}\1= {value}", content, count=1
+            )
+            assert count, key
+        (root / place).write_text(content)
+
+    return write
+
+
+def inserted(*pairs: tuple[str, str]) -> Edit:
+    """A line behind each line that begins so."""
+
+    def write(root: Path, place: str) -> None:
+        lines = (root / place).read_text().splitlines(keepends=True)
+        for start, new in pairs:
+            at = [number for number, line in enumerate(lines) if line.startswith(start)]
+            assert at, start
+            for number in reversed(at):
+                lines.insert(number + 1, f"{new}\n")
+        (root / place).write_text("".join(lines))
+
+    return write
+
+
+def golden(section: str) -> Edit:
+    """The page's own command writes it."""
+
+    def write(root: Path, place: str) -> None:
+        if not (root / place).exists():
+            assert suite(root, [*commands(section)[0], "-k", "tiny"]) == ""
+        assert (root / place).is_file(), place
+
+    return write
+
+
+def suite(root: Path, arguments: Iterable[str]) -> str:
+    """What the copy's own tests about the example say; nothing where they pass."""
+    return ran(root, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
+
+
+def ran(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+FAMILY = '''\
+"""Family ``tiny``: as ``cmake``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from builder.families import cmake
+
+FAMILY = replace(cmake.FAMILY, name="tiny", summary="tiny ones", template="tiny.Dockerfile.j2")
+'''
+LOCK = """\
+python = "3"
+
+[[runtime]]
+name    = "tiny"
+version = "1.0"
+sha256  = "0000000000000000000000000000000000000000000000000000000000000000"
+"""
+EXPORT = '''\
+"""Tiny files."""
+
+from __future__ import annotations
+
+from builder.presets.service import Service
+
+
+def document(service: Service) -> str:
+    """``NAME.tiny``."""
+    return f"tiny {service.image}\\n"
+'''
+CHECK = '''\
+"""Check: the image has files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from builder.smoke.context import Context
+from builder.smoke.verdict import Check
+
+
+def check(context: Context) -> Iterator[Check]:
+    """The image has files."""
+    found = len(context.contents.files)
+    yield Check.of("tiny", "files", "at least one", str(found), found > 0)
+'''
+MADE = """\
+from builder.contents.contents import Contents
+from builder.smoke import check
+from builder.smoke.context import Context
+from builder.smoke.subject import Subject
+from pathlib import Path
+
+context = Context(Subject("image", ""), Contents({}, {}, (), 0), Path())
+(state,) = {each.state for each in check._run(context) if each.kind == "tiny"}
+assert (state, check.CHECKS_VERSION) == ("failed", 10)
+"""
+ROW = '    "tiny": Format(module="tiny", file="{name}.tiny", usage="start {name}.tiny"),'
+
+
+@dataclass(frozen=True)
+class Example:
+    """A small thing to add."""
+
+    edits: Mapping[str, Edit]
+    """By place, as the page names them, in the order in which they are filled."""
+    proof: tuple[str, ...]
+    """A command that needs the new thing: of builder, or of Python ("-c")."""
+    left_out: tuple[tuple[str, ...], ...]
+    """Places that are left out together; each must be named."""
+    tests: tuple[str, ...] = ()
+    """Options of pytest that choose the tests about the example."""
+
+
+EXAMPLES = {
+    "a check": Example(
+        {
+            "builder/smoke/NAME.py": text(CHECK),
+            "builder/smoke/check.py": inserted(
+                ("    times,", "    tiny,"),
+                ('    Row("times", ', '    Row("tiny", tiny.check, any_image, 10),'),
+            ),
+            "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
+        },
+        ("-c", MADE),
+        (("builder/smoke/NAME.py",), ("builder/smoke/check.py",), ("docs/checks.md",)),
+    ),
+    "a family": Example(
+        {
+            "builder/families/NAME.py": text(FAMILY),
+            "builder/families/__init__.py": inserted(
+                ("    published,", "    tiny,"),
+                ("        artifact.FAMILY,", "        tiny.FAMILY,"),
+            ),
+            "dockerfiles/NAME.Dockerfile.j2": text('{% include "cmake.Dockerfile.j2" %}\n'),
+            "recipes/ENGINE-VERSION.toml": of(
+                "recipes/hello-sm120-0.1.0.toml",
+                engine='"tiny"',
+                version='"1.0"',
+                family='"tiny"',
+                repository='"tiny"',
+                tags='["1.0"]',
+            ),
+            "tests/data/golden/ENGINE-VERSION.Dockerfile": golden("a family"),
+            "docs/recipes.md": inserted(("| `cmake` |", "| `tiny` | tiny ones |")),
+        },
+        ("show", "tiny-1.0", "--dockerfile"),
+        (
+            ("builder/families/NAME.py",),
+            ("builder/families/__init__.py",),
+            ("dockerfiles/NAME.Dockerfile.j2", "recipes/ENGINE-VERSION.toml", "docs/recipes.md"),
+            ("tests/data/golden/ENGINE-VERSION.Dockerfile",),
+        ),
+        ("-k", "tiny or golden_file_is_left"),
+    ),
+    "an engine from wheels": Example(
+        {
+            "recipes/bases/ENGINE-wheel-VERSION.toml": of(
+                "recipes/bases/vllm-wheel-0.20.2.toml",
+                name='"tiny-wheel-1.0"',
+                lock='"locks/tiny-1.0.toml"',
+                requirements='["tiny==1.0"]',
+            ),
+            "recipes/bases/locks/ENGINE-VERSION.toml": text(LOCK),
+            "recipes/ENGINE-VERSION-wheel.toml": of(
+                "recipes/vllm-0.20.2-wheel.toml",
+                engine='"tiny"',
+                version='"1.0-wheel"',
+                base='"tiny-wheel-1.0"',
+                tags='["1.0-wheel"]',
+            ),
+            "tests/data/golden/ENGINE-wheel-VERSION.Dockerfile": golden("an engine from wheels"),
+            "tests/data/golden/ENGINE-VERSION-wheel.Dockerfile": golden("an engine from wheels"),
+        },
+        ("show", "tiny-1.0-wheel"),
+        (
+            ("recipes/bases/ENGINE-wheel-VERSION.toml",),
+            ("recipes/bases/locks/ENGINE-VERSION.toml",),
+            ("recipes/ENGINE-VERSION-wheel.toml",),
+            (
+                "tests/data/golden/ENGINE-wheel-VERSION.Dockerfile",
+                "tests/data/golden/ENGINE-VERSION-wheel.Dockerfile",
+            ),
+        ),
+        ("-k", "tiny or golden_file_is_left"),
+    ),
+    "an export": Example(
+        {
+            "builder/exports/NAME.py": text(EXPORT),
+            "builder/exports/formats.py": inserted(("FORMATS: ", ROW)),
+            "docs/run.md": inserted(("| `compose` |", "| `tiny` | x | y | z |")),
+        },
+        ("export", "qwen3.6-27b-dflash@5090-laptop", "--format", "tiny", "--allow-incomplete"),
+        (("builder/exports/NAME.py", "docs/run.md"), ("builder/exports/formats.py",)),
+    ),
+    "a card": Example(
+        {
+            "cards/NAME.toml": of("cards/5090.toml", name='"NVIDIA GeForce RTX tiny"'),
+            "tests/unit/simulator/test_cards.py": inserted(("NOMINAL = {", '    "tiny": 32,')),
+        },
+        ("choose", "--card", "tiny"),
+        (("cards/NAME.toml",), ("tests/unit/simulator/test_cards.py",)),
+    ),
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the repository."""
+    root = tmp_path / "copy"
+    root.mkdir()
+    for name in COPIED:
+        shutil.copytree(
+            REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in LINKED:
+        (root / name).symlink_to(REPOSITORY / name)
+    shutil.copy(REPOSITORY / "pyproject.toml", root)
+    return root
+
+
+@pytest.mark.parametrize("section", EXAMPLES)
+def test_the_page_is_followed(section: str, copy: Path) -> None:
+    example = EXAMPLES[section]
+    assert {*example.edits} == {*places(section)}
+    assert {place for group in example.left_out for place in group} == {*places(section)}
+    for place, edit in example.edits.items():
+        edit(copy, filled(place))
+    command = ["-m", "builder", *example.proof, "--catalog", str(copy)]
+    assert ran(copy, *(example.proof if example.proof[0] == "-c" else command)) == ""
+    for group in example.left_out:
+        kept = {place: (copy / filled(place)).read_bytes() for place in group}
+        for place in group:
+            leave_out(copy, place)
+        said = suite(copy, [*commands(section)[-1], *example.tests])
+        for place in group:
+            assert is_named(filled(place), said), f"{place} is not named:\n{said}"
+        for place, content in kept.items():
+            (copy / filled(place)).write_bytes(content)
+    if len(commands(section)) == 1:  # else the tests passed when the golden files were written
+        assert suite(copy, [*commands(section)[-1], *example.tests]) == ""
+
+
+def leave_out(root: Path, place: str) -> None:
+    """Take away a new file, or what was added to an old one."""
+    original = REPOSITORY / place
+    if original.is_file():
+        shutil.copy(original, root / place)
+    else:
+        (root / filled(place)).unlink()
+
+
+def is_named(place: str, said: str) -> bool:
+    """Whether a message names a place: by its path, or as Python and the catalog do."""
+    path = Path(place)
+    package = ".".join(path.parent.parts)
+    imported = re.search(rf"cannot import name '{path.stem}' from .*'{package}'", said)
+    return place in said or imported is not None or f"there is no base {path.stem}" in said

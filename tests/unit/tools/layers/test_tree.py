@@ -1,0 +1,55 @@
+"""Layers laid over each other: what is bounded, and what an error names.
+
+What the engine makes of odd layers is in ``tests/docker/test_layers.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.tools.layers import tree
+from builder.tools.layers.entries import Entry, Node
+from builder.tools.layers.image import DamagedImageError
+from builder.tools.layers.tree import final, first_names
+
+FILE, FOLDER = Node("file"), Node("directory")
+
+
+def link(target: str) -> Node:
+    return Node("link", target=target)
+
+
+def test_the_error_names_the_layer() -> None:
+    below = [Entry("/a", FILE)]
+    with pytest.raises(DamagedImageError, match="layer 2: /b is a hard link to /a, which is not"):
+        final([below, [Entry("/b", FILE, shares="/a")]])
+
+
+def test_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = [Entry(f"/{number}", link(f"{number + 1}")) for number in range(300)]
+    near, far = Entry("/50/x", FILE), Entry("/40/x", FILE)
+    assert "/300/x" in final([[*chain, near]])
+    with pytest.raises(DamagedImageError, match="/40 has too many links"):
+        final([[*chain, far]])
+    bombs = [Entry(f"/{n}", link("/".join([f"{n + 1}/.."] * 20))) for n in range(50)]
+    with pytest.raises(DamagedImageError, match="too many links"):
+        final([[*bombs, Entry("/0/x", FILE)]])
+    monkeypatch.setattr(tree, "MOST_STEPS", 100)
+    with pytest.raises(DamagedImageError, match="too many links"):
+        final([[Entry("/a", link("b")), *(Entry(f"/a/{number}", FILE) for number in range(200))]])
+
+
+def test_folders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "MOST_FOLDERS", 100)
+    with pytest.raises(DamagedImageError, match="layer 1: more than 100 folders"):
+        final([[Entry("/a" * 101, FILE)]])
+
+
+def test_whiteouts_of_a_layer_never_walk_its_own_files() -> None:
+    own = [Entry(f"/a/{number}", FILE) for number in range(10_000)]
+    whiteouts = [Entry("/a", FILE, "below")] * 10_000
+    assert [*final([own, [*own, *whiteouts]])] == [each.path for each in own]
+
+
+def test_the_first_name_stands_for_all() -> None:
+    assert first_names({"/c": 1, "/b": 1, "/a": 2}) == {"/c": "/b", "/b": "/b"}
