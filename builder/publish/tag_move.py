@@ -14,6 +14,7 @@ each other's claims: one that reported success may lose the tag.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from builder.tools.registry.client import Manifest, Repository
 
 LOOKS = 10
 """How often a client looks whether a tag is where the winner wants it."""
+PAUSE = 0.1
+"""Seconds before the next look at a tag that somebody else moved: a client whose claim was
+overwritten gives it to the winner as soon as it reads the claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,10 @@ def make_move(repository: Repository, planned: Planned, manifest: Manifest, trus
                 raise _lost(repository, move, winner)
             return
         notes = (parsed_note(each.text, "", repository.path) for each in claims)
-        if there not in {move.digest, *(each.move.digest for each in notes if each)}:
-            break  # it was moved by a client that makes no claims
-        _give(repository, move.tag, winner.digest)
+        if there in {move.digest, *(each.move.digest for each in notes if each)}:
+            _give(repository, move.tag, winner.digest)
+        else:  # a client that makes no claims moved it, or one whose claim was overwritten
+            time.sleep(PAUSE)
     raise RegistryError(
         f"{repository.name}:{move.tag} is not what was pushed",
         f"it was set to {move.digest}, and is {there or 'nothing'}: the registry altered it, or "

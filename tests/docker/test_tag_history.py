@@ -307,6 +307,22 @@ def test_a_registry_that_alters_a_tag_is_told(repository: Repository, proxy: Pro
         publish_tags.move(through(proxy), "latest", ours.digest, "so")
 
 
+def test_the_winner_waits_for_a_client_whose_claim_it_overwrote(
+    repository: Repository, proxy: Proxy
+) -> None:
+    ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
+    looks = [
+        Fault("HEAD .*manifests/latest", "pass", 2),
+        Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", theirs)),
+        Fault("HEAD .*manifests/latest", "pass", 1),
+        Fault("HEAD .*manifests/latest", "pass", 1, {}, elsewhere(repository, "latest", ours)),
+    ]
+    proxy.faults = looks
+    publish_tags.move(through(proxy), "latest", ours.digest, "so")
+    assert repository.resolve("latest") == ours.digest
+    assert not any(fault.times for fault in looks)
+
+
 def forge(repository: Repository, image: Manifest, **told: object) -> None:
     """Attach a note that nobody signed."""
     annotations = {tag_history.TEXT: forged_text(repository, image, **told)}

@@ -26,7 +26,9 @@ pytestmark = [
     pytest.mark.xdist_group("pushed"),
     pytest.mark.usefixtures("own_cache"),
 ]
-MOVED = re.compile("was moved by another client|another move of .* was at work")
+MOVED = re.compile(
+    "was moved by another client|another move of .* was at work|is not what was pushed"
+)
 """What a client reports that lost, or does not know: it may be both of them."""
 ROUNDS = int(os.environ.get("BUILDER_TEST_ROUNDS", "2"))
 
