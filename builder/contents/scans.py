@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 from builder.contents.contents import File
 from builder.contents.options import ReadOptions
 from builder.errors import SpaceError
-from builder.tools.files import atomic_write
+from builder.tools.files import atomic_write, keep_newest
 from builder.tools.layers.entries import Entry
 
 SMALLEST = 1 << 20  # bytes of a layer whose scan is kept: others are read as fast
@@ -55,9 +55,7 @@ def keep(folder: Path, digest: str, options: ReadOptions, entries: Sequence[Entr
         body = adapter().dump_json(plain, exclude_defaults=True)
         with atomic_write(_file(folder, digest, options)) as temporary:
             temporary.write_bytes(hashlib.sha256(body).hexdigest().encode() + body)
-        oldest = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in oldest[MOST:]:
-            file.unlink(missing_ok=True)
+        keep_newest(folder, MOST)
 
 
 @cache

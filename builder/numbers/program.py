@@ -9,9 +9,8 @@ from pathlib import Path
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
 from builder.farm import installed
-from builder.simulator.build import cross_prefix
+from builder.simulator.build import compiling_image, cross_prefix
 from builder.tools.docker import buildx, copies
-from builder.tools.docker import engine as docker
 
 SOURCES = "dockerfiles/numbers"
 PROGRAM = "test-backend-ops"
@@ -48,9 +47,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     an empty directory.  Raises ``UntriedError`` where it does not compile, or a file of the image
     cannot be read; ``SpaceError`` where a disk is full.
     """
-    image = docker.image(devel)
-    if image is None:
-        raise UntriedError("Docker does not have the image to compile in", f"looked for {devel}")
+    image = compiling_image(devel)
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.numbers import cases, program
-from builder.numbers.cases import Case, Group
-from builder.servers.server import Mounts
+from builder.numbers.cases import Case, Group, Row
 from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.server import SimulatedServer
 from builder.tools.demangle import function_of
 from builder.tools.docker import containers
 from builder.tools.docker.client import Finished
+from builder.tools.docker.containers import mount_options
 
 CARD = "CUDA0"
 """ggml's name of the card (ggml-cuda.cu, GGML_CUDA_NAME)."""
@@ -26,8 +26,6 @@ TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
 ENDS = 10  # programs that may end in the middle before the others are given up
-NOT_COMPUTED = {"cudaErrorNotSupported", "cudaErrorNoKernelImageForDevice"}
-"""The errors of a kernel that the card cannot compute (simulator/card/README.md)."""
 EXPLAINED = 6  # cases that are run again alone
 NAMED = 4  # kernels that a message names
 
@@ -69,6 +67,16 @@ class Launches:
         return Launches(self.kernels | report.kernels, self.instructions + more)
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a run of test-backend-ops printed, and what the card did."""
+
+    done: Finished
+    rows: Mapping[str, Row]
+    """By the names of their cases."""
+    report: Report | None
+
+
 class Trial:
     """Runs test-backend-ops in containers of an image.
 
@@ -106,12 +114,11 @@ class Trial:
     def _listed(self) -> list[Case]:
         """The cases of the tree, of all operations that are compared, but of no fused ones."""
         operations = dict.fromkeys(each.operation for each in cases.groups() if not each.whole)
-        asked = ["support", "-b", CARD, "-o", ",".join(operations), "--output", "csv"]
-        done, _ = self._run(asked, computes=False)
-        found = {row.case.name: row.case for row in cases.rows(done.output, CARD)}
-        if done.status != 0 or not found:
-            raise UntriedError(f"{program.PROGRAM} lists no cases", done.output[-1000:].strip())
-        return list(found.values())
+        run = self._run("support", ",".join(operations))
+        if run.done.status != 0 or not run.rows:
+            printed = run.done.output[-1000:].strip()
+            raise UntriedError(f"{program.PROGRAM} lists no cases", printed)
+        return [row.case for row in run.rows.values()]
 
     def _compare(self, chosen: Sequence[Case]) -> Iterator[Result]:
         """The outcome of cases, which are in the tree's order.
@@ -123,68 +130,61 @@ class Trial:
         ended = 0
         while waiting and ended < ENDS:
             part = _together(waiting)
-            names = ",".join(case.name for case in part)
-            done, report = self._run(["test", "-b", CARD, "-o", names, "--output", "csv"])
-            found = {row.case.name: row for row in cases.rows(done.output, CARD)}
-            tried = [case for case in part if case.name in found]
-            for case in tried:
-                row = found[case.name]
-                if not row.case.supported:
-                    yield Result(case, Outcome.UNSUPPORTED)
-                elif row.failed:
-                    yield self._explained(case, row.failed)
-                else:
-                    yield Result(case, Outcome.EQUAL)
-            left = [case for case in part if case.name not in found]
+            run = self._run("test", ",".join(case.name for case in part))
+            for case in part:
+                if case.name in run.rows:
+                    yield self._explained(_result(run.rows[case.name]))
+            left = [case for case in part if case.name not in run.rows]
             waiting = [*left, *waiting[len(part) :]]
             if left:
                 ended += 1
-                yield _ended(waiting.pop(0), done, report)
+                yield _ended(waiting.pop(0), run)
         for case in waiting:
             yield Result(case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it")
 
     def _compare_whole(self, group: Group) -> Iterator[Result]:
         """The outcome of the cases of fused operations; nothing where the tree has none."""
-        asked = ["test", "-b", CARD, "-o", group.operation, "-p", group.pattern]
-        done, report = self._run([*asked, "--output", "csv"])
-        rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
-        for row in rows.values():
-            if not row.case.supported:
-                yield Result(row.case, Outcome.UNSUPPORTED)
-            else:
-                yield Result(row.case, Outcome.DIFFERS if row.failed else Outcome.EQUAL, row.failed)
-        if done.status not in {0, 1}:
-            yield _ended(Case(group.operation, "a case after these"), done, report)
+        run = self._run("test", group.operation, "-p", group.pattern)
+        yield from map(_result, run.rows.values())
+        if run.done.status not in {0, 1}:
+            yield _ended(Case(group.operation, "a case after these"), run)
 
-    def _explained(self, case: Case, why: str) -> Result:
-        """A case that differs; of the first ones, with the kernels that computed it."""
-        if next(self._explanations) >= EXPLAINED:
-            return Result(case, Outcome.DIFFERS, why)
-        asked = ["test", "-b", CARD, "-o", case.name, "--output", "csv"]
-        _, report = self._run(asked)
+    def _explained(self, found: Result) -> Result:
+        """A result; of the first ones that differ, with the kernels that computed them."""
+        if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
+            return found
+        report = self._run("test", found.case.name).report
         kernels = sorted(map(function_of, report.kernels)) if report else []
         by = f"; computed by {', '.join(kernels[:NAMED])}" if kernels else ""
-        return Result(case, Outcome.DIFFERS, f"{why}{by}")
+        return replace(found, why=f"{found.why}{by}")
 
-    def _run(
-        self, arguments: Sequence[str], *, computes: bool = True
-    ) -> tuple[Finished, Report | None]:
+    def _run(self, mode: str, selected: str, *more: str) -> _Run:
+        """``support`` lists the selected cases, ``test`` computes them."""
         work = self._work / f"run-{next(self._runs)}"
-        ptx = self._ptx if computes else None
+        ptx = self._ptx if mode == "test" else None
+        mount = f"--volume={self._binary}:{self._path}:ro"
         with self._server.on([self._card], None, work, ptx) as simulation:
+            mounts = simulation.mounts
             done = containers.run(
                 self._server.reference,
-                arguments,
+                [mode, "-b", CARD, "-o", selected, *more, "--output", "csv"],
                 entrypoint=self._path,
                 timeout=TIMEOUT,
-                extra=[*_options(simulation.mounts), f"--volume={self._binary}:{self._path}:ro"],
+                extra=[*mount_options(mounts.volumes, mounts.env), mount],
                 once=True,
                 most=MOST,
             )
             report = simulation.settled()
-        if report is not None and computes:
+        if report is not None and ptx is not None:
             self.launches = self.launches.with_(report)
-        return done, report
+        rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
+        return _Run(done, rows, report)
+
+
+def _result(row: Row) -> Result:
+    if not row.case.supported:
+        return Result(row.case, Outcome.UNSUPPORTED)
+    return Result(row.case, Outcome.DIFFERS if row.failed else Outcome.EQUAL, row.failed)
 
 
 def _together(waiting: Sequence[Case]) -> list[Case]:
@@ -199,18 +199,13 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
     return part
 
 
-def _ended(case: Case, done: Finished, report: Report | None) -> Result:
+def _ended(case: Case, run: _Run) -> Result:
     """The outcome of the case in which the program ended."""
+    done, report = run.done, run.report
     faults = report.violations if report else ()
     why = "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults[:NAMED])
     if not why:
         lines = [line for line in done.output.splitlines() if line.strip() and '"' not in line]
         why = f"the program ended with {done.status}: {' '.join(lines[-3:])}"
-    not_computed = faults and all(each.error in NOT_COMPUTED for each in faults)
-    return Result(case, Outcome.NOT_COMPUTED if not_computed else Outcome.DIFFERS, why)
-
-
-def _options(mounts: Mounts) -> list[str]:
-    """The options of ``docker run`` for what is mounted."""
-    volumes = [f"--volume={file}:{path}:ro" for path, file in mounts.volumes.items()]
-    return [*volumes, *(f"--env={name}={value}" for name, value in mounts.env.items())]
+    lacks_only = report is not None and report.lacks_only
+    return Result(case, Outcome.NOT_COMPUTED if lacks_only else Outcome.DIFFERS, why)

@@ -15,6 +15,7 @@ from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY
 from builder.images.active import ActiveBuild, Timings
 from builder.images.extended import extended_image
+from builder.images.ptx import has_nvcc
 from builder.pipeline import numbers
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
@@ -126,7 +127,10 @@ def compile_simulator(plan: Plan, active: ActiveBuild) -> None:
     devel = plan.base.references.get("devel")
     extends = plan.family.extends_base
     if devel is not None and not why_not(plan.recipe, plan.platform, extends=extends):
-        build.libraries(active.settings.cache_dir, devel, active.progress.log)
+        for computes in (False, True) if has_nvcc(plan) else (False,):
+            build.libraries(
+                active.settings.cache_dir, devel, active.progress.log, computes=computes
+            )
 
 
 def check(

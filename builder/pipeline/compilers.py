@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,27 +11,16 @@ from builder.compilers import toolkits, tree, trial
 from builder.compilers.table import Compiler, Table
 from builder.compilers.toolkits import Toolkit
 from builder.compilers.trial import Kernels
-from builder.patches.context import PatchContext
-from builder.patches.series import apply_all
 from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import GitCommit, where
-from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import interpreter
-from builder.sources import checkout
+from builder.sources import gather
+from builder.sources.gather import GatherOptions
 from builder.tools.files import workspace
-from builder.tools.git.repositories import Repositories
 from builder.tools.log import Log, duration
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The kernels of a recipe's tree, and the day of its commit (empty: it is none)."""
-
-    kernels: Kernels
-    day: str
 
 
 def tabled(
@@ -55,10 +42,12 @@ def tabled(
     plan = Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(name)[0]
     releases = toolkits.listed(versions)
     program = interpreter.program(settings.cache_dir, log)
-    with _source(plan, settings, log) as source:
+    with workspace(settings.cache_dir) as work:
+        source, committed = gather.source_of(plan, GatherOptions(settings.cache_dir, log), work)
+        kernels = trial.kernels_of(tree.find(source))
         rows = []
         for toolkit in releases:
-            row = _row(toolkit, source.kernels, program, settings.cache_dir, log)
+            row = _row(toolkit, kernels, program, settings.cache_dir, log)
             on_compiler(row)
             rows.append(row)
     commit = plan.source.commit if isinstance(plan.source, GitCommit) else None
@@ -66,10 +55,10 @@ def tabled(
         recipe=plan.name,
         source=where(plan.recipe.source),
         commit=commit,
-        committed=source.day or None,
-        tried=datetime.now(UTC).date().isoformat(),
+        committed=_day(committed) if committed else None,
+        tried=_day(time.time()),
         architecture=trial.ARCHITECTURE,
-        not_compared={**source.kernels.not_compared},
+        not_compared={**kernels.not_compared},
         compiler=rows,
     )
 
@@ -93,29 +82,11 @@ def _row(toolkit: Toolkit, kernels: Kernels, program: Path, cache: Path, log: Lo
     return row
 
 
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
 def _verdict(row: Compiler) -> str:
     unknown = len(row.ended.keys() - {*row.wrong})
     wrong = f"{', '.join(row.wrong) or 'none'} wrong"
     return f"{wrong}, {unknown} not run," if unknown else wrong
-
-
-@contextmanager
-def _source(plan: Plan, settings: Settings, log: Log) -> Iterator[Source]:
-    """The patched tree of a recipe, while the context lasts."""
-    with workspace(settings.cache_dir) as work:
-        repositories = Repositories(settings.cache_dir, work, log)
-        context = PatchContext(repositories, work, None, log)
-        target = work / "tree"
-
-        def make() -> int:
-            found = checkout.tree_of(plan.source, repositories, work)
-            patched = apply_all(context, found, plan.patches)
-            repositories.scratch.export(patched, target)
-            if not isinstance(plan.source, GitCommit):
-                return 0
-            return repositories.scratch.time_of(plan.source.commit)
-
-        with closing(repositories):
-            seconds = repositories.repairing(make)
-        day = datetime.fromtimestamp(seconds, UTC).date().isoformat() if seconds else ""
-        yield Source(trial.kernels_of(tree.find(target)), day)

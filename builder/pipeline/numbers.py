@@ -13,7 +13,7 @@ from builder.plan.plan import Plan
 from builder.records import ptx
 from builder.smoke.subject import NumbersTest
 from builder.sources import gather
-from builder.tools.files import atomic_write, named_lock
+from builder.tools.files import atomic_write, keep_newest, named_lock
 
 FOLDER = "numbers"
 """The directory, in the cache, of compiled tests by build key."""
@@ -55,7 +55,7 @@ def comparison_of(
             with atomic_write(binary) as waiting:
                 waiting.write_bytes(made.read_bytes())
             binary.chmod(0o755)  # the image's own user runs it
-            _remove_oldest(folder)
+            keep_newest(folder, KEPT)
     return NumbersTest(texts, binary)
 
 
@@ -65,10 +65,4 @@ def _source(plan: Plan, devel: str, active: ActiveBuild, work: Path) -> Path:
     options = gather.GatherOptions(
         settings.cache_dir, active.progress.log, devel, active.offline, settings.debian_servers
     )
-    return gather.source_of(plan, options, work)
-
-
-def _remove_oldest(folder: Path) -> None:
-    there = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime)
-    for old in there[:-KEPT]:
-        old.unlink(missing_ok=True)
+    return gather.source_of(plan, options, work)[0]

@@ -16,7 +16,7 @@ from backports import zstd
 
 from builder.errors import FetchError
 from builder.tools import archives
-from builder.tools.files import atomic_write
+from builder.tools.files import atomic_write, keep_newest
 
 KIND = "application/vnd.builder.ptx.v1.tar+zstd"
 """The media type, and the type of the artifact that is attached to a pushed image."""
@@ -52,9 +52,7 @@ def pack(folder: Path, file: Path) -> None:
             member = tarfile.TarInfo(f"{kept.stem}.ptx")
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
-    there = sorted(file.parent.glob("*.tar.zst"), key=lambda each: each.stat().st_mtime)
-    for old in there[:-MOST]:
-        old.unlink(missing_ok=True)
+    keep_newest(file.parent, MOST, "*.tar.zst")
 
 
 def digests(file: Path) -> frozenset[str]:

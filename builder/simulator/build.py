@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
 import socket
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from builder.errors import BuildError, SpaceError, UntriedError
+from builder.errors import BuildError, UntriedError
 from builder.farm import installed
 from builder.platforms import GNU_TRIPLETS
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
-from builder.tools.files import is_disk_full, named_lock, workspace
 from builder.tools.log import Log
+from builder.tools.made_once import made_once
 
 SOURCES = "simulator"
 COMPILED = ("Dockerfile", "card", "ptx", "ptx/ops")  # what of the sources becomes libraries
@@ -29,7 +25,6 @@ LOOPS = {
 }
 """The variants of the interpreter's loops, best first, and the flags of /proc/cpuinfo that each
 needs (simulator/ptx/variants.cpp)."""
-UNUSED = 7 * 86400  # seconds without use after which libraries are removed
 
 
 def sources() -> Path:
@@ -46,53 +41,17 @@ def libraries(cache: Path, devel: str, log: Log, *, computes: bool = False) -> P
     Raises ``UntriedError`` where the engine lacks that image, ``BuildError`` where the libraries do
     not compile, ``SpaceError`` where a disk is full.
     """
-    image = docker.image(devel)
-    if image is None:
-        raise UntriedError(
-            "Docker does not have the image to compile in",
-            f"looked for {devel}",
-            "`builder build` of any recipe on this base makes it",
-        )
+    image = compiling_image(devel)
     parts = {"COMPUTES": "1", "VARIANTS": _variants()} if computes else {"COMPUTES": "0"}
     key = key_of(sources(), f"{image.digest} {parts}")
-    folder = cache / "simulator" / key
-    if use(folder):
-        return folder
-    with named_lock(cache, f"simulator-{key}", wait=log), workspace(cache) as work:
-        if use(folder):  # another run has compiled them
-            return folder
-        remove_unused(folder.parent)
+
+    def make(made: Path, _: Path) -> None:
         what = ", which computes" if computes else ""
         log(f"compiling the simulator of the cards{what}, once for this base")
-        made = work / "libraries"
         _compile(devel, {"CROSS": cross_prefix(image), **parts}, made)
         made.chmod(0o755)  # buildx makes it private; the image's own user reads it
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            made.rename(folder)
-        except OSError as error:
-            if is_disk_full(error):
-                raise SpaceError("a disk is full", f"{folder}: {error.strerror}") from error
-            raise
-    return folder
 
-
-def use(folder: Path) -> bool:
-    """Whether there is such a directory; it counts as used now."""
-    with suppress(FileNotFoundError):
-        os.utime(folder)
-        return True
-    return False
-
-
-def remove_unused(folder: Path) -> None:
-    """Remove what no run has started to use for a week: it belongs to other sources or bases.  No
-    run is so long that one is still in use."""
-    oldest = time.time() - UNUSED
-    for found in folder.glob("*"):
-        with suppress(FileNotFoundError):
-            if found.stat().st_mtime < oldest:
-                shutil.rmtree(found, ignore_errors=True)
+    return made_once(cache, "simulator", key, log, make)
 
 
 def _variants() -> str:
@@ -119,6 +78,18 @@ def key_of(folder: Path, how: str, parts: Sequence[str] = COMPILED) -> str:
         content = hashlib.sha256(file.read_bytes()).hexdigest()
         found.update(f"{file.relative_to(folder)} {content}\n".encode())
     return found.hexdigest()[:12]
+
+
+def compiling_image(devel: str) -> docker.Image:
+    """The image to compile in of a base; raises ``UntriedError`` where the engine lacks it."""
+    image = docker.image(devel)
+    if image is None:
+        raise UntriedError(
+            "Docker does not have the image to compile in",
+            f"looked for {devel}",
+            "`builder build` of any recipe on this base makes it",
+        )
+    return image
 
 
 def cross_prefix(devel: docker.Image) -> str:

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 from builder.errors import BuildError, WorldError
-from builder.simulator.build import key_of, remove_unused, sources, use
-from builder.tools.files import named_lock, workspace
+from builder.simulator.build import key_of, sources
 from builder.tools.log import Log
+from builder.tools.made_once import made_once
 
 COMPILED = ("ptx", "ptx/ops")
 VARIANTS = "portable"  # enough for small kernels, and compiled in a third of the time
@@ -38,19 +38,12 @@ def program(cache: Path, log: Log) -> Path:
         ["g++", "-dumpfullversion"], capture_output=True, text=True, check=False
     )
     key = key_of(sources(), version.stdout.strip(), COMPILED)
-    folder = cache / "interpreter" / key
-    if use(folder):
-        return folder / "ptx"
-    with named_lock(cache, f"interpreter-{key}", wait=log), workspace(cache) as work:
-        if use(folder):  # another run has compiled it
-            return folder / "ptx"
-        remove_unused(folder.parent)
+
+    def make(made: Path, own: Path) -> None:
         log("compiling the PTX interpreter, once for these sources: about two minutes")
-        made = work / "out"
-        _compile(made, work / "build")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made.rename(folder)
-    return folder / "ptx"
+        _compile(made, own)
+
+    return made_once(cache, "interpreter", key, log, make) / "ptx"
 
 
 def _compile(made: Path, build: Path) -> None:

@@ -20,6 +20,7 @@ LONGEST = 4096  # characters of a text: names of template functions have up to t
 MOST = 1 << 14  # parts of one kind
 CARDS = 64
 DEPTH = 64  # frames of a stack (stacks.cpp)
+NOT_COMPUTED = "not computed"  # how a violation begins that the simulator lacks (compute.cpp)
 
 
 def _shown(text: str) -> str:
@@ -204,6 +205,12 @@ class Report(Part):
     def launched(self) -> int:
         """How many kernels were launched, each launch counted."""
         return sum(each.count for each in self.launches)
+
+    @property
+    def lacks_only(self) -> bool:
+        """Whether it has faults, and each is that the simulator does not compute something."""
+        whys = [each.why for each in self.violations]
+        return bool(whys) and all(why.startswith(NOT_COMPUTED) for why in whys)
 
     @property
     def kernels(self) -> set[str]:

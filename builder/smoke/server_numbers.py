@@ -48,7 +48,6 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "llama-server": ("--parallel", "2", "--no-warmup"),
 }
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
-NOT_COMPUTED = "not computed"  # how the simulator's reports name what it lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +279,7 @@ class _OfModel:
         faults = refused(report)[:NAMED] if report else []
         text = "; ".join([*faults, found])
         expected = f"{TOKENS} tokens with probabilities"
-        if report is not None and lacks_only(report):
+        if report is not None and report.lacks_only:
             return Check.skipped(KIND, f"{self._name}: {subject}", expected, text)
         return Check.of(KIND, f"{self._name}: {subject}", expected, text, False)
 
@@ -367,16 +366,10 @@ def check_kernels(subject: str, report: Report | None) -> Check:
     )
     if report.violations:
         found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
-    if lacks_only(report):
+    if report.lacks_only:
         return Check.skipped(KIND, subject, expected, found)
     passed = 0 < computed == report.launched and not report.violations
     return Check.of(KIND, subject, expected, found, passed)
-
-
-def lacks_only(report: Report) -> bool:
-    """Whether every fault is that the simulator does not compute something."""
-    whys = [each.why for each in report.violations]
-    return bool(whys) and all(why.startswith(NOT_COMPUTED) for why in whys)
 
 
 def _suspects(kernels: Collection[str]) -> str:

@@ -184,12 +184,14 @@ def _together(files: list[Path], folder: Path) -> Path:
     return folder
 
 
-def source_of(plan: Plan, options: GatherOptions, work: Path) -> Path:
-    """The patched source tree of a plan that compiles one, below the directory ``work``.
+def source_of(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
+    """The patched source tree of a plan that compiles one, below the directory ``work``; and the
+    time of its commit, in seconds since 1970 (0: it is none).
 
     Raises like ``gather``.
     """
-    return _source(plan, options, work)[0] / "tree"
+    context, committed = _source(plan, options, work)
+    return context / "tree", committed
 
 
 def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:

@@ -200,6 +200,13 @@ def atomic_write(file: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def keep_newest(folder: Path, most: int, pattern: str = "*") -> None:
+    """Remove the files of ``folder`` that match, save the ``most`` that were written last."""
+    found = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in found[most:]:
+        file.unlink(missing_ok=True)
+
+
 def write_json(file: Path, value: Any) -> None:
     """Write ``value`` to ``file`` as JSON, atomically and synced to the disk.
 

@@ -302,6 +302,12 @@ class Container:
         return self.state(), time.monotonic() - started
 
 
+def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[str]:
+    """The options of ``docker run`` for files by their paths in the container, and variables."""
+    mounted = [f"--volume={file}:{place}:ro" for place, file in volumes.items()]
+    return [*mounted, *(f"--env={variable}={value}" for variable, value in env.items())]
+
+
 @contextmanager
 def started(reference: str, start: Start) -> Iterator[Container]:
     """A sandboxed container that runs the image's entrypoint; only ``proxy`` reaches it.
@@ -312,8 +318,7 @@ def started(reference: str, start: Start) -> Iterator[Container]:
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
     options += _platform_options()
-    options += [f"--volume={file}:{place}:ro" for place, file in start.volumes.items()]
-    options += [f"--env={variable}={value}" for variable, value in start.env.items()]
+    options += mount_options(start.volumes, start.env)
     options += _stub_options(start.driver_stub)
     if start.memory is not None:
         options += [f"--memory={int(start.memory * 1024)}m"]
