@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from builder.errors import BuilderError
 from builder.numbers.cases import Case
@@ -32,7 +32,8 @@ def check(context: Context) -> Iterator[Check]:
         for group, found in with_card.results():
             yield from _group(context, group.title, found)
             results |= {each.case.name: each for each in found}
-        yield from _cache_types(context, [*results.values()])
+        if types := _listed_types(context):
+            yield cache_types(types, [*results.values()])
         yield _coverage(with_card.launches, [*results.values()])
     except InapplicableError as error:
         yield Check.skipped(KIND, subject, EXPECTED, error)
@@ -75,20 +76,26 @@ def _group(context: Context, title: str, found: Sequence[Result]) -> Iterator[Ch
         yield Check.skipped(KIND, title, EXPECTED, text)
 
 
-def _cache_types(context: Context, results: Sequence[Result]) -> Iterator[Check]:
+def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
     """Whether attention was compared for each type that the cache can have."""
+    compared, on_cpu = (
+        {_cache_type(each.case) for each in results if each.outcome in outcomes} & types
+        for outcomes in (COMPARED, {Outcome.UNSUPPORTED})
+    )
+    subject, expected = f"types of {CACHE}", "attention was compared for each"
+    found = f"compared: {', '.join(sorted(compared)) or 'none'}"
+    if others := sorted(on_cpu - compared):
+        found += f"; the engine computes on the CPU: {', '.join(others)}"
+    if lacking := sorted(types - compared - on_cpu):
+        return Check.skipped(KIND, subject, expected, f"{found}; not compared: {', '.join(lacking)}")
+    return Check.of(KIND, subject, expected, found, True)
+
+
+def _listed_types(context: Context) -> Set[str]:
+    """The types that ``--help`` lists; empty: it lists none."""
     text = context.sandbox.help((*context.recipe.image.entrypoint,))
     option = help_text.option_text(text, CACHE)
-    types = help_text.values(option) if option else None
-    if not types:
-        return
-    compared = {_cache_type(each.case) for each in results if each.outcome in COMPARED}
-    lacking = sorted(types - compared)
-    subject, expected = f"types of {CACHE}", "attention was compared for each"
-    if lacking:
-        yield Check.skipped(KIND, subject, expected, f"not compared: {', '.join(lacking)}")
-    else:
-        yield Check.of(KIND, subject, expected, f"all {len(types)}", True)
+    return help_text.values(option or "") or set()
 
 
 def _cache_type(case: Case) -> str:
