@@ -39,7 +39,9 @@ OF_STATE = 0.5  # share of the target's hidden state in the input of a block tha
 GEMMA = "gemma4"
 TRIAL = 2**-10  # a scale of blocks of random bits, by which their deviation is measured
 PROJECTION = "nextn.pre_projection.weight"
-LAYER = re.compile(r"^blk\.\d+\.")
+LAYER = re.compile(r"^blk\.(\d+)\.")
+ADDING = {"attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj"}
+"""The last matrix of each part of a layer: what it gives is added to the input of the layer."""
 
 # Types that gguf reads and does not write: where the scales in half precision are in a block
 # (ggml-common.h), with the factor by which their values cancel.  Other bytes may be any.
@@ -59,11 +61,27 @@ class TinyModel:
     seed: int = 1
     target: str | None = None
     """The shape of the model that this one drafts for; both have the same seed."""
+    layers: int | None = None
+    """So many layers, the first ones, add to their input; the others have zeros for that.  None:
+    all add."""
 
     @property
     def name(self) -> str:
         """As reports have it: ``llama Q4_K``."""
         return f"{self.shape} {self.kind}"
+
+
+def layers(model: TinyModel) -> int:
+    """How many layers continue a text; a block that drafts is none of them.
+
+    Raises ``RecipeError``.
+    """
+    names = [*shapes.tiny(model.shape).tensors]
+    every, drafting = (
+        {layer[1] for name in names if part in name and (layer := LAYER.match(name))}
+        for part in ("", "nextn.")
+    )
+    return len(every - drafting)
 
 
 def write(model: TinyModel, file: Path) -> None:
@@ -91,10 +109,18 @@ def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.g
     for name, dimensions in shape.tensors.items():
         kind = _kind(shape, name, model.kind)
         if kind.name in SCALES:
-            source = _generator(model.seed, name)
-            yield name, _random_blocks(source, dimensions, kind), kind
+            blocks = _random_blocks(_generator(model.seed, name), dimensions, kind)
         else:
-            yield name, quants.quantize(weights.of(name), kind), kind
+            blocks = quants.quantize(weights.of(name), kind)
+        # In each of these types, zeros are blocks of zeros.
+        yield name, blocks if _adds(model, name) else 0 * blocks, kind
+
+
+def _adds(model: TinyModel, name: str) -> bool:
+    layer = LAYER.match(name)
+    if model.layers is None or layer is None or _part(name) not in ADDING:
+        return True
+    return int(layer[1]) < model.layers
 
 
 def _kind(shape: Shape, name: str, usual: str) -> Kind:

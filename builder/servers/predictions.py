@@ -95,10 +95,10 @@ class Difference:
             (at for at, distance in self.distances.items() if distance > limit), default=None
         )
 
-    def decided(self, limit: float) -> bool:
-        """Whether a token differs although the expected text preferred its own by more than two
-        errors of ``limit`` can turn."""
-        return self.margin > 2 * limit
+    def within(self, limit: float) -> bool:
+        """Whether no logarithm differs by more than ``limit``, and no token differs that the
+        expected text preferred by more than two such errors can turn."""
+        return self.greatest <= limit and self.margin <= 2 * limit
 
 
 def difference(expected: Continued, found: Continued) -> Difference:

@@ -87,7 +87,8 @@ def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
     if others := sorted(on_cpu - compared):
         found += f"; the engine computes on the CPU: {', '.join(others)}"
     if lacking := sorted(types - compared - on_cpu):
-        return Check.skipped(KIND, subject, expected, f"{found}; not compared: {', '.join(lacking)}")
+        found += f"; not compared: {', '.join(lacking)}"
+        return Check.skipped(KIND, subject, expected, found)
     return Check.of(KIND, subject, expected, found, True)
 
 

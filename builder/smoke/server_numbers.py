@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from builder.errors import BuilderError
 from builder.models import gguf, tiny
@@ -216,7 +217,9 @@ class _OfModel:
             report = simulation.settled()
         yield check_kernels(f"{self._name}: kernels", report)
         same = self._compared("card and CPU", on_cpu, alone, report)
-        if same.passed and report is not None:
+        if not same.passed:
+            same = replace(same, found=f"{same.found}; {self._first_wrong_layer()}")
+        elif report is not None:
             self.agreeing.update(report.kernels)
         yield same
         reuse = _reuse(alone, again)
@@ -225,6 +228,33 @@ class _OfModel:
         for drafting in self.trial.draftings:
             if drafting.kind in self.numbers.drafts:
                 yield self._drafted(drafting, alone)
+
+    def _first_wrong_layer(self) -> str:
+        """Which layer makes the numbers differ: the same model, whose first layers alone add to
+        their input."""
+        layers = tiny.layers(self.trial.model)
+        for count in range(layers):
+            part = self._with_layers(count)
+            try:
+                on_cpu = part._on_cpu()
+                with part._simulated("alone") as (server, _):
+                    server.wait(self.numbers.server.serve.seconds)
+                    on_card = continued(server, PROMPT, TOKENS)
+            except (NotServingError, UnansweredError) as error:
+                return f"with {count} of {layers} layers: {error}"
+            if not difference(on_cpu, on_card).within(self.trial.limit):
+                return f"from layer {count} of {layers} on" if count else "also without its layers"
+        return f"from layer {layers} of {layers} on"
+
+    def _with_layers(self, count: int) -> Self:
+        """This, with a model of which only so many layers add to their input."""
+        model = replace(self.trial.model, layers=count)
+        folder = self.work / f"{count}-layers"
+        folder.mkdir()
+        folder.chmod(0o755)  # the image's own user reads the model
+        part = replace(self, trial=replace(self.trial, model=model), work=folder)
+        tiny.write(model, part._model)
+        return part
 
     def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
         draft = None
@@ -259,7 +289,7 @@ class _OfModel:
         compared = difference(wanted, found)
         # llama.cpp has no probabilities of tokens that were drafted.
         known = drafted or len(compared.distances) == min(compared.equal + 1, TOKENS)
-        agrees = known and compared.greatest <= limit and not compared.decided(limit)
+        agrees = known and compared.within(limit)
         text = f"{described(compared, limit)}{more}"
         if not agrees and report is not None:
             text += f"; {_suspects(report.kernels - self.agreeing)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import gguf as real
@@ -71,6 +72,21 @@ def test_the_tensors_are_those_of_the_published_model(name: str, published: str)
     ours, theirs = shapes.tiny(name).values.keys(), shapes.of(published).values.keys()
     # A sliding window of DFlash is optional: files of June have it.
     assert ours >= {key for key in theirs if "sliding_window" not in key or name != "dflash"}
+
+
+@SAME
+def test_layers_that_add_nothing_have_zeros(model: TinyModel, tmp_path: Path) -> None:
+    tiny.write(model, tmp_path / "all.gguf")
+    tiny.write(replace(model, layers=1), tmp_path / "first.gguf")
+    every, first = values(tmp_path / "all.gguf"), values(tmp_path / "first.gguf")
+    layers = {int(name.split(".")[1]) for name in every if name.startswith("blk.")}
+    changed = {name for name, array in every.items() if not np.array_equal(array, first[name])}
+    assert {int(name.split(".")[1]) for name in changed} == layers - {0}
+    assert not any(first[name].any() for name in changed)
+    for layer in layers - {0}:  # what attention gives, and what the experts or the network gives
+        parts = {name.split(".")[2] for name in changed if name.startswith(f"blk.{layer}.")}
+        assert parts & {"attn_output", "ssm_out"}
+        assert parts & {"ffn_down", "ffn_down_exps"}
 
 
 def test_every_shape_is_tried() -> None:
@@ -148,3 +164,11 @@ def test_rounding_does_not_turn_the_choice_of_experts(tmp_path: Path) -> None:
         scores = np.sort(normed @ found[f"blk.{layer}.ffn_gate_inp.weight"].T, axis=1)
         used = scores[:, -2] - scores[:, -3]  # two experts are used
         assert np.mean(used > 1.0) > 0.6, "random scores of this size: 0.54"
+
+
+def test_a_block_that_drafts_is_no_layer_of_the_text() -> None:
+    assert [tiny.layers(TinyModel(name, "F16")) for name in ("llama", "qwen35", "gemma4")] == [
+        2,
+        2,
+        3,
+    ]

@@ -29,7 +29,7 @@ def test_a_text_does_not_differ_from_itself(logarithms: list[list[float]]) -> No
     assert found.equal == len(logarithms)
     assert found.distances == dict.fromkeys(range(len(logarithms)), 0.0)
     assert found.first_beyond(0.0) is None
-    assert not found.decided(0.0)
+    assert found.within(0.0)
 
 
 @given(LOGARITHMS, st.integers(0, 7), st.integers(0, VOCABULARY - 1))
@@ -45,6 +45,7 @@ def test_one_logarithm_that_is_shifted_is_found(
     assert found.greatest == pytest.approx(0.25)
     assert found.first_beyond(0.2) == position
     assert found.first_beyond(0.3) is None
+    assert not found.within(0.2)
 
 
 def test_nothing_is_compared_behind_a_token_that_differs() -> None:
@@ -60,8 +61,8 @@ def test_a_near_tie_may_turn_and_a_preferred_token_may_not() -> None:
     other = Continued("", (1,), ({0: -0.7, 1: -0.6},))
     tie = difference(text_of([[-0.6, -0.7]]), other)
     assert (tie.equal, tie.margin) == (0, pytest.approx(0.1))
-    assert not tie.decided(0.1)
-    assert tie.decided(0.01)
+    assert tie.within(0.11)
+    assert not tie.within(0.04)
 
 
 def test_a_drafted_token_has_no_probabilities() -> None:
