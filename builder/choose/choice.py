@@ -1,19 +1,22 @@
-"""The presets that run on a machine, the fastest first, and why the others do not."""
+"""The presets that run on a machine, the best known and fastest first, and why others do not."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 from builder.choose import needs
-from builder.choose.machine import HostCard, Machine
+from builder.choose.machine import HostCard, Machine, host_card
 from builder.choose.needs import MemoryNeed
 from builder.families.device_code import no_code, runs_on
+from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
+from builder.simulator.cards import Card
 from builder.tools import sizes
 from builder.tools.docker import gpus
 
@@ -42,11 +45,29 @@ Receipts = Callable[[PresetEntry, Sequence[HostCard], int], Measured | None]
 """The figure of a preset's receipt on cards with a context of so many tokens, or None."""
 
 
+class Standing(IntEnum):
+    """How well a preset is known on a machine's cards, the best first."""
+
+    MEASURED = 0
+    """By a receipt of such cards."""
+    PUBLISHED = 1
+    """Its figure was published for such cards."""
+    ELSEWHERE = 2
+    """Its figure was published for other cards."""
+    UNKNOWN = 3
+    """It has no figure.  A run of which neither the context nor the memory is known is one lower
+    than its figure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitting:
     """A preset that runs on the machine."""
 
     preset: str
+    quantization: str
+    """Empty: not known."""
+    download: int
+    """Bytes of its models; 0: not known."""
     recipe: str
     context: int
     """Tokens; 0: the engine's own default."""
@@ -57,6 +78,8 @@ class Fitting:
     measured_on: str
     """The card of that figure: a file of ``cards/``."""
     measured_cards: int
+    on_such_cards: bool
+    """Whether that figure is of the machine's cards."""
     measured: Measured | None
     """The figure of a receipt on such cards, which comes before the published figure."""
     memory: MemoryNeed | None
@@ -64,6 +87,17 @@ class Fitting:
     driver: str
     """The oldest driver; empty: not known."""
     caveats: tuple[str, ...]
+
+    @property
+    def standing(self) -> Standing:
+        """How well it is known on the machine's cards."""
+        if self.measured is not None:
+            return Standing.MEASURED
+        if self.tokens_per_second is None:
+            return Standing.UNKNOWN
+        found = Standing.PUBLISHED if self.on_such_cards else Standing.ELSEWHERE
+        # Nobody knows whether a run fits of which neither the context nor the memory is known.
+        return found if self.context or self.memory else Standing(found + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +114,18 @@ class Choice:
 
     machine: Machine
     fits: tuple[Fitting, ...]
-    """The fastest first."""
+    """The best known first, then the fastest."""
     excluded: tuple[Excluded, ...]
+    models: Mapping[str, str]
+    """The short name of each preset's model, by the preset's name."""
+
+    @property
+    def recommended(self) -> tuple[Fitting, ...]:
+        """The first preset of each model."""
+        first: dict[str, Fitting] = {}
+        for each in self.fits:
+            first.setdefault(self.models[each.preset], each)
+        return tuple(first.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +134,8 @@ class Question:
 
     machine: Machine
     catalog: Catalog
-    memory_of: Mapping[str, int]
-    """Bytes of the cards of ``cards/``, by their file's name."""
+    cards: Mapping[str, Card]
+    """The cards of ``cards/``, by their file's name."""
     context: int = 0
     """The least context in tokens."""
     trials: Trials = field(default=lambda _: None)
@@ -118,15 +162,15 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
     """The presets that run on the machine, and the reasons of those that do not."""
     answers = [_answer(entry, question) for entry in entries]
     fits = [each for each in answers if isinstance(each, Fitting)]
-    fits.sort(key=by_speed)
+    fits.sort(key=by_standing)
     excluded = tuple(each for each in answers if isinstance(each, Excluded))
-    return Choice(question.machine, tuple(fits), excluded)
+    return Choice(question.machine, tuple(fits), excluded, short_names.models(entries))
 
 
-def by_speed(found: Fitting) -> tuple[float, str]:
-    """The place of a preset among others: the fastest first, by its receipt if it has one."""
+def by_standing(found: Fitting) -> tuple[Standing, float, str]:
+    """The place of a preset among others: the best known first, then the fastest."""
     speed = found.measured.tokens_per_second if found.measured else found.tokens_per_second
-    return -(speed or 0), found.preset
+    return found.standing, -(speed or 0), found.preset
 
 
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
@@ -149,33 +193,45 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         need = needs.of_context(preset, context, result, trial)
         fault = _no_room(need, preset, cards, question)
         if not fault:
-            fitting = _fitting(entry, context, result, need, driver)
-            return replace(fitting, measured=question.receipts(entry, cards, context))
+            return _fitting(entry, (context, result), need, cards, question)
         lacks = fault  # the last fault: of the smallest context, or the widest asked for
     return Excluded(entry.name, (lacks,))
 
 
 def _fitting(
-    entry: PresetEntry, context: int, result: Result | None, need: MemoryNeed | None, driver: str
+    entry: PresetEntry,
+    run: tuple[int, Result | None],
+    need: MemoryNeed | None,
+    cards: Sequence[HostCard],
+    question: Question,
 ) -> Fitting:
-    preset = entry.preset
+    preset, (context, result) = entry.preset, run
+    recipe = question.catalog.engine(preset.recipe).recipe
     figure = result or preset.published
     slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
     if figure is not None and figure.loses:
         slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
+    files = [file.known_size for file in model_files.of_preset(preset).values()]
     return Fitting(
         preset=entry.name,
+        quantization=preset.model.quantization or "",
+        download=sum(size for size in files if size) if all(files) else 0,
         recipe=preset.recipe,
         context=context,
         tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,
         figure_context=preset.context_of(figure) if figure else 0,
         measured_on=preset.card,
         measured_cards=preset.cards,
-        measured=None,
+        on_such_cards=_are(cards, question.cards.get(preset.card)),
+        measured=question.receipts(entry, cards, context),
         memory=need,
-        driver=driver,
+        driver=needs.oldest_driver(recipe, question.catalog),
         caveats=(*slower, *(each.shown for each in preset.caveat)),
     )
+
+
+def _are(cards: Sequence[HostCard], wanted: Card | None) -> bool:
+    return wanted is not None and all(card == host_card(wanted) for card in cards)
 
 
 def _contexts(preset: Preset) -> list[tuple[int, Result | None]]:
@@ -215,9 +271,10 @@ def _no_room(
 ) -> str:
     there = sum(card.memory for card in cards)
     if need is None:
-        before = question.memory_of.get(preset.card, 0) * preset.cards
-        if not before:
+        card = question.cards.get(preset.card)
+        if card is None:
             return f"its memory is not known, nor the memory of the {preset.card}"
+        before = card.memory * preset.cards
         if there >= before:
             return ""
         ran = sizes.shown(before)

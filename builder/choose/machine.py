@@ -37,17 +37,12 @@ class Machine:
     driver: str = ""
 
 
-def memories(root: Path) -> dict[str, int]:
-    """Bytes of the cards of ``cards/``, by their file's name."""
-    return {name: cards.load(root, name).memory for name in cards.names(root)}
-
-
 def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
     """A machine with these cards of ``cards/``, each as often as it is named.
 
     Raises ``RecipeError`` for an unknown name.
     """
-    return Machine(tuple(_host_card(cards.load(root, name)) for name in names), driver)
+    return Machine(tuple(host_card(cards.load(root, name)) for name in names), driver)
 
 
 def present(root: Path) -> Machine:
@@ -66,7 +61,7 @@ def machine_of(root: Path, table: str) -> Machine:
     ``UntriedError`` for another text, ``WorldError`` for an empty one, ``RecipeError`` where a file
     of ``cards/`` is invalid.
     """
-    known = [cards.load(root, name) for name in cards.names(root)]
+    known = [*cards.every(root).values()]
     found = gpus.read(table)
     if not found:
         raise WorldError("nvidia-smi lists no GPU")
@@ -79,7 +74,7 @@ def machine_of(root: Path, table: str) -> Machine:
 def _known(gpu: gpus.Gpu, known: Sequence[Card]) -> HostCard:
     for card in known:
         if is_listed_as(card, gpu.name, gpu.memory):
-            return _host_card(card)
+            return host_card(card)
     return HostCard(gpu.name, Capability.parse(gpu.capability), gpu.memory << 20, 0)
 
 
@@ -88,5 +83,6 @@ def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:
     return card.name == name and card.memory <= memory << 20 <= card.memory * (1 + SAME)
 
 
-def _host_card(card: Card) -> HostCard:
+def host_card(card: Card) -> HostCard:
+    """A card of ``cards/`` as the card of a machine."""
     return HostCard(card.name, Capability.parse(card.capability), card.memory, card.context)

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from builder.choose.machine import Machine
     from builder.presets.catalog import PresetEntry, Presets
     from builder.recipes.catalog import Catalog
-    from builder.records.record import Record
 
-HEADER = ("preset", "tokens/s", "measured on", "context", "memory", "driver", "image")
+HEADER = ("preset", "tokens/s", "known", "context", "memory", "download", "driver", "image")
+
+DROPS = ("image", "driver", "download", "memory", "context")
+"""Columns that a narrow terminal does not show, the first one first."""
 
 
 def _checked_driver(value: str | None) -> str | None:
@@ -70,7 +72,11 @@ def choose(
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the presets that run on a card, the fastest first, and why the others do not.
+    """Recommend a preset of each model for a card.
+
+    The best known one is recommended: measured by a receipt on such cards, else published for them,
+    else for others; of these, the fastest. The other presets of the model follow, then those that
+    do not run, and why.
 
     A preset runs if its image has code for the card, the driver is new enough, and the memory
     suffices. The memory comes from the recorded trial of its image on a simulated card, else from
@@ -80,39 +86,27 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from datetime import UTC, datetime
-
-    from builder.choose import choice, machine, needs
+    from builder import settings
+    from builder.choose import machine
+    from builder.choose.known import known
     from builder.errors import FitError
     from builder.presets import catalog as preset_files
-    from builder.receipts.check import checked
-    from builder.receipts.of_preset import lookup
 
     least = one_context(context) if context is not None else 0
     recipes = catalog_at(catalog)
-    presets = preset_files.load(recipes)
-    entries = _wanted(presets, model)
+    entries = _wanted(preset_files.load(recipes), model)
     if card:
         here = machine.named(recipes.root, card, driver or "")
     else:
         found = machine.present(recipes.root)
         here = machine.Machine(found.cards, driver or found.driver)
-    records = _records(entries)
-    receipts = checked(recipes, datetime.now(UTC))
-    if receipts.invalid:
-        log(f"{counted(len(receipts.invalid), 'receipt')} left out as invalid: `builder receipts`")
-    question = choice.Question(
-        here,
-        recipes,
-        machine.memories(recipes.root),
-        least,
-        lambda entry: needs.by_trial(entry, records.get(entry.preset.recipe)),
-        lookup(receipts.entries, recipes),
-    )
-    answer = choice.choose(entries, question)
+    presets = known(recipes, entries, settings.load().state_dir)
+    if presets.invalid:
+        log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
+    answer = presets.choice(here, least)
     images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
     if as_json:
-        digests = {name: kept.digest for name, kept in records.items()}
+        digests = {name: kept.digest for name, kept in presets.records.items()}
         print_json(_as_json(answer, images, digests))
     else:
         _print(answer, images)
@@ -134,16 +128,6 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
         what = f"no preset is of a model {model}" if model else "there are no presets"
         raise RecipeError(what, f"the models: {', '.join(known)}" if known else "")
     return found
-
-
-def _records(entries: list[PresetEntry]) -> dict[str, Record]:
-    from builder import settings
-    from builder.records import record
-
-    state = settings.load().state_dir
-    names = {entry.preset.recipe for entry in entries}
-    found = {name: record.newest_good(state, name) for name in names}
-    return {name: kept for name, kept in found.items() if kept is not None}
 
 
 def _image(recipes: Catalog, name: str) -> str:
@@ -187,35 +171,43 @@ def _as_json(
 
 def _print(answer: Choice, images: Mapping[str, str]) -> None:
     pairs(filled({"machine": _shown(answer.machine)}))
-    if answer.fits:
+    best = answer.recommended
+    rows = {each.preset: _row(each, images[each.recipe]) for each in answer.fits}
+    first = [rows.pop(each.preset) for each in best]
+    if best:
         line("")
-        table(HEADER, [_row(each, images[each.recipe]) for each in answer.fits])
-        caveats = [f"{each.preset}: {text}" for each in answer.fits for text in each.caveats]
-        paragraph("Caveats", caveats)
+        more = [(), ("More presets of these models",), *rows.values()] if rows else []
+        table(HEADER, [*first, *more], drops=DROPS)
     if answer.excluded:
         line("\nDoes not run here")
         table(("preset", "why"), [(each.preset, "; ".join(each.why)) for each in answer.excluded])
+    for each in best:
+        paragraph(f"Known problems of {each.preset}", each.caveats)
+    if best:
+        line(f"\nStart one: `builder run {best[0].preset} --download`")
 
 
 def _row(each: Fitting, image: str) -> tuple[str, ...]:
-    need = each.memory
     memory = "not known"
-    if need is not None:
-        memory = f"{sizes.shown(need.size)} ({'tried' if need.by == 'trial' else 'published'})"
+    if each.memory is not None:
+        by = "tried" if each.memory.by == "trial" else "published"
+        memory = f"{sizes.shown(each.memory.size)} ({by})"
     context = str(each.context) if each.context else "the model's"
+    download = sizes.shown(each.download) if each.download else "not known"
     driver = f"{each.driver} or newer" if each.driver else "not known"
-    return each.preset, *_speed(each), context, memory, driver, image
+    return each.preset, *_speed(each), context, memory, download, driver, image
 
 
 def _speed(each: Fitting) -> tuple[str, str]:
-    """Tokens in a second, with the context if it is another one; and where that was measured."""
+    """Tokens in a second, with the context if it is another one; and how that is known."""
     found = each.measured
     if found is not None:
         speed, context = f"{found.tokens_per_second:g}", found.context
-        where = f"such cards, by {found.by or 'a receipt'}"
+        known = f"measured on such cards, by {found.by or 'a receipt'}"
     else:
-        speed = "not published" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
+        speed = "unknown" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
         context = each.figure_context
         count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
-        where = f"{count}{each.measured_on}"
-    return f"{speed} at {context}" if context and context != each.context else speed, where
+        where = "such cards" if each.on_such_cards else f"{count}{each.measured_on}"
+        known = f"published on {where}" if each.tokens_per_second else ""
+    return f"{speed} at {context}" if context and context != each.context else speed, known

@@ -41,7 +41,8 @@ def run(
         typer.Option(
             "--card",
             metavar="CARD",
-            help="Card of this machine: 5090-laptop, ... Default: the first that suffices.",
+            help="Card of this machine: 5090-laptop, ... Default: the first that suffices. "
+            "With --print, any card of cards/.",
         ),
     ] = "auto",
     port: PortOption = None,
@@ -64,6 +65,9 @@ def run(
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
 
+    The short name of a model, qwen3.6-27b, means the preset that `builder choose` recommends for
+    this machine; qwen3.6-27b:dflash means the best preset of that kind.
+
     First the GPU, its driver and memory, the engine, the image, the models and the port are
     checked. Then the container starts; its log is shown until the server is healthy. It keeps
     running in the background, published on 127.0.0.1. Nothing is downloaded without --download.
@@ -74,9 +78,12 @@ def run(
     from builder.exports import docker_run
     from builder.launch import described, server
     from builder.launch.files import located
+    from builder.launch.short import resolved
 
+    recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
-    job = server.Launch(catalog_at(catalog), asked, settings.load(), log)
+    asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    job = server.Launch(recipes, asked, loaded, log)
     if printed:
         found = described.find_run(job.catalog, asked)
         directory = job.models_dir

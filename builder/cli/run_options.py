@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="PRESET|RECIPE", help="A preset (see `builder list --presets`), or a recipe."
+        metavar="PRESET|RECIPE",
+        help="A preset (see `builder list --presets`), its short name, or a recipe.",
     ),
 ]
 Options = Annotated[

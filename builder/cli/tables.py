@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from builder.cli.terminal import line, out
 from builder.errors import as_started, plain
 
 FIRST_ROWS = 15
 """Rows that fit on a terminal together with a summary."""
+GAP = 2  # columns between two cells (rich.table.Table: padding=(0, 1))
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, single_lines: bool = False
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    single_lines: bool = False,
+    drops: Sequence[str] = (),
 ) -> None:
     """Print a table; elsewhere than on a terminal, tabs separate the cells.
 
-    On a terminal, wide cells wrap; with ``single_lines``, they are cut instead.
+    A row may have fewer cells than the header.  On a terminal, wide cells wrap; with
+    ``single_lines``, they are cut instead.  A table that is too wide loses columns, in the order of
+    ``drops``.
     """
     if not out().is_terminal:
         for row in rows:
@@ -27,6 +35,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    for name in drops:
+        if _width(header, rows) > out().width:
+            place = [*header].index(name)
+            header, *rows = ([*row[:place], *row[place + 1 :]] for row in (header, *rows))
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         drawn.add_column(name, overflow="fold")
@@ -37,6 +49,12 @@ def table(
                 text.no_wrap, text.overflow = True, "ellipsis"
         drawn.add_row(*texts)
     out().print(drawn)
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The columns of a terminal that a table takes."""
+    columns = zip_longest(header, *rows, fillvalue="")
+    return sum(max(map(len, column)) + GAP for column in columns) - GAP
 
 
 def first_rows(

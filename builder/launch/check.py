@@ -137,7 +137,7 @@ def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> 
     question = choice.Question(
         here,
         asked.catalog,
-        machine.memories(asked.catalog.root),
+        cards.every(asked.catalog.root),
         min(run.context or published, published),
         asked.trials,
     )

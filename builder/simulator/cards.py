@@ -116,6 +116,11 @@ def load(root: Path, name: str) -> Card:
     return card
 
 
+def every(root: Path) -> dict[str, Card]:
+    """All cards, by the names of their files.  Raises ``RecipeError`` where one is invalid."""
+    return {name: load(root, name) for name in names(root)}
+
+
 def plain_name(name: str) -> str:
     """The name of a card as files have it: 5090-laptop."""
     plain = "-".join(name.lower().replace("_", " ").split()).removesuffix("-gpu")

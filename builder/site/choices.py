@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from builder.choose import machine, needs
-from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_speed, choose
+from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_standing, choose
 from builder.exports import compose
 from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
@@ -14,6 +14,7 @@ from builder.presets.service import Run, service
 from builder.recipes.catalog import Catalog
 from builder.records.record import Record
 from builder.simulator import cards
+from builder.simulator.cards import Card
 from builder.site.facts import CardFact, ImageFact, Option, Refusal
 
 Records = Callable[[str], Record | None]
@@ -33,11 +34,10 @@ def every_card(
     of ``cards/`` is invalid.
     """
     known = {name: cards.load(catalog.root, name) for name in cards.names(catalog.root)}
-    memories = {name: card.memory for name, card in known.items()}
     presets = {entry.name: entry for entry in entries}
     found = []
     for name, card in known.items():
-        fits, excluded = _answers(catalog, entries, name, memories, records, receipts)
+        fits, excluded = _answers(catalog, entries, name, known, records, receipts)
         found.append(
             CardFact(
                 card=name,
@@ -58,7 +58,7 @@ def _answers(
     catalog: Catalog,
     entries: Sequence[PresetEntry],
     card: str,
-    memories: dict[str, int],
+    known: Mapping[str, Card],
     records: Records,
     receipts: Receipts,
 ) -> tuple[list[Fitting], list[Excluded]]:
@@ -68,14 +68,14 @@ def _answers(
         question = Question(
             machine.named(catalog.root, [card] * count),
             catalog,
-            memories,
+            known,
             trials=lambda entry: needs.by_trial(entry, records(entry.preset.recipe)),
             receipts=receipts,
         )
         answer = choose([entry for entry in entries if entry.preset.cards == count], question)
         fits += answer.fits
         excluded += answer.excluded
-    fits.sort(key=by_speed)
+    fits.sort(key=by_standing)
     return fits, excluded
 
 

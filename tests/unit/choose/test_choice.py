@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.choose import machine
-from builder.choose.choice import Choice, Question, choose, matching
+from builder.choose.choice import Choice, Question, Standing, choose, matching
 from builder.choose.needs import MemoryNeed
 from builder.families.device_code import runs_on
 from builder.kernels.selection import Capability
@@ -19,7 +19,8 @@ from builder.tools import sizes
 from support.environment import REPOSITORY
 from support.shipped import RECIPES
 
-MEMORY = {name: cards.load(REPOSITORY, name).memory for name in cards.names(REPOSITORY)}
+CARDS = cards.every(REPOSITORY)
+MEMORY = {name: card.memory for name, card in CARDS.items()}
 HERE = f"here are {MEMORY['5080'] / 1e9:.2f} GB"
 
 
@@ -59,7 +60,7 @@ def chosen(
     trial: MemoryNeed | None = None,
 ) -> Choice:
     here = machine.named(REPOSITORY, names or ("5090",), driver)
-    return choose(entries, Question(here, RECIPES, MEMORY, context, lambda _: trial))
+    return choose(entries, Question(here, RECIPES, CARDS, context, lambda _: trial))
 
 
 def why_not(found: Choice) -> str:
@@ -81,6 +82,47 @@ def test_the_fastest_is_first_and_one_without_a_figure_last() -> None:
     ]
     assert {each.measured_on for each in found.fits} == {"5090-laptop"}
     assert not found.excluded
+
+
+def test_the_best_known_is_first() -> None:
+    """A figure for these cards comes before a higher one for others, and a run of which neither the
+    context nor the memory is known is one lower than its figure."""
+    fast = "result = [{ tokens_per_second = { mean = 200 } }]"
+    entries = [
+        preset("m-elsewhere", SWEEP, card="5080"),
+        preset("m-here", SWEEP),
+        preset("m-here-unsure", fast),
+        preset("m-elsewhere-unsure", fast, card="5080"),
+        preset("m-unknown", "serve = { context = 4096 }"),
+    ]
+    found = chosen(entries, "5090-laptop")
+    assert [(each.preset, each.standing) for each in found.fits] == [
+        ("m-here", Standing.PUBLISHED),
+        ("m-here-unsure", Standing.ELSEWHERE),
+        ("m-elsewhere", Standing.ELSEWHERE),
+        ("m-elsewhere-unsure", Standing.UNKNOWN),
+        ("m-unknown", Standing.UNKNOWN),
+    ]
+
+
+def test_the_first_preset_of_each_model_is_recommended() -> None:
+    other = {"name": "Gemma 4 E2B", "repository": "a/b"}
+    entries = [
+        preset("qwen3.6-27b-fast@5090-laptop", SWEEP),
+        preset("qwen3.6-27b@5090-laptop"),
+        preset("gemma-4-e2b@5090-laptop", model=other),
+    ]
+    names = [each.preset for each in chosen(entries).recommended]
+    assert names == ["qwen3.6-27b-fast@5090-laptop", "gemma-4-e2b@5090-laptop"]
+
+
+def test_the_download_is_known_where_every_file_is() -> None:
+    sized = {"name": "Qwen3.6 27B", "repository": "a/b", "file": "a.gguf", "size": 10}
+    drafter = {"repository": "a/c", "file": "b.gguf", "published_size": "1.5 GB"}
+    (one,) = chosen([preset("one", model=sized, drafter=drafter)]).fits
+    assert one.download == 1_500_000_010
+    (other,) = chosen([preset("other", drafter=drafter)]).fits
+    assert other.download == 0
 
 
 def test_the_largest_published_context_that_fits_is_taken() -> None:

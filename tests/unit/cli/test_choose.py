@@ -19,9 +19,24 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     done = builder("choose", "--card", "5060-ti-16gb", "--driver", "580.65.06")
     assert done.returncode == 0, done.stderr
     runs, _, not_here = done.stdout.partition("Does not run here")
-    assert "gemma-4-e4b-mtp@5090-laptop\t178.6\t5090-laptop\t32000\t8.00 GB (published)" in runs
+    row = "gemma-4-e4b-mtp@5090-laptop\t178.6\tpublished on 5090-laptop\t32000\t8.00 GB (published)"
+    assert row in runs
     lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
     assert lost[0].split("\t")[1].startswith("it takes 21.90 GB (as published)")
+
+
+def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
+    done = builder("choose", "--card", "5090-laptop")
+    best, _, others = done.stdout.partition("\nMore presets of these models\n")
+    rows = [line.split("\t")[0] for line in best.splitlines()[2:] if line]
+    models = [row.partition("-mtp")[0].partition("-dflash")[0] for row in rows]
+    assert len({*models}) == len(models) > 3, done.stdout
+    assert "qwen3.6-27b-dflash@5090-laptop" in rows
+    assert "\nqwen3.6-27b-mtp@5090-laptop\t" in others
+    assert f"Start one: `builder run {rows[0]} --download`" in others
+    # A problem of a preset that is not recommended is shown by `show`.
+    assert "Known problems of qwen3.6-27b-dflash@" in others
+    assert "Known problems of qwen3.6-27b-mtp@" not in others
 
 
 def test_choose_as_json(builder: Builder) -> None:
@@ -64,7 +79,7 @@ def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) 
     (folder / "c.json").write_text(json.dumps(receipts.of_dflash(preset, measured=[runs])))
     done = builder(*words)
     first = done.stdout.splitlines()[2].split("\t")
-    assert first[:3] == [name, "905 at 32768", "such cards, by @me"], done.stdout
+    assert first[:3] == [name, "905 at 32768", "measured on such cards, by @me"], done.stdout
     told = json.loads(builder(*words, "--json").stdout)["fits"][0]
     assert (told["measured"]["receipt"], told["measured"]["runs"]) == ("c", 2)
 

@@ -80,6 +80,24 @@ def test_the_command_is_printed(builder: Builder, models: Path) -> None:
     assert not any(word.startswith("--restart") for word in words)
 
 
+def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
+    builder: Builder, models: Path
+) -> None:
+    done = builder("run", "qwen3.6-27b:dflash", "--card", "5090-laptop", "--print")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"qwen3.6-27b:dflash is {PRESET} here")
+    assert f"{models}," in done.stdout
+    assert "--ctx-size 262144" in done.stdout
+    # Its context is the largest that fits.
+    small = builder("run", "qwen3.6-35b-a3b", "--card", "5090-laptop", "--print")
+    wanted = ("run", "qwen3.6-35b-a3b", "--card", "5090-laptop", "--print", "--context", "64K")
+    assert "--ctx-size 262144" in small.stdout
+    assert "--ctx-size 65536" in builder(*wanted).stdout
+    none = builder("run", "qwen3.6-27b:mtp", "--card", "5080", "--print")
+    assert none.returncode == 15
+    assert "qwen3.6-27b-mtp@5090-laptop: its memory is not known" in none.stderr
+
+
 def test_models_are_downloaded_and_the_command_names_them(
     builder: Builder, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,3 +129,4 @@ def test_faults_of_the_command_line(builder: Builder, models: Path, tmp_path: Pa
     assert absent.returncode == 5
     unknown = builder("run", "no-such")
     assert unknown.returncode == 3
+    assert "the models: gemma-4-26b-a4b, " in unknown.stderr

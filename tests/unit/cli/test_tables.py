@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from builder.cli import tables
 from builder.cli.tables import minute, table
 from builder.tools.log import duration
 
@@ -33,3 +37,18 @@ def test_times_have_their_time_zone(time: str, text: str) -> None:
 def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     table(("a", "b"), [("[red]x[/red]", "y" * 300), ("z", "")])
     assert capsys.readouterr().out == f"[red]x[/red]\t{'y' * 300}\nz\n"
+
+
+def test_a_table_that_is_too_wide_loses_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("name-of-a-preset", "1", "long " * 4), ("other",)]
+
+    def drawn(width: int) -> list[str]:
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=True, width=width, color_system=None)
+        monkeypatch.setattr(tables, "out", lambda: console)
+        table(("name", "speed", "why"), rows, drops=("why", "speed"))
+        return [line.rstrip() for line in text.getvalue().splitlines()]
+
+    assert drawn(60)[0].split() == ["name", "speed", "why"]
+    assert drawn(44)[0].split() == ["name", "speed"]
+    assert drawn(20) == ["name", "name-of-a-preset", "other"]

@@ -13,6 +13,7 @@ from builder.presets.schema import Preset
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.of_preset import is_file, is_run_of, lookup
 from builder.receipts.schema import ModelFile
+from builder.simulator import cards
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run
 from support.shipped import PRESETS, RECIPES
@@ -87,9 +88,8 @@ def test_a_file_is_known_by_its_digest_before_its_name() -> None:
 def test_a_receipt_comes_before_the_published_figure() -> None:
     slow = PresetEntry("slow", PRESET.file, "", PRESET.preset.model_copy(update={"drafter": None}))
     here = machine.named(REPOSITORY, ["5090"])
-    memories = machine.memories(REPOSITORY)
     fast = entry(draft=None, measured=[measured(run(300.0, 1), run(310.0, 2))])
-    question = Question(here, RECIPES, memories, receipts=lookup([fast], RECIPES))
+    question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=lookup([fast], RECIPES))
     first, second = choose([PRESET, slow], question).fits
     assert (first.preset, first.measured and first.measured.tokens_per_second) == ("slow", 305)
     assert (second.preset, second.measured) == (PRESET.name, None)

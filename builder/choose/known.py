@@ -1,0 +1,57 @@
+"""What is known of presets beside their files: receipts, and trials of this machine's images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder.choose import choice, needs
+from builder.choose.choice import Choice, Question
+from builder.choose.machine import Machine
+from builder.presets.catalog import PresetEntry
+from builder.receipts.check import checked
+from builder.receipts.of_preset import lookup
+from builder.recipes.catalog import Catalog
+from builder.records import record
+from builder.records.record import Record
+from builder.simulator import cards
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Presets with the records and receipts of a moment."""
+
+    catalog: Catalog
+    entries: Sequence[PresetEntry]
+    records: Mapping[str, Record]
+    """The record of the newest verified image, by recipe."""
+    receipts: choice.Receipts
+    invalid: int
+    """Receipts that do not count."""
+
+    def choice(self, machine: Machine, context: int = 0) -> Choice:
+        """The presets that run on a machine with at least so many tokens of context."""
+        question = Question(
+            machine,
+            self.catalog,
+            cards.every(self.catalog.root),
+            context,
+            lambda entry: needs.by_trial(entry, self.records.get(entry.preset.recipe)),
+            self.receipts,
+        )
+        return choice.choose(self.entries, question)
+
+
+def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Known:
+    """What the repository and the state directory know of presets.
+
+    Raises ``RecipeError`` where a file of ``cards/`` is invalid.
+    """
+    receipts = checked(catalog, datetime.now(UTC))
+    names = {entry.preset.recipe for entry in entries}
+    found = {name: record.newest_good(state, name) for name in names}
+    records = {name: kept for name, kept in found.items() if kept is not None}
+    figures = lookup(receipts.entries, catalog)
+    return Known(catalog, entries, records, figures, len(receipts.invalid))
