@@ -184,7 +184,7 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
     for each in best:
         paragraph(f"Known problems of {each.preset}", each.caveats)
     if best:
-        line(f"\nStart one: `builder run {best[0].preset} --download`")
+        line(f"\nStart one: `builder run {best[0].preset}`")
 
 
 def _row(each: Fitting, image: str) -> tuple[str, ...]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, catalog_at
+from builder.cli.options import (
+    CatalogOption,
+    build_options,
+    build_session,
+    catalog_at,
+    reporter,
+)
 from builder.cli.run_options import (
     ContextOption,
     DraftOption,
@@ -46,16 +55,26 @@ def run(
         ),
     ] = "auto",
     port: PortOption = None,
-    download: Annotated[
+    yes: Annotated[
         bool,
         typer.Option(
-            "--download",
-            help="Download missing models to the models directory; an interrupted "
-            "download continues.",
+            "--yes",
+            "-y",
+            help="Build a missing image and download missing models to the models directory, "
+            "without asking; an interrupted download continues.",
         ),
     ] = False,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Run on the CPU: slow, and needs no GPU.")
+    ] = False,
     printed: Annotated[
-        bool, typer.Option("--print", help="Print the `docker run` command, and start nothing.")
+        bool,
+        typer.Option(
+            "--print",
+            "--dry-run",
+            help="Print the `docker run` command, and start nothing; with --yes, missing models "
+            "are downloaded.",
+        ),
     ] = False,
     seconds: Annotated[
         float,
@@ -69,8 +88,9 @@ def run(
     this machine; qwen3.6-27b:dflash means the best preset of that kind.
 
     First the GPU, its driver and memory, the engine, the image, the models and the port are
-    checked. Then the container starts; its log is shown until the server is healthy. It keeps
-    running in the background, published on 127.0.0.1. Nothing is downloaded without --download.
+    checked. If only the image or models are missing, one question lists what has to be built and
+    downloaded. Then the container starts; its log is shown until the server is healthy. It keeps
+    running in the background, published on 127.0.0.1.
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
@@ -82,12 +102,12 @@ def run(
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
-    asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    asked = replace(resolved(recipes, asked, card, loaded.state_dir, log), cpu=cpu)
     job = server.Launch(recipes, asked, loaded, log)
     if printed:
         found = described.find_run(job.catalog, asked)
         directory = job.models_dir
-        if download:
+        if yes:
             _, missing = located(found, directory, asked.given)
             with _progress() as progress:
                 server.fetched(job, found, missing, progress)
@@ -97,8 +117,34 @@ def run(
         typer.echo(docker_run.line(replace(service, restart=None)))
         return
     with _progress() as progress:
-        started = server.launch(job, card, seconds, progress if download else None)
+        means = server.Means(partial(_build, catalog), progress, partial(_agrees, yes=yes))
+        started = server.launch(job, card, seconds, means)
     _print(started)
+
+
+def _build(catalog: Path | None, recipe: str) -> None:
+    """Build and check the image of a recipe for the engine's platform, else its only image."""
+    from builder.pipeline import build
+    from builder.platforms import platform_of
+    from builder.smoke.subject import GpuTest
+    from builder.tools.docker import engine as docker
+
+    with reporter() as progress:
+        session = build_session(catalog, build_options(gpu_test=GpuTest()), progress)
+        plans = session.plans(recipe)
+        here = platform_of(docker.engine().architecture)
+        plans = tuple(plan for plan in plans if plan.platform == here) or plans
+        build.require_all(plans, build.build_all(plans, session))
+
+
+def _agrees(lines: Sequence[str], *, yes: bool) -> bool:
+    """Show what has to be done, and ask a person at a terminal; elsewhere nobody agrees."""
+    if not (yes or (sys.stdin.isatty() and err().is_terminal)):
+        return False
+    log("This machine has to")
+    for each in lines:
+        log(f"  {each}")
+    return yes or typer.confirm("Go on?", default=True, err=True)
 
 
 def _print(started: Running) -> None:
@@ -138,14 +184,13 @@ def _progress() -> Iterator[Progress]:
 
     def show(name: str, done: int, size: int) -> None:
         if live and (name, size) not in tasks:
+            bars.start()  # not before: a question and a build write to the terminal, too
             tasks[name, size] = bars.add_task(name, total=size)
         if live:
             bars.update(tasks[name, size], completed=done)
         elif done == size:
             log(f"  {name}: {sizes.shown(size)}")
 
-    if live:
-        bars.start()
     try:
         yield show
     finally:

@@ -22,6 +22,7 @@ from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import cards
 from builder.tools import sizes
+from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
 from builder.tools.docker.containers import TOOLKIT
 
@@ -152,10 +153,12 @@ def _unfit_for_recipe(run: Run, here: Machine) -> Iterator[str]:
         yield f"the image has {no_code(run.recipe, card.capability)}"
 
 
-def engine_faults() -> Iterator[Fault]:
-    """Whether the engine answers, and gives GPUs to containers."""
+def engine_faults(*, cpu: bool) -> Iterator[Fault]:
+    """Whether the engine answers, and, where the run is not on the ``cpu``, has GPUs."""
     try:
-        if not gpus.has_runtime() and not gpus.has_cdi():
+        if cpu:
+            docker.ask_engine()
+        elif not gpus.has_runtime() and not gpus.has_cdi():
             yield Fault("Docker has neither NVIDIA's runtime nor GPUs by CDI", TOOLKIT)
     except WorldError as error:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)

@@ -34,6 +34,8 @@ class LaunchRequest:
     """On the host; default: the image's port."""
     options: tuple[str, ...] = ()
     """More options of the engine."""
+    cpu: bool = False
+    """On the CPU, without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -
     entry = catalog.engine(found.preset.recipe if found else wanted.target)
     preset = found.preset if found else None
     name = found.name if found else entry.name
-    return Run(name, entry.recipe, preset, wanted.context, wanted.options)
+    return Run(name, entry.recipe, preset, wanted.context, wanted.options, wanted.cpu)
 
 
 def models_directory(settings: Settings) -> Path:

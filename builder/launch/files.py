@@ -46,7 +46,7 @@ class Missing:
             return f"the preset names no repository: give the file with {option} FILE"
         known = [each.name for each in self.fetches] or [self.file.file or ""]
         command = model_files.download(self.file, str(self.directory), [*filter(None, known)])
-        return f"`builder run {target} --download`, or {command}, or {option} FILE"
+        return f"`builder run {target} --yes`, or {command}, or {option} FILE"
 
 
 def located(run: Run, directory: Path, given: Mapping[str, Path]) -> tuple[Files, list[Missing]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from builder.settings import Settings
 from builder.tools import sizes
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
-from builder.tools.log import Log
+from builder.tools.log import Log, duration
+
+FIRST_BUILD = "which takes half an hour on two cores the first time"  # README.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +59,45 @@ class Running:
     """Until it was healthy; None where it ran already."""
 
 
-def launch(job: Launch, card: str, seconds: float, progress: Progress | None = None) -> Running:
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How a launch gets what is missing."""
+
+    build: Callable[[str], object]
+    """Builds and checks the image of a recipe."""
+    progress: Progress
+    agrees: Callable[[Sequence[str]], bool]
+    """Whether the user agrees to a list of builds and downloads."""
+
+
+def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
 
-    With ``progress``, what is missing of the models is downloaded.  Raises ``WorldError`` with all
-    that is wrong, ``BusyError`` where the same run has another port or other options, and like
-    ``download`` and ``start``.
+    If nothing else stands in the way, and the user agrees, the image is built and the models are
+    downloaded.  Raises ``WorldError`` with all that is wrong, ``BusyError`` where the same run has
+    another port or other options, and like a build, ``download`` and ``start``.
     """
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
-    chosen = check.choose_cards(run, entry, card, check.Asked(job.catalog, job.trial_of))
+    asked = check.Asked(job.catalog, job.trial_of)
+    chosen = check.Chosen() if run.cpu else check.choose_cards(run, entry, card, asked)
     image, no_image = check.image_of(run, job.settings)
     files, missing = located(run, job.models_dir, job.wanted.given)
-    faults = [*chosen.faults, *check.engine_faults(), *([no_image] if no_image else [])]
-    if progress is not None and not faults:
-        files, missing = fetched(job, run, missing, progress)
+    faults = [*chosen.faults, *check.engine_faults(cpu=run.cpu)]
+    lacking = list(_lacking(job, run, image if no_image else "", missing))
+    stuck = faults or not all(each.fetches for each in missing)
+    if lacking and not stuck and means.agrees(lacking):
+        if no_image:
+            means.build(run.recipe.name)
+            image, no_image = check.image_of(run, job.settings)
+        files, missing = fetched(job, run, missing, means.progress)
+    faults += [no_image] if no_image else []
     ready = _service(run, image, files, missing, job.wanted.port)
     faults += check.file_faults(missing, job.wanted.target)
     flavor = flavor_of(run)
     if not faults:
-        ready = replace(ready, devices=chosen.devices, cdi=not gpus.has_runtime())
+        cdi = not run.cpu and not gpus.has_runtime()
+        ready = replace(ready, devices=chosen.devices, cdi=cdi)
         there = existing(ready.name)
         if there is not None and there.running:
             ready = running_already(ready, there, job.wanted.port)
@@ -89,6 +111,17 @@ def launch(job: Launch, card: str, seconds: float, progress: Progress | None = N
     about = f"show {entry.name}" if entry else f"recipe explain {run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
     return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
+
+
+def _lacking(job: Launch, run: Run, image: str, missing: Sequence[Missing]) -> Iterator[str]:
+    """What has to be built and downloaded, with what it costs; ``image``: one that is not there."""
+    if image:
+        kept = newest_good(job.settings.state_dir, run.recipe.name)
+        took = kept.seconds.get(f"build {run.recipe.name}") if kept else None
+        text = f"which took {duration(took)} last time" if took else FIRST_BUILD
+        yield f"build {image}, {text}"
+    for each in missing:
+        yield f"download {each.file.shown}: {sizes.shown(each.size)} to {job.models_dir}"
 
 
 def running_already(service: Service, there: Found, port: int | None) -> Service:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from builder import families
 from builder.errors import RecipeError
+from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.presets import command
 from builder.presets.schema import Container, Preset
@@ -168,6 +169,8 @@ class Run:
     """Size of the context in tokens; default: the preset's, else the engine's."""
     options: tuple[str, ...] = ()
     """More options of the engine, which replace the same ones of the preset."""
+    cpu: bool = False
+    """It runs on the CPU, without a GPU."""
 
 
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
@@ -201,7 +204,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         api_model=_api_model(arguments, values) if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
-            for name, value in environment.items()
+            for name, value in {**environment, **(entrypoint.CPU if run.cpu else {})}.items()
         ),
         mounts=files.mounts,
         places={
@@ -209,7 +212,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
             for place, value in values.items()
             if any(f"{{{place}}}" in word for option in arguments for word in option.written)
         },
-        cards=preset.cards if preset else 1,
+        cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
         container=_container(preset.container if preset else Container(), arguments),
         cache=family.cache,
@@ -296,7 +299,7 @@ def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Ite
     for place, group in command.known_options(recipe).items():
         if place.strip("{}") in values:
             yield from group
-    yield from recipe.serve.gpu if recipe.serve else ()
+    yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
     yield from run.options
 
 

@@ -19,6 +19,8 @@ from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
 from builder.tools.docker import containers
+from support.commands import Builder
+from support.environment import REPOSITORY
 from support.services import BASE, free_port
 from support.smoke_tests import docker
 
@@ -142,3 +144,34 @@ def test_a_gpu_that_the_engine_does_not_have(service: Service) -> None:
         start(replace(service, cards=1), HELLO, 30, lambda _: None)
     assert caught.value.hint == containers.TOOLKIT
     assert existing(NAME) is None
+
+
+def test_run_builds_the_image_and_starts_its_server(
+    builder: Builder, catalog: Path, hello: dict[str, Any], made: set[str]
+) -> None:
+    assert hello  # its layers are in the engine
+    repository = "builder-test/run-all-the-way"
+    recipe = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    assert 'repository = "hello-sm120"' in recipe
+    recipe = recipe.replace('repository = "hello-sm120"', f'repository = "{repository}"')
+    (catalog / "recipes" / "hello-sm120-0.1.0.toml").write_text(recipe)
+    for name in ("engines", "cards"):
+        (catalog / name).symlink_to(REPOSITORY / name)
+    port = str(free_port())
+    command = ("run", "hello-sm120", "--cpu", "--port", port, "--catalog", catalog)
+    made.update({f"{repository}:0.1.0", f"{repository}:0.1.0-{hello['key'][:12]}"})
+    try:
+        refused = builder(*command)
+        assert refused.returncode == 4
+        assert f"no image {repository}:0.1.0" in refused.stderr
+        assert "no NVIDIA GPU" not in refused.stderr
+        done = builder(*command, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert f"build {repository}:0.1.0, which takes half an hour" in done.stderr
+        assert done.stdout.splitlines()[0] == f"http://127.0.0.1:{port}/v1"
+        assert Client(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
+        again = builder(*command)
+        assert again.returncode == 0
+        assert "runs already" in again.stderr
+    finally:
+        containers.remove("builder-hello-sm120")

@@ -33,7 +33,7 @@ def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
     assert len({*models}) == len(models) > 3, done.stdout
     assert "qwen3.6-27b-dflash@5090-laptop" in rows
     assert "\nqwen3.6-27b-mtp@5090-laptop\t" in others
-    assert f"Start one: `builder run {rows[0]} --download`" in others
+    assert f"Start one: `builder run {rows[0]}`" in others
     # A problem of a preset that is not recommended is shown by `show`.
     assert "Known problems of qwen3.6-27b-dflash@" in others
     assert "Known problems of qwen3.6-27b-mtp@" not in others

@@ -53,7 +53,7 @@ def test_nothing_is_downloaded_for_a_machine_that_cannot_run_it(
     put_on_the_hub(tmp_path)
     with model_hub.served(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        done = builder("run", PRESET, "--download")
+        done = builder("run", PRESET, "--yes")
     assert done.returncode == 4
     assert "0.0 MB to download" in done.stderr
     assert not models.exists()
@@ -105,13 +105,13 @@ def test_models_are_downloaded_and_the_command_names_them(
     with model_hub.served(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         hub.digests["dflash-draft-3.6-q8_0.gguf"] = "0" * 64
-        wrong = builder("run", PRESET, "--print", "--download")
+        wrong = builder("run", PRESET, "--print", "--yes")
         assert wrong.returncode == 5
         assert "expected sha256 0000" in wrong.stderr
         assert (models / MODEL).exists()
         assert list((models / DRAFT).parent.iterdir()) == []
         del hub.digests["dflash-draft-3.6-q8_0.gguf"]
-        done = builder("run", PRESET, "--print", "--download")
+        done = builder("run", PRESET, "--print", "--yes")
     assert done.returncode == 0, done.stderr
     assert "downloading spiritbuun/Qwen3.6-27B-DFlash-GGUF" in done.stderr
     assert "downloading unsloth" not in done.stderr

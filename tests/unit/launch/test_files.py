@@ -126,7 +126,7 @@ def test_a_missing_file_is_looked_up_on_the_hub(hub: Hub, models: Path) -> None:
     assert missing.size == 4
     assert [each.target for each in missing.fetches] == [models / "me" / "A-GGUF" / "a-Q8_0.gguf"]
     assert missing.commands("a@5090") == (
-        "`builder run a@5090 --download`, or "
+        "`builder run a@5090 --yes`, or "
         f"hf download me/A-GGUF a-Q8_0.gguf --local-dir {models}/me/A-GGUF, or --model FILE"
     )
 
