@@ -16,7 +16,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,9 @@ GEMMA = "gemma4"
 TRIAL = 2**-10  # a scale of blocks of random bits, by which their deviation is measured
 PROJECTION = "nextn.pre_projection.weight"
 LAYER = re.compile(r"^blk\.(\d+)\.")
+BLOCK = "nextn."
+"""In the names of tensors of a layer that drafts (llama.cpp, gguf-py/gguf/constants.py)."""
+BLOCKS = "nextn_predict_layers"
 ADDING = {"attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj"}
 """The last matrix of each part of a layer: what it gives is added to the input of the layer."""
 
@@ -64,11 +67,13 @@ class TinyModel:
     layers: int | None = None
     """So many layers, the first ones, add to their input; the others have zeros for that.  None:
     all add."""
+    block: bool = True
+    """With the block that drafts, where the shape has one."""
 
     @property
     def name(self) -> str:
         """As reports have it: ``llama Q4_K``."""
-        return f"{self.shape} {self.kind}"
+        return f"{self.shape} {self.kind}{'' if self.block else ' without its block'}"
 
 
 def layers(model: TinyModel) -> int:
@@ -76,19 +81,20 @@ def layers(model: TinyModel) -> int:
 
     Raises ``RecipeError``.
     """
-    names = [*shapes.tiny(model.shape).tensors]
-    every, drafting = (
-        {layer[1] for name in names if part in name and (layer := LAYER.match(name))}
-        for part in ("", "nextn.")
-    )
-    return len(every - drafting)
+    shape = shapes.tiny(model.shape)
+    return len(_layers_with("", shape) - _layers_with(BLOCK, shape))
+
+
+def has_block(model: TinyModel) -> bool:
+    """Whether the model has a block that drafts for it.  Raises ``RecipeError``."""
+    return model.block and bool(_layers_with(BLOCK, shapes.tiny(model.shape)))
 
 
 def write(model: TinyModel, file: Path) -> None:
     """Write the model; equal models have equal bytes.  Raises ``RecipeError``."""
     import gguf
 
-    shape = shapes.tiny(model.shape)
+    shape = _shape(model)
     writer = gguf.GGUFWriter(file, shape.architecture)
     writer.add_type(shape.kind)
     writer.add_name(f"tiny {model.name}")
@@ -100,6 +106,28 @@ def write(model: TinyModel, file: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     file.chmod(0o644)  # the image's own user reads it
+
+
+def _shape(model: TinyModel) -> Shape:
+    whole = shapes.tiny(model.shape)
+    if model.block:
+        return whole
+    blocks = _layers_with(BLOCK, whole)
+    tensors = {
+        name: dimensions for name, dimensions in whole.tensors.items() if _layer(name) not in blocks
+    }
+    values = {key: value for key, value in whole.values.items() if key != BLOCKS}
+    return replace(whole, tensors=tensors, values={**values, "block_count": layers(model)})
+
+
+def _layers_with(part: str, shape: Shape) -> set[int]:
+    """The layers that have a tensor with this in its name."""
+    return {layer for name in shape.tensors if part in name and (layer := _layer(name)) is not None}
+
+
+def _layer(name: str) -> int | None:
+    found = LAYER.match(name)
+    return None if found is None else int(found[1])
 
 
 def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.generic], Kind]]:
@@ -117,10 +145,10 @@ def _tensors(model: TinyModel, shape: Shape) -> Iterator[tuple[str, NDArray[np.g
 
 
 def _adds(model: TinyModel, name: str) -> bool:
-    layer = LAYER.match(name)
+    layer = _layer(name)
     if model.layers is None or layer is None or _part(name) not in ADDING:
         return True
-    return int(layer[1]) < model.layers
+    return layer < model.layers
 
 
 def _kind(shape: Shape, name: str, usual: str) -> Kind:

@@ -20,8 +20,10 @@ from builder.tools.docker import containers
 from builder.tools.docker.client import Finished
 from builder.tools.docker.containers import mount_options
 
-CARD = "CUDA0"
-"""ggml's name of the card (ggml-cuda.cu, GGML_CUDA_NAME)."""
+CARD, CPU = "CUDA0", "CPU"
+"""ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
+FINISHED = {0, 1}
+"""test-backend-ops ends with 1 where a case differs."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
@@ -40,6 +42,8 @@ class Outcome(StrEnum):
     """The engine itself does not compute it on a card."""
     NOT_COMPUTED = "not computed"
     """The simulated card cannot compute a kernel of it, which says nothing about the image."""
+    NO_REFERENCE = "without a reference"
+    """ggml's own CPU code ends in it: there is nothing to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,9 @@ class Trial:
             left = [case for case in part if case.name not in run.rows]
             waiting = [*left, *waiting[len(part) :]]
             if left:
-                ended += 1
-                yield _ended(waiting.pop(0), run)
+                found = self._ended(waiting.pop(0), run)
+                ended += found.outcome is not Outcome.NO_REFERENCE
+                yield found
         for case in waiting:
             yield Result(case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it")
 
@@ -146,8 +151,19 @@ class Trial:
         """The outcome of the cases of fused operations; nothing where the tree has none."""
         run = self._run("test", group.operation, "-p", group.pattern)
         yield from map(_result, run.rows.values())
-        if run.done.status not in {0, 1}:
-            yield _ended(Case(group.operation, "a case after these"), run)
+        if run.done.status not in FINISHED:
+            yield _stopped(Case(group.operation, "a case after these"), run)
+
+    def _ended(self, case: Case, run: _Run) -> Result:
+        """The outcome of the case in which the program ended."""
+        found = _stopped(case, run)
+        if found.outcome is Outcome.NOT_COMPUTED or (run.report and run.report.violations):
+            return found
+        on_cpu, _ = self._ran("test", case.name, backend=CPU)
+        if on_cpu.status in FINISHED:
+            return found
+        why = f"ggml's CPU code ends the program with {on_cpu.status}"
+        return Result(case, Outcome.NO_REFERENCE, why)
 
     def _explained(self, found: Result) -> Result:
         """A result; of the first ones that differ, with the kernels that computed them."""
@@ -160,14 +176,21 @@ class Trial:
 
     def _run(self, mode: str, selected: str, *more: str) -> _Run:
         """``support`` lists the selected cases, ``test`` computes them."""
+        done, report = self._ran(mode, selected, *more, backend=CARD)
+        rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
+        return _Run(done, rows, report)
+
+    def _ran(
+        self, mode: str, selected: str, *more: str, backend: str
+    ) -> tuple[Finished, Report | None]:
         work = self._work / f"run-{next(self._runs)}"
-        ptx = self._ptx if mode == "test" else None
+        ptx = self._ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self._binary}:{self._path}:ro"
         with self._server.on([self._card], None, work, ptx) as simulation:
             mounts = simulation.mounts
             done = containers.run(
                 self._server.reference,
-                [mode, "-b", CARD, "-o", selected, *more, "--output", "csv"],
+                [mode, "-b", backend, "-o", selected, *more, "--output", "csv"],
                 entrypoint=self._path,
                 timeout=TIMEOUT,
                 extra=[*mount_options(mounts.volumes, mounts.env), mount],
@@ -177,8 +200,7 @@ class Trial:
             report = simulation.settled()
         if report is not None and ptx is not None:
             self.launches = self.launches.with_(report)
-        rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
-        return _Run(done, rows, report)
+        return done, report
 
 
 def _result(row: Row) -> Result:
@@ -199,8 +221,8 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
     return part
 
 
-def _ended(case: Case, run: _Run) -> Result:
-    """The outcome of the case in which the program ended."""
+def _stopped(case: Case, run: _Run) -> Result:
+    """The outcome of the case in which the program ended: what the card reported."""
     done, report = run.done, run.report
     faults = report.violations if report else ()
     why = "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults[:NAMED])

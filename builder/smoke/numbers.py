@@ -21,6 +21,7 @@ TYPES = ("type_KV", "type_K")
 """The parameter of a case that names the cache's type: of both K and V, or of K."""
 NAMED = 4  # cases that a check names
 COMPARED = {Outcome.EQUAL, Outcome.DIFFERS}
+UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -66,9 +67,7 @@ def _group(context: Context, title: str, found: Sequence[Result]) -> Iterator[Ch
         if each.outcome is Outcome.DIFFERS
     ]
     others = [f"{counts[each]} {each}" for each in Outcome if each not in COMPARED and counts[each]]
-    lacking = [
-        f"{each.case.name}: {each.why}" for each in found if each.outcome is Outcome.NOT_COMPUTED
-    ]
+    lacking = [f"{each.case.name}: {each.why}" for each in found if each.outcome in UNTRIED]
     text = "; ".join([f"{counts[Outcome.EQUAL]} cases", *others, *lacking[:NAMED]])
     if differing or counts[Outcome.EQUAL]:
         yield context.rules.check(KIND, title, EXPECTED, differing, fine=text)

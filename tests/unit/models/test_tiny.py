@@ -89,6 +89,26 @@ def test_layers_that_add_nothing_have_zeros(model: TinyModel, tmp_path: Path) ->
         assert parts & {"ffn_down", "ffn_down_exps"}
 
 
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_a_model_without_its_block_has_the_same_weights(name: str, tmp_path: Path) -> None:
+    whole = TinyModel(name, "Q4_K")
+    assert tiny.has_block(whole)
+    assert not tiny.has_block(replace(whole, block=False))
+    tiny.write(whole, tmp_path / "whole.gguf")
+    tiny.write(replace(whole, block=False), tmp_path / "part.gguf")
+    every, part = values(tmp_path / "whole.gguf"), values(tmp_path / "part.gguf")
+    last = f"blk.{tiny.layers(whole)}."
+    assert part.keys() == {tensor for tensor in every if not tensor.startswith(last)}
+    assert all(np.array_equal(array, every[tensor]) for tensor, array in part.items())
+    fields = real.GGUFReader(tmp_path / "part.gguf").fields
+    assert fields[f"{name}.block_count"].contents() == tiny.layers(whole)
+    assert f"{name}.nextn_predict_layers" not in fields
+
+
+def test_a_model_of_plain_layers_has_no_block() -> None:
+    assert not tiny.has_block(TinyModel("llama", "F16"))
+
+
 def test_every_shape_is_tried() -> None:
     assert {model.shape for model in MODELS} == set(shapes.tiny_names())
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from builder.numbers.cases import Case
 from builder.numbers.trial import Outcome, Result
 from builder.smoke.numbers import cache_types
@@ -22,6 +24,8 @@ def test_a_type_that_the_engine_leaves_to_the_cpu_is_named() -> None:
     assert found.found == "compared: f16; the engine computes on the CPU: q5_1"
 
 
-def test_a_type_that_the_card_cannot_compute_is_not_compared() -> None:
-    found = cache_types({"f16"}, [attention("f16", Outcome.NOT_COMPUTED)])
+@pytest.mark.parametrize("outcome", [Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE])
+def test_a_type_that_one_side_cannot_compute_is_not_compared(outcome: Outcome) -> None:
+    found = cache_types({"f16"}, [attention("f16", outcome)])
+    assert found.state == "skipped"
     assert found.found == "compared: none; not compared: f16"

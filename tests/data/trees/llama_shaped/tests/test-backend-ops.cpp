@@ -75,6 +75,7 @@ static std::vector<test_case> all() {
     return {
         {"GET_ROWS", "type=q4_0,n=256,m=5,r=4,be1=1,v=0", of(GGML_OP_GET_ROWS, rows, 32 * 64)},
         {"CPY", "type_src=f32,type_dst=f32,ne=[256,4,4,4]", of(GGML_OP_CPY, as_bytes(numbers(1024, 6)), 1024)},
+        {"CPY", "type_src=f32,type_dst=turbo3,ne=[256,4,4,4]", of(GGML_OP_CPY_TURBO3, as_bytes(numbers(1024, 6)), 1024)},
         {"MUL_MAT", std::string("type_a=f32") + product, of(GGML_OP_MUL_MAT, as_bytes(numbers(16 * 4096, 7)), 16)},
         {"MUL_MAT", std::string("type_a=mxfp4") + product, of(GGML_OP_MUL_MAT_MXFP4, blocks, 64)},
         {"SOFT_MAX", "type=f32,ne=[1024,16,1,1],mask=0", of(GGML_OP_SOFT_MAX, as_bytes(numbers(2048, 8)), 2048)},
@@ -107,19 +108,20 @@ static bool chosen(const test_case& test, const std::string& names) {
 int main(int count, char** words) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     bool compares = true, right = true;
+    const ggml_backend* backend = ggml_backend_best();
     std::string names;
     for (int i = 1; i < count; ++i) {
         if (!std::strcmp(words[i], "support")) compares = false;
         if (!std::strcmp(words[i], "-o")) names = words[i + 1];
+        if (!std::strcmp(words[i], "CPU")) backend = ggml_backend_host();
     }
     std::puts("\"backend_name\",\"op_name\",\"op_params\",\"supported\",\"error_message\"");
-    const ggml_backend* gpu = ggml_backend_best();
     for (const test_case& test : all()) {
         if (!chosen(test, names)) continue;
-        const double found = compares && test.supported ? error(test, gpu) : 0;
+        const double found = compares && test.supported ? error(test, backend) : 0;
         const bool differs = !(found <= LIMIT);
         if (differs) std::printf("[%s] ERR = %.9f > %.9f ", test.operation, found, LIMIT);
-        std::printf("\"%s\",\"%s\",\"%s\",\"%d\",\"%s\"\n", gpu->name, test.operation,
+        std::printf("\"%s\",\"%s\",\"%s\",\"%d\",\"%s\"\n", backend->name, test.operation,
                     test.parameters.c_str(), test.supported,
                     differs ? "test failed" : test.supported ? "" : "not supported");
         right &= !differs;

@@ -16,6 +16,7 @@ enum ggml_op {
     GGML_OP_GET_ROWS,        // blocks of a scale (float) and 32 numbers of four bits: all numbers
     GGML_OP_SOFT_MAX,        // rows of 256 floats: each row's softmax
     GGML_OP_CPY,             // floats: the same
+    GGML_OP_CPY_TURBO3,      // floats: the same; the CPU's code of it crashes
     GGML_OP_MUL_MAT,         // rows of 4096 floats: the sum of each row's squares
     GGML_OP_MUL_MAT_MXFP4,   // blocks of an exponent (a byte) and 32 numbers of FP4: each one's sum
 };

@@ -73,7 +73,8 @@ void compute(ggml_op op, const void* in, float* out, int count) {
     switch (op) {
         case GGML_OP_GET_ROWS: dequantize_q4<<<blocks, 128>>>(bytes, out, count); break;
         case GGML_OP_SOFT_MAX: soft_max<<<count / 256, 256>>>(floats, out); break;
-        case GGML_OP_CPY: cpy<<<blocks, 128>>>(floats, out, count); break;
+        case GGML_OP_CPY:
+        case GGML_OP_CPY_TURBO3: cpy<<<blocks, 128>>>(floats, out, count); break;
         case GGML_OP_MUL_MAT: squares<<<count, 32>>>(floats, out); break;
         case GGML_OP_MUL_MAT_MXFP4: sum_mxfp4<<<blocks, 128>>>(bytes, out, count); break;
     }
