@@ -68,7 +68,7 @@ def print_table(found: Table) -> None:
         (name, *(_cell(each.results.get(name, "")) for each in found.compiler))
         for name in found.types
     ]
-    table(header, [header, *rows] if not _drawn() else rows)
+    table(header, rows)
     for each in found.compiler:
         for name, words in each.ended.items():
             line(f"nvcc {each.nvcc}, {name}: {words}")
@@ -79,10 +79,3 @@ def print_table(found: Table) -> None:
 def _cell(result: float | str) -> str:
     """The error, or the kind of end: its place follows the table."""
     return f"{result:.1e}" if isinstance(result, float) else result.partition(",")[0]
-
-
-def _drawn() -> bool:
-    """Whether tables are drawn with their header."""
-    from builder.cli.terminal import out
-
-    return out().is_terminal

@@ -21,14 +21,16 @@ def table(
     single_lines: bool = False,
     drops: Sequence[str] = (),
 ) -> None:
-    """Print a table; elsewhere than on a terminal, tabs separate the cells.
+    """Print a table, if it has rows; elsewhere than on a terminal, tabs separate the cells.
 
     A row may have fewer cells than the header.  On a terminal, wide cells wrap; with
     ``single_lines``, they are cut instead.  A table that is too wide loses columns, in the order of
     ``drops``.
     """
+    if not rows:
+        return
     if not out().is_terminal:
-        for row in rows:
+        for row in (header, *rows):
             cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
             out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
         return

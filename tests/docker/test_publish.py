@@ -274,7 +274,8 @@ def test_tags_move_by_digest_and_back(
     done = push("nightly", "--reason", "once more", command="tag rollback", expect=12)
     assert "nightly points to its first image: there is no earlier one" in done.stderr
     told = push("nightly", command="tag history").stdout
-    assert [line.split("\t")[-1] for line in told.splitlines()] == ["it crashes", "second", "first"]
+    reasons = [line.split("\t")[-1] for line in told.splitlines()]
+    assert reasons == ["reason", "it crashes", "second", "first"]
     gone = f"sha256:{'0' * 64}"
     done = push("nightly", "--to", gone, "--reason", "x", command="tag rollback", expect=12)
     assert f"has no image {gone}" in done.stderr

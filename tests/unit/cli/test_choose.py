@@ -28,7 +28,7 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
 def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
     done = builder("choose", "--card", "5090-laptop")
     best, _, others = done.stdout.partition("\nMore presets of these models\n")
-    rows = [line.split("\t")[0] for line in best.splitlines()[2:] if line]
+    rows = [line.split("\t")[0] for line in best.splitlines()[3:] if line]
     models = [row.partition("-mtp")[0].partition("-dflash")[0] for row in rows]
     assert len({*models}) == len(models) > 3, done.stdout
     assert "qwen3.6-27b-dflash@5090-laptop" in rows
@@ -73,12 +73,12 @@ def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) 
     before = builder(*words)
     assert "1 receipt left out as invalid: `builder receipts`" in before.stderr
     name = "qwen3.6-27b-dflash@5090-laptop"
-    assert not before.stdout.splitlines()[2].startswith(name)
+    assert not before.stdout.splitlines()[3].startswith(name)
     preset = load(RECIPES).preset(name).preset
     runs = receipts.measured(receipts.run(900.0, 1), receipts.run(910.0, 2))
     (folder / "c.json").write_text(json.dumps(receipts.of_dflash(preset, measured=[runs])))
     done = builder(*words)
-    first = done.stdout.splitlines()[2].split("\t")
+    first = done.stdout.splitlines()[3].split("\t")
     assert first[:3] == [name, "905 at 32768", "measured on such cards, by @me"], done.stdout
     told = json.loads(builder(*words, "--json").stdout)["fits"][0]
     assert (told["measured"]["receipt"], told["measured"]["runs"]) == ("c", 2)

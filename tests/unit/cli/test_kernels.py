@@ -51,6 +51,7 @@ def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> 
 def test_a_pipe_gets_every_kernel_below_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
     kernels.print_ledger(ledger(), as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("/opt/libone.so\t1 sm_120a\t40\t")
-    assert lines[1] == ""
-    assert len(lines) == 2 + len(KERNELS)
+    assert lines[0].startswith("library\tcode\tkernels\t")
+    assert lines[1].startswith("/opt/libone.so\t1 sm_120a\t40\t")
+    assert lines[2] == ""
+    assert len(lines) == 4 + len(KERNELS)

@@ -15,7 +15,7 @@ from support.environment import REPOSITORY
 def test_list_tells_every_recipe(builder: Builder) -> None:
     plain = builder("list")
     names = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
-    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == names
+    assert [line.split("\t")[0] for line in plain.stdout.splitlines()] == ["recipe", *names]
     found = json.loads(builder("list", "--json").stdout)
     assert [entry["name"] for entry in found["recipes"]] == names
 
@@ -28,7 +28,7 @@ def test_list_tells_the_good_and_the_bad(builder: Builder, catalog: Path) -> Non
     (catalog / "recipes" / "bad-1.toml").write_text('engine = "bad"\n')
     done = builder("list", "--catalog", catalog)
     assert done.returncode == 3
-    assert len(done.stdout.splitlines()) == 49
+    assert len(done.stdout.splitlines()) == 1 + 49
     assert "bad-1.toml:1: version: is missing" in done.stderr
 
 
@@ -82,7 +82,8 @@ PRESET = "qwen3.6-27b-dflash@5090-laptop"
 
 
 def test_list_has_every_preset_with_its_speed(builder: Builder) -> None:
-    rows = [line.split("\t") for line in builder("list", "--presets").stdout.splitlines()]
+    header, *rows = (line.split("\t") for line in builder("list", "--presets").stdout.splitlines())
+    assert header == ["preset", "recipe", "card", "speed", "summary"]
     names = sorted(file.stem for file in (REPOSITORY / "presets").glob("*.toml"))
     assert [row[0] for row in rows] == names
     (row,) = [row for row in rows if row[0] == PRESET]

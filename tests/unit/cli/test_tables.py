@@ -36,7 +36,7 @@ def test_times_have_their_time_zone(time: str, text: str) -> None:
 
 def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     table(("a", "b"), [("[red]x[/red]", "y" * 300), ("z", "")])
-    assert capsys.readouterr().out == f"[red]x[/red]\t{'y' * 300}\nz\n"
+    assert capsys.readouterr().out == f"a\tb\n[red]x[/red]\t{'y' * 300}\nz\n"
 
 
 def test_a_table_that_is_too_wide_loses_columns(monkeypatch: pytest.MonkeyPatch) -> None:
