@@ -88,6 +88,7 @@ OTHERS: dict[str, Command] = {
 }
 ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export.export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
+_COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
 
@@ -104,7 +105,6 @@ app = typer.Typer(
     help="Build Docker images of sm_120 inference engines from recipes, test them, publish them.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -170,7 +170,10 @@ def _run() -> None:
     """Run the command; its usage and help name the program as the user called it."""
     command = all_commands()
     _name_program(command)
-    command(prog_name=PROGRAM if "BUILDER_PROGRAM" in os.environ else None)
+    name = PROGRAM if "BUILDER_PROGRAM" in os.environ else None
+    if name and _COMPLETION & {*os.environ, *sys.argv[1:]}:
+        name = os.path.basename(name)  # noqa: PTH119  a shell knows ./farm by its last part
+    command(prog_name=name)
 
 
 def _name_program(command: Any) -> None:

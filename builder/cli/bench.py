@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
     EngineCommand,
@@ -53,6 +54,7 @@ def run_benchmark(
         str,
         typer.Argument(
             metavar="RECIPE|IMAGE|URL",
+            autocompletion=completion.recipes,
             help="A recipe, whose image is measured; an image that was built from a recipe; or the "
             "URL of a server with OpenAI's API (http://host:8000).",
         ),

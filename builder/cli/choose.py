@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import CatalogOption, JsonOption, catalog_at, one_context
 from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
@@ -39,6 +40,7 @@ def choose(
         typer.Option(
             "--card",
             metavar="CARD",
+            autocompletion=completion.known_cards,
             help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
             "this machine, by nvidia-smi.",
         ),

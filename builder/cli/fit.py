@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import CatalogOption, JsonOption, build_options, build_session, contexts
 from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, print_json
@@ -25,7 +26,9 @@ def fit(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE|IMAGE", help="A recipe, whose image is tried, or an image of a recipe."
+            metavar="RECIPE|IMAGE",
+            autocompletion=completion.recipes,
+            help="A recipe, whose image is tried, or an image of a recipe.",
         ),
     ],
     options: Annotated[
@@ -54,6 +57,7 @@ def fit(
         typer.Option(
             "--card",
             metavar="CARD",
+            autocompletion=completion.known_cards,
             help="Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
         ),
     ],

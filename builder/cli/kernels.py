@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
@@ -29,7 +30,12 @@ FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size
 
 def kernels(
     image: Annotated[
-        str, typer.Argument(metavar="RECIPE|IMAGE", help="Name of a recipe, or any image.")
+        str,
+        typer.Argument(
+            metavar="RECIPE|IMAGE",
+            autocompletion=completion.recipes,
+            help="Name of a recipe, or any image.",
+        ),
     ],
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from builder.cli import completion
 from builder.cli.terminal import log
 from builder.errors import WorldError
 from builder.farm import farm_root
@@ -46,15 +47,26 @@ class EngineCommand(TyperCommand):
 RecipeName = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE", help="Name of a recipe, or of an engine that has only one recipe."
+        metavar="RECIPE",
+        help="Name of a recipe, or of an engine that has only one recipe.",
+        autocompletion=completion.recipes,
     ),
 ]
 SomeRecipe = Annotated[
-    str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe. Default: all recipes.")
+    str | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Name of a recipe. Default: all recipes.",
+        autocompletion=completion.recipes,
+    ),
 ]
 Recipes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RECIPE", help="Names of recipes. Default: all recipes."),
+    typer.Argument(
+        metavar="RECIPE",
+        help="Names of recipes. Default: all recipes.",
+        autocompletion=completion.recipes,
+    ),
 ]
 CatalogOption = Annotated[
     Path | None,
@@ -155,15 +167,29 @@ def _checked_reference(value: str | None) -> str | None:
 
 MovingTag = Annotated[
     str,
-    typer.Argument(metavar="TAG", callback=_checked_tag, help="Tag to move: latest, nightly, ..."),
+    typer.Argument(
+        metavar="TAG",
+        callback=_checked_tag,
+        help="Tag to move: latest, nightly, ...",
+        autocompletion=completion.tags,
+    ),
 ]
-TagName = Annotated[str, typer.Argument(metavar="TAG", callback=_checked_tag, help="Name of a tag")]
+TagName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TAG",
+        callback=_checked_tag,
+        help="Name of a tag",
+        autocompletion=completion.tags,
+    ),
+]
 Reference = Annotated[
     str,
     typer.Argument(
         metavar="TAG|DIGEST",
         callback=_checked_reference,
         help="Tag or digest of an image in the recipe's repository.",
+        autocompletion=completion.tags,
     ),
 ]
 

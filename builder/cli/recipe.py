@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
     DryRunOption,
@@ -45,6 +46,7 @@ def check(
             metavar="RECIPE|PRESET",
             help="Names of recipes, which are checked with their presets, or of presets. "
             "Default: all.",
+            autocompletion=completion.presets_and_recipes,
         ),
     ] = None,
     catalog: CatalogOption = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import (
     BuilderOption,
     CatalogOption,
@@ -30,6 +31,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="RECIPE|BASE|IMAGE",
+            autocompletion=completion.recipes,
             help="A recipe or a base that was built here, or an image of a registry: "
             "`REGISTRY/REPOSITORY:TAG`.",
         ),

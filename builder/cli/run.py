@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
     build_options,
@@ -50,6 +51,7 @@ def run(
         typer.Option(
             "--card",
             metavar="CARD",
+            autocompletion=completion.known_cards,
             help="Card of this machine: 5090-laptop, ... Default: the first that suffices. "
             "With --print, any card of cards/.",
         ),

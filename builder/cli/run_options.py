@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import one_context
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ Target = Annotated[
     typer.Argument(
         metavar="PRESET|RECIPE",
         help="A preset (see `builder list --presets`), its short name, or a recipe.",
+        autocompletion=completion.presets_and_recipes,
     ),
 ]
 Options = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli import preset_tables
+from builder.cli import completion, preset_tables
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
@@ -85,6 +85,7 @@ def show(
         typer.Argument(
             metavar="RECIPE|PRESET",
             help="Name of a recipe, of an engine that has only one recipe, or of a preset.",
+            autocompletion=completion.presets_and_recipes,
         ),
     ],
     catalog: CatalogOption = None,

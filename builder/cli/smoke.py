@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
@@ -30,7 +31,9 @@ def smoke(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE|IMAGE", help="Name of a recipe whose image was built, or any image."
+            metavar="RECIPE|IMAGE",
+            autocompletion=completion.recipes,
+            help="Name of a recipe whose image was built, or any image.",
         ),
     ],
     catalog: CatalogOption = None,
@@ -48,6 +51,7 @@ def smoke(
         typer.Option(
             "--card",
             metavar="CARD",
+            autocompletion=completion.known_cards,
             help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
             "the smallest card that runs the recipe's code.",
         ),

@@ -36,6 +36,21 @@ def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     assert "builder push" not in farm("tag", "promote", "--help")
     assert "./farm push" in farm("tag", "promote", "--help")
     assert "./farm doctor" in farm("--help")
+    # A shell knows ./farm as farm.
+    assert "complete -o default -F _farm_completion farm" in farm("--show-completion", "bash")
+    assert "_FARM_COMPLETE=complete_bash" in farm("--show-completion", "bash")
+
+
+def test_a_shell_that_completes_waits_for_no_set_up(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "farm", tmp_path)
+    done = subprocess.run(
+        [tmp_path / "farm"],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"_FARM_COMPLETE": "complete_bash"},
+    )
+    assert done.stdout == done.stderr == b""
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) -> None:

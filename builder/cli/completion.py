@@ -1,0 +1,57 @@
+"""What a shell completes: names of the catalog.
+
+They come from the names of files, so that a key press does not wait for files to be read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+
+from builder.errors import RecipeError
+from builder.farm import farm_root
+from builder.simulator import cards
+
+
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recipes."""
+    return _completed(ctx, incomplete, lambda root: _stems(root / "recipes"))
+
+
+def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Presets, then recipes."""
+    return _completed(
+        ctx, incomplete, lambda root: [*_stems(root / "presets"), *_stems(root / "recipes")]
+    )
+
+
+def known_cards(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Cards that have a file."""
+    return _completed(ctx, incomplete, cards.names)
+
+
+def tags(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tags of the recipe that stands before."""
+
+    def of_recipe(root: Path) -> list[str]:
+        text = (root / "recipes" / f"{ctx.params['recipe']}.toml").read_text("utf-8")
+        return [str(tag) for tag in tomllib.loads(text)["image"]["tags"]]
+
+    return _completed(ctx, incomplete, of_recipe)
+
+
+def _completed(
+    ctx: typer.Context, incomplete: str, names: Callable[[Path], Iterable[str]]
+) -> list[str]:
+    try:
+        found = names(farm_root(ctx.params.get("catalog")))
+    except (RecipeError, OSError, ValueError, LookupError):
+        return []  # a shell that completes shows no errors
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.toml"))
