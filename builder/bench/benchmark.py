@@ -21,12 +21,12 @@ from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client, UnansweredError
 from builder.servers.server import (
-    OFFLOADED,
     NotServingError,
     Server,
     ServeSpec,
     arguments_of,
     launched,
+    offloaded,
 )
 from builder.simulator import memory
 from builder.tools.docker import containers, gpus
@@ -140,7 +140,7 @@ def _ready(server: Server, target: ServedImage) -> None:
 
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
-    layers = tuple((int(found[1]), int(found[2])) for found in OFFLOADED.finditer(text))
+    layers = tuple((found.layers, found.of) for found in offloaded(text))
     return Loaded(layers, {str(kind): size for kind, size in memory.logged(text).items()})
 
 

@@ -14,12 +14,12 @@ from builder.models.hollow import Model
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
-    OFFLOADED,
     NotReadyError,
     NotServingError,
     Server,
     ServeSpec,
     launched,
+    offloaded,
 )
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
@@ -208,8 +208,8 @@ def require_weights(found: Trial, reference: str, weights: int) -> None:
 
 def _left_behind(log: str) -> str:
     """How many layers the engine left to the CPU by itself; empty for none."""
-    short = [found for found in OFFLOADED.finditer(log) if found[1] != found[2]]
-    return f"only {short[0][1]} of {short[0][2]} layers are on the card" if short else ""
+    short = [found for found in offloaded(log) if found.layers != found.of]
+    return f"only {short[0].layers} of {short[0].of} layers are on the card" if short else ""
 
 
 def _unused(target: Target, fault: str) -> SmokeError | UntriedError:

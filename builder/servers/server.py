@@ -23,8 +23,12 @@ HEALTH_TIMEOUT = 10.0  # seconds for one health check
 LOG_LINES = 15
 ENDING = 1.0  # seconds from the end of a server's connections to the end of its container
 LOCK = "--mlock"  # llama.cpp: keeps the model in memory
-# llama.cpp, src/llama-model.cpp: its log after loading the weights.
-OFFLOADED = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
+# llama.cpp's log: src/llama-model-loader.cpp names the file, src/llama-model.cpp counts its layers.
+LOADED = re.compile(
+    r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors "
+    r"from (?P<file>[^\n(]{1,300}) \(version"
+    r"|offloaded (?P<layers>\d{1,9})/(?P<of>\d{1,9}) layers to GPU"
+)
 
 
 class NotServingError(Exception):
@@ -42,6 +46,37 @@ class Mounts:
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Read-only; a socket can be written to all the same."""
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """How many layers of a model are on the card."""
+
+    model: str
+    """The name of its file; empty where the log names none."""
+    layers: int
+    of: int
+
+    def __str__(self) -> str:
+        """As llama.cpp logs it, after the model."""
+        name = f"{self.model}: " if self.model else ""
+        return f"{name}offloaded {self.layers}/{self.of} layers to GPU"
+
+
+def offloaded(log: str) -> list[Offloaded]:
+    """The models in a log of llama.cpp's, a target before its drafter or behind it.
+
+    A file that is loaded again counts as it was loaded last.
+    """
+    found: dict[str, Offloaded] = {}
+    model = ""
+    for match in LOADED.finditer(log):
+        if match["file"]:
+            model = match["file"].rpartition("/")[2]
+        else:
+            key = model or str(len(found))
+            found[key] = Offloaded(model, int(match["layers"]), int(match["of"]))
+    return [*found.values()]
 
 
 @dataclass(frozen=True, slots=True)

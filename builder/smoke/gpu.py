@@ -13,7 +13,7 @@ from builder.recipes.schema import Recipe, Serve
 from builder.servers import test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
-from builder.servers.server import OFFLOADED, NotServingError, Server, ServeSpec, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched, offloaded
 from builder.smoke.context import Context
 from builder.smoke.contract import driver_of
 from builder.smoke.subject import GpuTest
@@ -79,12 +79,10 @@ def placed(server: Server) -> Check:
         return Check.of(
             "gpu", subject, expected, f"it runs on {page.backend}", page.backend == "cuda"
         )
-    match = OFFLOADED.search(server.container.log())
-    if match is None:
-        return Check.of(
-            "gpu", subject, expected, "its log does not mention offloaded layers", False
-        )
-    return Check.of("gpu", subject, expected, match[0], match[1] == match[2])
+    models = offloaded(server.container.log())
+    found = "; ".join(map(str, models)) or "its log does not mention offloaded layers"
+    whole = bool(models) and all(each.layers == each.of for each in models)
+    return Check.of("gpu", subject, expected, found, whole)
 
 
 def collapse(server: Server, settings: Settings) -> Iterator[Check]:

@@ -130,7 +130,7 @@ def test_a_published_preset_fits_and_lies_fail(builder: Builder, catalog: Path) 
         "fork@5090-laptop: options",
         "fork@5090-laptop: starts",
     }
-    assert re.fullmatch(r"offloaded \d+/42 layers to GPU", failed["large@5090-laptop: model"])
+    assert re.fullmatch(r"\S+: offloaded \d+/42 layers to GPU", failed["large@5090-laptop: model"])
     assert "--spec-dflash-cross-ctx is not listed" in failed["fork@5090-laptop: options"]
     assert "--cache-type-k does not have turbo3" in failed["fork@5090-laptop: options"]
 

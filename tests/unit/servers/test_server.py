@@ -1,4 +1,4 @@
-"""The command line of a server: the recipe's arguments, then what one start adds."""
+"""The command line of a server, and what its log states of the models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from builder.families import llama_cpp
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.server import Mounts, ServeSpec, arguments, mounts_of
+from builder.servers.server import Mounts, ServeSpec, arguments, mounts_of, offloaded
 
 MODEL, DRAFT, PROJECTOR = Path("/a/m.gguf"), Path("/b/d.gguf"), Path("/c/p.gguf")
 
@@ -54,3 +54,31 @@ def test_all_parts_of_a_split_model_are_mounted(tmp_path: Path) -> None:
     mounts = mounts_of("/model", tmp_path / names[1])
     assert [*mounts] == [f"/model/{name}" for name in names]
     assert [*mounts_of("/model", tmp_path / "b.gguf")] == ["/model/b.gguf"]
+
+
+LOADER = "llama_model_loader: loaded meta data with 43 key-value pairs and 866 tensors from "
+VERSION = " (version GGUF V3 (latest))\n"
+
+
+def test_the_layers_of_the_target_and_of_the_drafter_are_named() -> None:
+    log = (
+        f"{LOADER}/models/draft.gguf{VERSION}load_tensors: offloaded 6/6 layers to GPU\n"
+        f"{LOADER}/models/model.gguf{VERSION}load_tensors: offloading output layer to GPU\n"
+        "load_tensors: offloaded 64/65 layers to GPU\n"
+    )
+    draft, target = offloaded(log)
+    assert (draft.model, draft.layers, draft.of) == ("draft.gguf", 6, 6)
+    assert (target.layers, target.of) == (64, 65)
+    assert str(target) == "model.gguf: offloaded 64/65 layers to GPU"
+
+
+def test_a_model_that_is_loaded_again_counts_once() -> None:
+    line = f"{LOADER}/m.gguf{VERSION}load_tensors: offloaded "
+    log = f"{line}0/3 layers to GPU\n{line}3/3 layers to GPU\n"
+    assert [str(each) for each in offloaded(log)] == ["m.gguf: offloaded 3/3 layers to GPU"]
+
+
+def test_a_log_without_files_has_its_lines() -> None:
+    line = "offloaded 1/1 layers to GPU\n"
+    assert [str(each) for each in offloaded(line * 2)] == [line.strip()] * 2
+    assert offloaded("") == []
