@@ -13,7 +13,6 @@ import typer
 
 from builder.errors import RecipeError
 from builder.farm import farm_root
-from builder.simulator import cards
 
 
 def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -30,6 +29,8 @@ def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def known_cards(ctx: typer.Context, incomplete: str) -> list[str]:
     """Cards that have a file."""
+    from builder.simulator import cards  # slow to import: its models are pydantic's
+
     return _completed(ctx, incomplete, cards.names)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from shutil import copytree
 
 from builder import families
 from builder.families import load_catalog as load
@@ -17,6 +18,7 @@ from builder.platforms import Platforms
 from builder.recipes import catalog, debian_lock
 from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import Install
+from support.environment import REPOSITORY
 
 AMD64 = Platforms("amd64")
 UNASKED = RootPolicy("mmdebstrap", ask=False)
@@ -52,6 +54,18 @@ def without_locks(root: Path) -> None:
     for file in (root / "recipes" / "bases").glob("*.toml"):
         text = re.sub(r"(?m)^\[debian\]\nlock .*\n", "", file.read_text())
         file.write_text(re.sub(r"(?m)^\[root\]$", '[root]\nas_of = "2026-11-20"', text))
+
+
+def never_built(root: Path) -> Path:
+    """The farm with images whose names no engine has: the machine may hold those of the catalog."""
+    for folder in ("presets", "cards", "shapes", "receipts", "dockerfiles", "patches"):
+        copytree(REPOSITORY / folder, root / folder)
+    for file in (REPOSITORY / "recipes").rglob("*.*"):
+        copy = root / file.relative_to(REPOSITORY)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        text = re.sub(r'(?m)^repository = "', 'repository = "never-built-', file.read_text())
+        copy.write_text(text)
+    return root
 
 
 def with_image(root: Path, image: str, digest: str | None, base: str = "debian-trixie") -> Catalog:

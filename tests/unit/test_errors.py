@@ -59,7 +59,7 @@ def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture
     tables.table(("a",), [("v1\u200b",)])
     terminal.log("z\u2069")
     shown = capsys.readouterr()
-    assert shown.out == "x\\u202ey\nv1\\u200b\n"
+    assert shown.out == "x\\u202ey\na\nv1\\u200b\n"
     assert shown.err == "z\\u2069\n"
 
 

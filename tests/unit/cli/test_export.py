@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.catalogs import never_built
 from support.commands import Builder
 
 PRESET = "qwen3.6-27b-dflash@5090-laptop"
@@ -80,8 +81,9 @@ def test_a_directory_that_cannot_be_written(builder: Builder, tmp_path: Path) ->
 
 
 def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path: Path) -> None:
+    farm = never_built(tmp_path / "farm")
     export = ("export", PRESET, "--format", "compose")
-    refused = builder(*export, "--output", tmp_path / "out")
+    refused = builder(*export, "--output", tmp_path / "out", cwd=farm)
     assert refused.returncode == 4
     assert not (tmp_path / "out").exists()
     assert refused.stdout == ""
@@ -90,10 +92,12 @@ def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path:
     assert "build it: `builder build beellama-0.1.1`" in message
     assert "hf download unsloth/Qwen3.6-27B-GGUF --include '*UD-Q3_K_XL*'" in message
     assert "--allow-incomplete" in message
-    done = builder(*export, ANYWAY)
+    done = builder(*export, ANYWAY, cwd=farm)
     assert done.returncode == 0, done.stderr
     image, model, title = done.stdout.splitlines()[:3]
-    assert image.startswith("# Incomplete: there is no image beellama-cpp:0.1.1, neither in Docker")
+    assert image.startswith(
+        "# Incomplete: there is no image never-built-beellama-cpp:0.1.1, neither in Docker"
+    )
     assert model.startswith(
         "# Incomplete: The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"
     )

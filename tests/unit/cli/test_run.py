@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import model_hub
+from support.catalogs import never_built
 from support.commands import Builder
 
 PRESET = "qwen3.6-27b-dflash@5090-laptop"
@@ -28,16 +29,19 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @without_gpu
-def test_all_that_is_missing_is_told_at_once_the_gpu_first(builder: Builder, models: Path) -> None:
+def test_all_that_is_missing_is_told_at_once_the_gpu_first(
+    builder: Builder, models: Path, tmp_path: Path
+) -> None:
+    farm = never_built(tmp_path / "farm")
     with socket.create_server(("127.0.0.1", 0)) as used:
-        done = builder("run", PRESET, "--port", str(used.getsockname()[1]))
+        done = builder("run", PRESET, "--port", str(used.getsockname()[1]), cwd=farm)
     assert done.returncode == 4
     assert done.stdout == ""
     first, second, *rest = done.stderr.splitlines()
     assert first == f"builder: {PRESET} cannot run here"
     assert second == "  this machine has no NVIDIA GPU: there is no nvidia-smi"
     text = "\n".join(rest)
-    assert "no image beellama-cpp:0.1.1" in text
+    assert "no image never-built-beellama-cpp:0.1.1" in text
     assert "`builder build beellama-0.1.1`" in text
     assert "the model unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not here" in text
     assert f"--local-dir {models}/unsloth/Qwen3.6-27B-GGUF" in text
