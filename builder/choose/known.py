@@ -14,8 +14,9 @@ from builder.presets.catalog import PresetEntry
 from builder.receipts.check import checked
 from builder.receipts.of_preset import lookup
 from builder.recipes.catalog import Catalog
-from builder.records import record
+from builder.records import record, trials
 from builder.records.record import Record
+from builder.records.trials import Trials
 from builder.simulator import cards
 
 
@@ -27,6 +28,7 @@ class Known:
     entries: Sequence[PresetEntry]
     records: Mapping[str, Record]
     """The record of the newest verified image, by recipe."""
+    trials: Trials
     receipts: choice.Receipts
     invalid: int
     """Receipts that do not count."""
@@ -38,7 +40,7 @@ class Known:
             self.catalog,
             cards.every(self.catalog.root),
             context,
-            lambda entry: needs.by_trial(entry, self.records.get(entry.preset.recipe)),
+            lambda entry: needs.by_trial(entry, self.trials),
             self.receipts,
         )
         return choice.choose(self.entries, question)
@@ -47,11 +49,12 @@ class Known:
 def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Known:
     """What the repository and the state directory know of presets.
 
-    Raises ``RecipeError`` where a file of ``cards/`` is invalid.
+    Raises ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
     """
     receipts = checked(catalog, datetime.now(UTC))
     names = {entry.preset.recipe for entry in entries}
     found = {name: record.newest_good(state, name) for name in names}
     records = {name: kept for name, kept in found.items() if kept is not None}
     figures = lookup(receipts.entries, catalog)
-    return Known(catalog, entries, records, figures, len(receipts.invalid))
+    memory = trials.known(catalog.root, names, records)
+    return Known(catalog, entries, records, memory, figures, len(receipts.invalid))

@@ -13,7 +13,7 @@ from builder.presets.figures import Memory, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.records.record import Record
+from builder.records.trials import Trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class MemoryNeed:
     size: int
     """Bytes."""
     by: Literal["trial", "source"]
-    """The recorded trial on a simulated card, or the source of the preset."""
+    """The trial on a simulated card, or the source of the preset."""
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Bytes by kind, where they are known."""
     own: int = 0
@@ -62,12 +62,10 @@ def published_memory(preset: Preset, context: int, result: Result | None) -> Mem
     return None
 
 
-def by_trial(entry: PresetEntry, kept: Record | None) -> MemoryNeed | None:
-    """The memory by the trial of a record, where the preset is still the one that was tried."""
-    use = kept.verdict.presets.get(entry.name) if kept is not None else None
-    if use is None or use.identity != entry.preset.identity:
-        return None
-    return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
+def by_trial(entry: PresetEntry, trials: Trials) -> MemoryNeed | None:
+    """The memory by a trial, where the preset is still the one that was tried."""
+    use = trials.of(entry)
+    return MemoryNeed(use.peak, "trial", use.by_kind, use.own) if use is not None else None
 
 
 def _need(memory: Memory, whole: int) -> MemoryNeed:

@@ -1,4 +1,4 @@
-"""``builder ci``: matrix, ccache."""
+"""``builder ci``: matrix, trials, ccache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
 
 group = typer.Typer(
-    no_args_is_help=True, help="For workflows: the matrix of jobs, and the compiler cache."
+    no_args_is_help=True,
+    help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
 )
 ccache = typer.Typer(
     no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
@@ -108,6 +109,37 @@ def matrix(
         for job in placed
     ]
     table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)
+
+
+@group.command()
+def trials(
+    recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
+) -> None:
+    """Write the memory of presets on simulated cards to trials/, for everybody who chooses one.
+
+    The smoke test starts each preset on its simulated card; the figures come from the record of the
+    newest verified image. Recipes whose images tried no preset are left out. The exit code is 8 if
+    a recipe that you name is one of them.
+    """
+    from builder import settings
+    from builder.errors import UntriedError
+    from builder.records import record
+    from builder.records import trials as kept_trials
+
+    found, state = catalog_at(catalog), settings.load().state_dir
+    names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
+    files = {}
+    for name in names:
+        kept = record.newest_good(state, name)
+        if kept is not None and kept.verdict.presets:
+            files[name] = kept_trials.write(found.root, kept)
+        elif recipes:
+            hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
+            raise UntriedError(f"no verified image of {name} tried a preset", hint=hint)
+    if as_json:
+        print_json({name: str(file) for name, file in files.items()})
+    else:
+        table(("recipe", "file"), [(name, str(file)) for name, file in files.items()])
 
 
 @ccache.command()

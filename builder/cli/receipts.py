@@ -64,7 +64,9 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
     if as_json:
         print_json([{"name": each.name, **each.receipt.as_json()} for each in found.entries])
     elif not found.entries:
-        line("there are no receipts yet: see `builder bench --help`")
+        line(
+            "there are no receipts yet: `builder bench IMAGE --model FILE --receipt FILE` makes one"
+        )
     else:
         rows = [row for each in found.entries for row in _rows(each)]
         table(HEADER, [row for _, row in sorted(rows, key=lambda each: -each[0])])

@@ -12,7 +12,7 @@ FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
 
 class CardPeak(_Part):

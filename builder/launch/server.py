@@ -19,6 +19,7 @@ from builder.platforms import architecture
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import Files, Run, Service, service
 from builder.recipes.catalog import Catalog
+from builder.records import trials
 from builder.records.record import newest_good
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.settings import Settings
@@ -45,8 +46,11 @@ class Launch:
         return models_directory(self.settings)
 
     def trial_of(self, entry: PresetEntry) -> MemoryNeed | None:
-        """The memory of a preset by its trial in the record of its newest verified image."""
-        return needs.by_trial(entry, newest_good(self.settings.state_dir, entry.preset.recipe))
+        """The memory of a preset by its trial.  Raises like ``trials.known``."""
+        name = entry.preset.recipe
+        kept = newest_good(self.settings.state_dir, name)
+        found = trials.known(self.catalog.root, [name], {name: kept} if kept else {})
+        return needs.by_trial(entry, found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,7 @@ Parts = Field(default=(), max_length=MOST, fail_fast=True)  # an error each were
 class Part(BaseModel):
     """The base class of all parts of a report; sizes are bytes."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class CardUse(Part):

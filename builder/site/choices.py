@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from builder.choose import machine, needs
 from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_standing, choose
@@ -12,19 +12,16 @@ from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import Run, service
 from builder.recipes.catalog import Catalog
-from builder.records.record import Record
+from builder.records.trials import Trials
 from builder.simulator import cards
 from builder.simulator.cards import Card
 from builder.site.facts import CardFact, ImageFact, Option, Refusal
-
-Records = Callable[[str], Record | None]
-"""The record of a recipe's newest verified image."""
 
 
 def every_card(
     catalog: Catalog,
     entries: Sequence[PresetEntry],
-    records: Records,
+    trials: Trials,
     receipts: Receipts,
     published: Collection[str] = (),
 ) -> tuple[CardFact, ...]:
@@ -37,7 +34,7 @@ def every_card(
     presets = {entry.name: entry for entry in entries}
     found = []
     for name, card in known.items():
-        fits, excluded = _answers(catalog, entries, name, known, records, receipts)
+        fits, excluded = _answers(catalog, entries, name, known, trials, receipts)
         found.append(
             CardFact(
                 card=name,
@@ -59,7 +56,7 @@ def _answers(
     entries: Sequence[PresetEntry],
     card: str,
     known: Mapping[str, Card],
-    records: Records,
+    trials: Trials,
     receipts: Receipts,
 ) -> tuple[list[Fitting], list[Excluded]]:
     fits: list[Fitting] = []
@@ -69,7 +66,7 @@ def _answers(
             machine.named(catalog.root, [card] * count),
             catalog,
             known,
-            trials=lambda entry: needs.by_trial(entry, records(entry.preset.recipe)),
+            trials=lambda entry: needs.by_trial(entry, trials),
             receipts=receipts,
         )
         answer = choose([entry for entry in entries if entry.preset.cards == count], question)

@@ -12,7 +12,7 @@ from builder.publish.tags import open_repository
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.of_preset import lookup
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.records import record
+from builder.records import record, trials
 from builder.settings import Settings
 from builder.site import choices
 from builder.site.compilers import compiler_tables, compiler_threads
@@ -34,8 +34,8 @@ def collect(
     """The facts of all valid recipes and presets; broken ones are logged and left out.
 
     The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
-    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/`` or
-    ``compilers/`` is invalid.
+    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/``,
+    ``compilers/`` or ``trials/`` is invalid.
     """
     entries = _presets(catalog, log)
     broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
@@ -50,13 +50,14 @@ def collect(
         for name in names
     )
     there = [each.recipe for each in images if each.repository]
-    cards = choices.every_card(catalog, entries, records.get, lookup(receipts, catalog), there)
+    memory = trials.known(catalog.root, names, records)
+    cards = choices.every_card(catalog, entries, memory, lookup(receipts, catalog), there)
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
         cards=cards,
         images=images,
-        speeds=speeds(entries, {each.recipe: each for each in images}, records),
+        speeds=speeds(entries, {each.recipe: each for each in images}, memory),
         measurements=measurements(entry.receipt for entry in receipts),
         compilers=compiler_tables(catalog.root),
         compiler_threads=compiler_threads(catalog.root),

@@ -5,21 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from builder.choose import needs
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.receipts.of_preset import interval
 from builder.receipts.schema import Receipt
-from builder.records.record import Record
+from builder.records.trials import Trials
 from builder.site.facts import ImageFact, Mark, Measurement, Speed
 
 
 def speeds(
-    entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], records: Mapping[str, Record]
+    entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], trials: Trials
 ) -> tuple[Speed, ...]:
-    """Every published figure; ``images`` and ``records`` are by recipe."""
+    """Every published figure; ``images`` are by recipe."""
     found = [
-        _speed(entry, result, tuple(_marks(entry, images, records)))
+        _speed(entry, result, tuple(_marks(entry, images, trials)))
         for entry in entries
         for result in entry.preset.result
     ]
@@ -49,13 +48,11 @@ def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
     return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
 
 
-def _marks(
-    entry: PresetEntry, images: Mapping[str, ImageFact], records: Mapping[str, Record]
-) -> Iterator[Mark]:
+def _marks(entry: PresetEntry, images: Mapping[str, ImageFact], trials: Trials) -> Iterator[Mark]:
     image = images.get(entry.preset.recipe)
     if image is not None and image.digest and image.checks:
         yield "compiled"
-    if needs.by_trial(entry, records.get(entry.preset.recipe)) is not None:
+    if trials.of(entry) is not None:
         yield "run without a GPU"
     if entry.preset.source is not None:
         yield "run on a card"

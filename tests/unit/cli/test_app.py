@@ -28,7 +28,7 @@ GROUPS = {
     "pin": ["update", "outdated", "verify", "mirror", "lock", "image"],
     "tag": ["promote", "rollback", "history", "prune"],
     "hub": ["describe"],
-    "ci": ["matrix", "ccache"],
+    "ci": ["matrix", "trials", "ccache"],
     "ci ccache": ["save", "load"],
     "bench": ["run", "compare"],
     "receipts": ["list", "add"],

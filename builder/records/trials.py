@@ -1,0 +1,89 @@
+"""The memory that presets took of simulated cards: from records, and from ``trials/``.
+
+A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
+built the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from builder.errors import RecipeError
+from builder.presets.catalog import PresetEntry
+from builder.records.record import Record
+from builder.smoke.verdict import PresetUse
+from builder.tools.files import write_json
+
+FOLDER = "trials"
+
+
+class KeptTrials(BaseModel):
+    """The presets that were tried with one verified image."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    recipe: str
+    key: str
+    """The build key of the image."""
+    digest: str
+    presets: Mapping[str, PresetUse]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What is known of presets' memory."""
+
+    uses: Mapping[str, tuple[PresetUse, ...]]
+    """By preset, the one that counts most first."""
+
+    def of(self, entry: PresetEntry) -> PresetUse | None:
+        """The trial of a preset; None: none of the preset as it is now."""
+        found = self.uses.get(entry.name, ())
+        return next((use for use in found if use.identity == entry.preset.identity), None)
+
+
+def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -> Trials:
+    """The trials of these recipes: this machine's record first, then the repository's file.
+
+    Raises ``RecipeError`` where a file of ``trials/`` is invalid.
+    """
+    uses: dict[str, tuple[PresetUse, ...]] = {}
+    for recipe in recipes:
+        kept = _read(root / FOLDER / f"{recipe}.json")
+        own = records[recipe].verdict.presets if recipe in records else {}
+        for presets in (own, kept.presets if kept else {}):
+            for name, use in presets.items():
+                uses[name] = (*uses.get(name, ()), use)
+    return Trials(uses)
+
+
+def write(root: Path, record: Record) -> Path:
+    """Keep the trials of a record's image in the repository; an earlier file is replaced.
+
+    Raises ``OSError`` where it cannot be written.
+    """
+    kept = KeptTrials(
+        recipe=record.recipe,
+        key=record.key,
+        digest=record.digest,
+        presets=dict(sorted(record.verdict.presets.items())),
+    )
+    path = root / FOLDER / f"{record.recipe}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, kept.model_dump(mode="json"))
+    return path
+
+
+def _read(file: Path) -> KeptTrials | None:
+    try:
+        return KeptTrials.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
+        raise RecipeError(f"{file} cannot be read", fault, hint) from error

@@ -1,0 +1,109 @@
+"""The memory of presets: this machine's record before the repository's file, and only of presets
+that are still the ones that were tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.cli.ci import trials as command
+from builder.errors import RecipeError, UntriedError
+from builder.presets import catalog as preset_files
+from builder.presets.catalog import PresetEntry
+from builder.records import record, trials
+from builder.records.record import Record
+from builder.smoke.verdict import Check, PresetUse
+from support.bills import of_catalog, record_of
+from support.environment import REPOSITORY
+from support.shipped import RECIPES
+
+NAME = "qwen3.6-27b-dflash@5090-laptop"
+RECIPE = "beellama-0.1.1"
+
+
+def entry() -> PresetEntry:
+    (found,) = (each for each in preset_files.load(RECIPES).valid() if each.name == NAME)
+    return found
+
+
+def use(peak: int, identity: str = "") -> PresetUse:
+    return PresetUse(
+        identity=identity or entry().preset.identity,
+        context=262144,
+        card="NVIDIA GeForce RTX 5090 Laptop GPU",
+        cards=1,
+        memory=25 << 30,
+        peak=peak,
+        own=1 << 20,
+        by_kind={"weights": peak - (1 << 20)},
+    )
+
+
+def of(found: PresetUse | None) -> Record:
+    kept = record_of(of_catalog(RECIPE))
+    presets = {NAME: found} if found else {}
+    checks = (Check.of("image", "its layers", "can be read", "yes", True),)
+    return kept.model_copy(
+        update={"verdict": replace(kept.verdict, checks=checks, presets=presets)}
+    )
+
+
+def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> None:
+    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
+    written = trials.write(tmp_path, of(use(7)))
+    assert written == tmp_path / "trials" / f"{RECIPE}.json"
+    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
+    assert trials.known(tmp_path, ["another-1"], {}).of(entry()) is None
+
+
+def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
+    trials.write(tmp_path, of(use(7)))
+    assert trials.known(tmp_path, [RECIPE], {RECIPE: of(use(8))}).of(entry()) == use(8)
+    before = {RECIPE: of(use(8, "earlier"))}
+    assert trials.known(tmp_path, [RECIPE], before).of(entry()) == use(7)
+    trials.write(tmp_path, of(use(7, "earlier")))
+    assert trials.known(tmp_path, [RECIPE], before).of(entry()) is None
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
+    tmp_path: Path,
+) -> None:
+    file = trials.write(tmp_path, of(use(7)))
+    for text in ("{", "[]", file.read_text().replace('"peak": 7', '"peak": "much"')):
+        file.write_text(text)
+        with pytest.raises(RecipeError) as caught:
+            trials.known(tmp_path, [RECIPE], {})
+        assert str(file) in caught.value.what
+        assert f"builder ci trials {RECIPE}" in caught.value.hint
+
+
+def test_the_command_writes_the_newest_verified_image_of_each_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "recipes").symlink_to(REPOSITORY / "recipes")
+    with pytest.raises(UntriedError, match=f"no verified image of {RECIPE} tried a preset"):
+        command([RECIPE], tmp_path)
+    record.write(tmp_path / "state", of(None))
+    command(None, tmp_path)
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "trials").exists()
+    record.write(tmp_path / "state", of(use(7)))
+    command(None, tmp_path)
+    assert capsys.readouterr().out.splitlines() == [
+        "recipe\tfile",
+        f"{RECIPE}\t{tmp_path / 'trials' / f'{RECIPE}.json'}",
+    ]
+    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
+
+
+def test_every_kept_trial_is_of_a_preset_as_it_is_now() -> None:
+    presets = {each.name: each for each in preset_files.load(RECIPES).valid()}
+    for file in (REPOSITORY / "trials").glob("*.json"):
+        kept = trials.KeptTrials.model_validate_json(file.read_bytes())
+        assert kept.recipe == file.stem
+        for name, found in kept.presets.items():
+            assert presets[name].preset.recipe == kept.recipe
+            assert presets[name].preset.identity == found.identity, name
