@@ -114,6 +114,8 @@ def _print_json(
 
 
 def _print_outcome(outcome: Outcome) -> None:
+    from builder.kernels.paths import text_of
+
     state = "unchanged: built and verified before"
     if outcome.checked:
         state = "built and verified" if outcome.built else "built before, verified now"
@@ -129,6 +131,7 @@ def _print_outcome(outcome: Outcome) -> None:
         "checks": _checks(record.verdict),
         "way": record.way,
         "device": record.verdict.device.text if record.verdict.device else "",
+        "code": text_of(record.verdict.code),
         "size": f"{sizes.shown(download)} to download, {sizes.shown(unpacked)} unpacked",
         "time": times,
         "log": record.log,

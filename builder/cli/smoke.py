@@ -20,6 +20,7 @@ from builder.cli.options import (
 )
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
+from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.smoke.verdict import Verdict
@@ -153,3 +154,10 @@ def _print_verdict(verdict: Verdict) -> None:
         for check in verdict.checks
     ]
     table(("", "check", "of", "expected", "found", "took"), rows)
+    if verdict.code:
+        line("")
+        code = [
+            (each.path, *map(sizes.shown, (each.native, each.compiled, each.dead)))
+            for each in verdict.code
+        ]
+        table(("device code", "runs as it is", "compiled by the driver", "never runs"), code)

@@ -13,7 +13,7 @@ Code of the family has the same major version, so that one rule covers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -63,15 +63,19 @@ def runs(code: Code, card: Capability) -> bool:
     return same_major or (code.kind == "ptx" and not code.suffix)
 
 
-def taken(entries: Iterable[Entry], card: Capability) -> Entry | None:
+def taken(entries: Sequence[Entry], card: Capability) -> Entry | None:
+    """The entry that the driver takes; None if the card can run none of them."""
+    code = preferred((entry.code for entry in entries), card)
+    return next((entry for entry in entries if entry.code == code), None)
+
+
+def preferred(codes: Iterable[Code], card: Capability) -> Code | None:
     """The code that the driver takes: machine code before PTX, the nearest version first.
 
     None if the card can run none of it.
     """
-    usable = [entry for entry in entries if runs(entry.code, card)]
-    return max(usable, key=_preference, default=None)
+    return max((code for code in codes if runs(code, card)), key=_preference, default=None)
 
 
-def _preference(entry: Entry) -> tuple[bool, int, int]:
-    code = entry.code
+def _preference(code: Code) -> tuple[bool, int, int]:
     return code.kind == "elf", code.arch, _SUFFIXES.index(code.suffix)

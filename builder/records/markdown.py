@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.kernels.paths import text_of
 from builder.records.table import Overview
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import sizes
@@ -29,6 +30,7 @@ def of_verdict(name: str, verdict: Verdict) -> str:
         "",
     ]
     lines += [f"On a simulated card: {_cell(verdict.device.text)}", ""] if verdict.device else []
+    lines += [f"Device code: {_cell(text_of(verdict.code))}", ""] if verdict.code else []
     lines += _check_table(bad) if bad else []
     details = _check_table(verdict.checks)
     lines += ["<details><summary>All checks</summary>", "", *details, "</details>"]

@@ -12,6 +12,7 @@ from builder.contents.contents import Contents
 from builder.contents.options import ReadOptions
 from builder.errors import UntriedError
 from builder.families.layout import LAYOUT
+from builder.kernels.paths import CodePaths, paths
 from builder.kernels.selection import Capability
 from builder.kernels.summary import KernelSummary, summary
 from builder.smoke import (
@@ -175,6 +176,7 @@ def check_image(subject: Subject, work: Path) -> Verdict:
         _kernels(subject, contents),
         context.device,
         context.presets,
+        _code(subject, contents),
     )
 
 
@@ -192,6 +194,19 @@ def _kernels(subject: Subject, contents: Contents) -> KernelSummary | None:
         return None
     card = _card(subject)
     return summary(found, card) if found and card else None
+
+
+def _code(subject: Subject, contents: Contents) -> tuple[CodePaths, ...]:
+    """What the recipe's card does with the device code of each library, the largest first."""
+    card = _card(subject)
+    if card is None:
+        return ()
+    found = [
+        paths(file.path, parsed.modules, card)
+        for file, parsed in contents.elves()
+        if parsed.modules and not file.shares
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.whole, each.path)))
 
 
 def _card(subject: Subject) -> Capability | None:

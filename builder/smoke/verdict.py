@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
+from builder.kernels.paths import CodePaths
 from builder.kernels.summary import KernelSummary
 from builder.simulator.figures import mib
 
@@ -138,6 +139,8 @@ class Verdict:
     """What the server did with a simulated card; None: it was not started on one."""
     presets: Mapping[str, PresetUse] = field(default_factory=dict)
     """The presets whose server ran on a simulated card, by name."""
+    code: tuple[CodePaths, ...] = ()
+    """The device code of all libraries, whoever built them, the largest first."""
 
     @property
     def good(self) -> bool:

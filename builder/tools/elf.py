@@ -23,7 +23,7 @@ from builder.tools.elf_sections import (
     Section,
     is_elf,
 )
-from builder.tools.fatbin import Code, MalformedFatbinError
+from builder.tools.fatbin import Code, MalformedFatbinError, Modules
 
 MACHINES = {62: "x86-64", 3: "x86", 183: "aarch64", 40: "arm", 243: "riscv", CUDA: "cuda"}
 Type = Literal["rel", "exec", "dyn", "core", "other"]
@@ -45,8 +45,8 @@ class ElfFile:
     `machine` is a name of `MACHINES`, or the number of e_machine. `type` is "other" outside of the
     four of the gABI.
     `runpath` (DT_RUNPATH) and `rpath` (DT_RPATH) are split at the colons and otherwise as
-    stored: `$ORIGIN` is not expanded. `code` has every image in file order, with duplicates;
-    it is empty for a file without section headers, where fat binaries cannot be found.
+    stored: `$ORIGIN` is not expanded. `modules` is empty for a file without section headers,
+    where fat binaries cannot be found.
     """
 
     machine: str
@@ -56,10 +56,15 @@ class ElfFile:
     runpath: tuple[str, ...]
     rpath: tuple[str, ...]
     interpreter: str | None
-    code: tuple[Code, ...]
+    modules: tuple[Modules, ...]
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By library (its DT_NEEDED name): the symbol versions that it must define."""
     versions_defined: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """The device code of every module."""
+        return tuple(code for each in self.modules for code in each.codes * each.count)
 
 
 class Symbols(NamedTuple):
@@ -147,10 +152,10 @@ def linking(elf: Elf) -> ElfFile:
     for each in dynamic.needed_versions:
         libraries[each.library] = (*libraries.get(each.library, ()), each.name)
     try:
-        code = tuple(
-            code
+        modules = fatbin.modules(
+            region
             for each in elf.fatbins()
-            for code in fatbin.read(elf.stream, each.offset, each.offset + each.size)
+            for region in fatbin.regions(elf.stream, each.offset, each.offset + each.size)
         )
     except MalformedFatbinError as error:
         raise MalformedElf(str(error)) from error
@@ -162,7 +167,7 @@ def linking(elf: Elf) -> ElfFile:
         runpath=_search_path(dynamic.strings(_RUNPATH)),
         rpath=_search_path(dynamic.strings(_RPATH)),
         interpreter=_interpreter(elf),
-        code=code,
+        modules=modules,
         versions_needed=tuple(libraries.items()),
         versions_defined=tuple(each.name for each in dynamic.defined_versions),
     )

@@ -21,7 +21,8 @@ equal for 120, 120a and 120f.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Literal
 
@@ -87,21 +88,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Modules:
+    """The modules of a file that register the same kinds of code."""
+
+    codes: tuple[Code, ...]
+    """What each of them registers, in file order."""
+    sizes: tuple[int, ...]
+    """Bytes in the file, by code, of all of them together."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """What one module registers with the driver: the same code for several architectures."""
 
     offset: int
     """Where its header is in the file."""
     entries: tuple[Entry, ...]
-
-
-def read(stream: IO[bytes], offset: int, end: int) -> Iterator[Code]:
-    """The device code in the section between two bytes of the file, in file order.
-
-    Raises ``MalformedFatbinError``.
-    """
-    for region in regions(stream, offset, end):
-        yield from (entry.code for entry in region.entries)
 
 
 def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
@@ -113,6 +116,20 @@ def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
         start = offset
         first, offset = _region(stream, start, end)
         yield Region(start, tuple(_entries(stream, first, offset)))
+
+
+def modules(found: Iterable[Region]) -> tuple[Modules, ...]:
+    """The modules of a file, in the order of the first of each kind; empty ones are left out."""
+    sizes: dict[tuple[Code, ...], tuple[int, ...]] = {}
+    counts: Counter[tuple[Code, ...]] = Counter()
+    for region in found:
+        codes = tuple(entry.code for entry in region.entries)
+        stored = (entry.stored for entry in region.entries)
+        sizes[codes] = tuple(
+            map(sum, zip(sizes.get(codes, (0,) * len(codes)), stored, strict=True))
+        )
+        counts[codes] += 1
+    return tuple(Modules(codes, sizes[codes], counts[codes]) for codes in sizes if codes)
 
 
 def _unpacked(data: bytes, entry: Entry, where: str) -> bytes:

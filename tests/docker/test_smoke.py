@@ -39,6 +39,16 @@ def test_the_good_image_passes_every_check(hello: dict[str, Any]) -> None:
     assert verdict["download_size"] < verdict["unpacked_size"]
 
 
+def test_the_device_code_of_every_library_is_in_the_verdict(hello: dict[str, Any]) -> None:
+    found = {each["path"].rpartition("/")[2]: each for each in hello["verdict"]["code"]}
+    own = found["libhello-cuda.so.0.1.0"]
+    assert own["compiled"] == 0
+    assert own["native"] > own["dead"] > 0, "its PTX is for later cards"
+    below = found["libcublas.so.13"]
+    assert below["native"] > 0
+    assert below["dead"] > below["native"], "NVIDIA's library has code for older cards"
+
+
 def test_a_missing_library_breaks_the_closure_and_the_program(clean: Verdict) -> None:
     assert failed(clean) == {"closure", "contract", "runs", "output", "option"}
     shown = [check.found for check in clean.failures if check.kind == "contract"]

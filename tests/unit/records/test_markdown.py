@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+from builder.kernels.paths import CodePaths
 from builder.records import junit as junit_xml
 from builder.records import markdown
 from builder.smoke.verdict import DeviceUse
@@ -27,11 +28,13 @@ def test_a_summary_names_what_is_wrong_first_and_is_no_markup() -> None:
     assert "### a-1: verified" in markdown.of_verdict("a-1", verdict(GOOD, SKIPPED))
 
 
-def test_a_summary_has_the_figures_of_the_simulated_card() -> None:
+def test_a_summary_has_the_figures_of_the_simulated_card_and_the_device_code() -> None:
+    code = (CodePaths("/opt/_C.so", native=21_000_000),)
     use = DeviceUse("RTX_5090", 1 << 30, 1 << 21, 1 << 20, {}, {"k": 3}, {"sm_120": 3}, {}, 1)
-    text = markdown.of_verdict("a-1", replace(verdict(GOOD), device=use))
+    text = markdown.of_verdict("a-1", replace(verdict(GOOD), device=use, code=code))
     assert "On a simulated card: 3 launches of 1 kernels (sm\\_120); peak 2.0 MiB" in text
     assert "simulated RTX\\_5090" in text
+    assert "Device code: 21.0 MB runs as it is, 0.0 MB never runs\n" in text
 
 
 def test_summaries_are_added_to(tmp_path: Path) -> None:

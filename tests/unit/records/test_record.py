@@ -52,6 +52,7 @@ RECORD: dict[str, Any] = {
                 "by_kind": {"weights": 2000},
             },
         },
+        "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5}],
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},

@@ -7,12 +7,13 @@ import pytest
 from builder.contents.contents import Contents, File
 from builder.smoke.architectures import check
 from builder.tools.elf import ElfFile
-from builder.tools.fatbin import Code
+from builder.tools.fatbin import Code, Modules
 from support.smoke_tests import context_of, of_arch
 
 
 def file_with(path: str, *code: Code) -> File:
-    return File(path, "file", elf=ElfFile("x86-64", "dyn", path, (), (), (), None, code))
+    modules = (Modules(code, (1,) * len(code), 1),)
+    return File(path, "file", elf=ElfFile("x86-64", "dyn", path, (), (), (), None, modules))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from support.fatbins import ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, reg
 
 def names(*section: bytes) -> list[str]:
     data = b"".join(section)
-    return [code.name for code in fatbin.read(io.BytesIO(data), 0, len(data))]
+    regions = fatbin.regions(io.BytesIO(data), 0, len(data))
+    return [entry.code.name for region in regions for entry in region.entries]
 
 
 @pytest.mark.parametrize(
