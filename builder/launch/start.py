@@ -6,9 +6,10 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Thread
+from itertools import islice
 from typing import Literal
 from uuid import uuid4
 
@@ -159,16 +160,24 @@ def _removed_on_failure(name: str, token: str) -> Iterator[None]:
 def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
     """Pass the lines of a container's log on, while the block runs."""
     follow = ("logs", "--follow", f"--tail={lines}", name)
-    with client.stream(*follow, stderr=subprocess.STDOUT) as process:
-        reader = Thread(target=_pass_on, args=(lines_of(process), log), daemon=True)
-        reader.start()
+    with (
+        client.stream(*follow, stderr=subprocess.STDOUT) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        shown = reader.submit(_pass_on, lines_of(process), log)
         try:
             yield
         finally:
             process.terminate()
-            reader.join()
+    if lines == "all":  # a server can answer before the client has its first line
+        with client.stream("logs", name, stderr=subprocess.STDOUT) as process:
+            _pass_on(islice(lines_of(process), shown.result(), None), log)
 
 
-def _pass_on(lines: Iterable[str], log: Log) -> None:
+def _pass_on(lines: Iterable[str], log: Log) -> int:
+    """How many lines there were."""
+    passed = 0
     for line in lines:
         log(f"  {line.rstrip()}")
+        passed += 1
+    return passed

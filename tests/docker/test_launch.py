@@ -18,7 +18,7 @@ from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
-from builder.tools.docker import containers
+from builder.tools.docker import client, containers
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.services import BASE, free_port
@@ -65,6 +65,19 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
         start(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
+
+
+def test_a_server_that_answers_before_its_log_is_followed_shows_its_log(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (late := tmp_path / "docker").write_text(
+        f'#!/bin/sh\n[ "$2" != --follow ] || exec sleep 60\nexec {client.executable()} "$@"\n'
+    )
+    late.chmod(0o755)
+    monkeypatch.setattr(client, "executable", lambda: str(late))
+    lines: list[str] = []
+    start(service, HELLO, 30, lines.append)
+    assert len([line for line in lines if "listening" in line]) == 1, lines
 
 
 def test_the_container_of_another_process_is_not_removed(
