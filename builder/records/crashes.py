@@ -8,8 +8,10 @@ import sys
 import tempfile
 import time
 import traceback
+from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
@@ -21,6 +23,13 @@ def as_builder_error(error: BaseException) -> BuilderError | None:
     """The error that an exception of the operating system means; None for a bug of builder."""
     if isinstance(error, BuilderError):
         return error
+    if isinstance(error, ModuleNotFoundError) and _is_optional(error.name or ""):
+        return WorldError(
+            "the packages for builds and tests of images are not installed",
+            f"there is no {error.name}",
+            "install builder with its extra `build`: uv tool install '.[build]' or "
+            "pipx install '.[build]', in a checkout",
+        )
     if not isinstance(error, OSError):
         return None
     if is_disk_full(error):
@@ -35,6 +44,16 @@ def as_builder_error(error: BaseException) -> BuilderError | None:
             "builder writes to",
         )
     return None
+
+
+def _is_optional(module: str) -> bool:
+    """Whether a module is of a package that only the extra ``build`` installs."""
+    markers = {
+        requirement.name.replace("-", "_"): requirement.marker
+        for requirement in map(Requirement, metadata.requires("builder") or ())
+    }
+    marker = markers.get(module.partition(".")[0])
+    return marker is not None and not marker.evaluate({"extra": ""})
 
 
 def write_report(error: BaseException) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from support.environment import REPOSITORY
 
-PROGRAMS = {"pip", "uv"}  # run, never imported
+PROGRAMS = {"pip"}  # run, never imported
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
@@ -55,7 +57,8 @@ def distributions(modules: Iterable[str]) -> set[str]:
 def test_what_builder_imports_is_what_it_declares() -> None:
     files = (REPOSITORY / "builder").rglob("*.py")
     found = distributions(name for name in imported(files) if not name.startswith("builder."))
-    assert found == names(PROJECT["dependencies"]) - PROGRAMS
+    declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["build"]]
+    assert found == names(declared) - PROGRAMS
 
 
 def test_what_the_tests_import_is_declared() -> None:
@@ -65,7 +68,7 @@ def test_what_the_tests_import_is_declared() -> None:
     ours = {"builder", "support", "ptxlab", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
     extra = PROJECT["optional-dependencies"]
-    assert found <= names([*PROJECT["dependencies"], *extra["dev"]])
+    assert found <= names([*PROJECT["dependencies"], *extra["build"], *extra["dev"]])
 
 
 def locked(name: str) -> set[str]:
@@ -88,10 +91,55 @@ def needed(requirements: Iterable[str]) -> set[str]:
     return found
 
 
-def test_the_first_start_installs_what_builder_runs_with_and_no_more() -> None:
+def test_each_lock_installs_what_the_one_before_lacks() -> None:
     extra = PROJECT["optional-dependencies"]
     runtime = needed([*PROJECT["dependencies"], *extra["farm"]])
     assert locked("requirements.lock") == runtime
+    build = needed(extra["build"]) - runtime
+    assert locked("requirements-build.lock") == build
     tests = needed(extra["dev"])
-    assert locked("requirements-dev.lock") >= tests - runtime
-    assert locked("requirements-dev.lock").isdisjoint(runtime)
+    assert locked("requirements-dev.lock") >= tests - runtime - build
+    assert locked("requirements-dev.lock").isdisjoint(runtime | build)
+
+
+@pytest.fixture
+def without_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes do not find the packages of the extra ``build``."""
+    missing = names(PROJECT["optional-dependencies"]["build"])
+    modules = [name.replace("-", "_") for name in missing]
+    code = f"import sys\nfor name in {modules}: sys.modules[name] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def builder(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "builder", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+
+
+@pytest.mark.usefixtures("without_build")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "list",
+        "list --presets",
+        "show hello-sm120",
+        "show qwen3.6-27b-dflash@5090-laptop",
+        "choose --card 5090",
+        "recipe explain beellama-0.1.1",
+        "receipts",
+        "run qwen3.6-27b-dflash@5090-laptop --dry-run",
+    ],
+)
+def test_commands_that_print_need_no_extra(command: str) -> None:
+    done = builder(*command.split())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("without_build")
+def test_a_command_that_needs_the_extra_says_how_to_install_it() -> None:
+    done = builder("sbom", "hello-sm120")
+    assert done.returncode == 4
+    assert "the packages for builds and tests of images are not installed" in done.stderr
+    assert "-> install builder with its extra `build`" in done.stderr

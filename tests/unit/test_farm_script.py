@@ -9,20 +9,38 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.environment import REPOSITORY
+
+# A Python whose pip prints as pip 26 does.
+PIP = """\
+#!/bin/sh
+case "$*" in
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp /bin/true "$3/bin/builder" ;;
+*--require-hashes*)
+    echo "WARNING: Location 'file:///nowhere' is ignored" >&2
+    echo "Collecting a==1"
+    echo "  Downloading a-1-py3-none-any.whl (57.4 MB)"
+    echo "  Using cached b-1-py3-none-any.whl (1000 kB)"
+    echo "Processing /wheels/c-1-py3-none-any.whl (from -r requirements.lock (line 3))"
+    ;;
+esac
+"""
 
 
 def test_commands_are_named_as_the_user_started_builder(tmp_path: Path) -> None:
     """By the farm script itself, with an environment that is set up already."""
     script = tmp_path / "farm"
     shutil.copy(REPOSITORY / "farm", script)
-    lock = tmp_path / "requirements.lock"
-    lock.touch()
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     (programs / "builder").symlink_to(Path(sys.executable).parent / "builder")
-    stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {lock.name} {tmp_path}\n"
-    (tmp_path / ".venv" / ".farm-stamp").write_text(stamp)
+    for name in ("requirements.lock", "requirements-build.lock"):
+        (lock := tmp_path / name).touch()
+        stamp = f"{hashlib.sha256(lock.read_bytes()).hexdigest()} {lock.name} {tmp_path}\n"
+        with (tmp_path / ".venv" / ".farm-stamp").open("a") as file:
+            file.write(stamp)
 
     def farm(*arguments: str) -> str:
         done = subprocess.run(
@@ -51,6 +69,56 @@ def test_a_shell_that_completes_waits_for_no_set_up(tmp_path: Path) -> None:
     )
     assert done.stdout == done.stderr == b""
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "locks"),
+    [
+        ("", 1),
+        ("--help", 1),
+        ("choose --card 5090", 1),
+        ("run a --print", 1),
+        ("build --help", 1),
+        ("run a", 2),
+        ("build a", 2),
+        ("test --version", 3),
+    ],
+)
+def test_a_command_that_prints_installs_less(tmp_path: Path, command: str, locks: int) -> None:
+    """The environment of a command that was installed, with programs that do nothing."""
+    shutil.copy(REPOSITORY / "farm", tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "builder"):
+        (programs / name).symlink_to("/bin/true")
+    first, *others = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
+    for name in (first, *others):
+        (tmp_path / name).write_text("a==1\n")
+    digest = hashlib.sha256(b"a==1\n").hexdigest()
+    (tmp_path / ".venv" / ".farm-stamp").write_text(f"{digest} {first} {tmp_path}\n")
+    done = subprocess.run(
+        [tmp_path / "farm", *command.split()], capture_output=True, text=True, check=True
+    )
+    installed = [name for name in others if f"installing {name}" in done.stderr]
+    assert installed == others[: locks - 1]
+
+
+def test_the_bytes_of_packages_are_added(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "farm", tmp_path)
+    (tmp_path / "requirements.lock").write_text("a==1\nb==1\nc==1\n")
+    (programs := tmp_path / "programs").mkdir()
+    (programs / "python3").write_text(PIP)
+    (programs / "python3").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [tmp_path / "farm", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": path},
+    )
+    assert "farm:   3 of 3 packages, 58 MB" in done.stderr
+    assert "WARNING" not in done.stderr
 
 
 def test_an_environment_that_cannot_be_made_is_explained_by_pip(tmp_path: Path) -> None:

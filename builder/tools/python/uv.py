@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +28,10 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
     Their metadata stays in ``cache``.  Raises ``RecipeError`` where no versions are compatible,
     ``FetchError`` where the index does not answer.
     """
+    from uv import find_uv_bin  # of the extra `build`
+
     platform = f"x86_64-manylinux_2_{min(NEWEST_GLIBC, KNOWN_GLIBC)}"
-    command = [str(Path(sys.executable).with_name("uv")), "pip", "compile", "-"]
+    command = [find_uv_bin(), "pip", "compile", "-"]
     command += [f"--python-version={python}", f"--python-platform={platform}"]
     command += ["--only-binary=:all:", "--no-header", "--no-annotate", "--no-config", "--quiet"]
     command += ["--no-python-downloads", f"--cache-dir={cache / 'uv'}"]
