@@ -10,6 +10,7 @@ import gc
 import pytest
 
 pytest_plugins = [
+    "support.cpu",
     "support.environment",
     "support.commands",
     "support.images",

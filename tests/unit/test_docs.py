@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from builder.cli.app import app
+from builder.cli.app import all_commands
 from support.environment import REPOSITORY
 
 SIMULATOR = [REPOSITORY / "simulator" / name for name in ("README.md", "card/README.md")]
@@ -64,7 +64,7 @@ def test_the_page_of_commands_has_every_command() -> None:
     page = (REPOSITORY / "docs/commands.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     named = {word for row in rows for word in re.findall(r"`([a-z]+)", row)}
-    group = typer.main.get_command(app)
+    group = all_commands()
     assert set(getattr(group, "commands", {})) <= named
 
 
@@ -73,7 +73,7 @@ def test_commands_exist_with_their_options(page: Path) -> None:
     for arguments in commands(page):
         if arguments[0] == "test":
             continue
-        command = typer.main.get_command(app)
+        command = all_commands()
         context = command.make_context("builder", list(arguments))
         rest = list(arguments)
         while hasattr(command, "commands"):
