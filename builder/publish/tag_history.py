@@ -251,7 +251,14 @@ def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
 
     Raises ``RegistryError``, ``FetchError``.
     """
+    return [each for each in _known_moves(repository, tag, trust) if each.created]
 
+
+def _known_moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
+    """The moves of a tag, newest first; those whose notes are gone as later notes list them.
+
+    Raises like ``moves``.
+    """
     digest = repository.head_digest(tag)
     if not digest:
         return []
@@ -265,7 +272,7 @@ def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
             known[digest] = [] if gone else [*attached, *more]
         return known[digest]
 
-    return [each for each in trace_moves(digest, notes_of) if each.created]
+    return list(trace_moves(digest, notes_of))
 
 
 def reason_of(repository: Repository, move: Move, trust: Trust) -> str:
@@ -305,10 +312,15 @@ def _with_number(notes: Iterable[Note], number: int) -> Note | None:
 def require_previous(repository: Repository, tag: str, trust: Trust) -> str:
     """The digest that a rollback of a tag goes to.
 
-    Raises ``RegistryError`` where it is not known, or the repository has no such tag.
+    The whole history is read only where the last note lists no such image: after 20 rollbacks, one
+    after the other.  Raises ``RegistryError`` where it is not known, or the repository has no such
+    tag; ``FetchError``.
     """
-    known = past_moves(repository, tag, trust)
+    known: Sequence[Move] = past_moves(repository, tag, trust)
     found = rollback_targets(known)
+    if not found and len(known) > PAST:
+        known = _known_moves(repository, tag, trust)
+        found = rollback_targets(known)
     if not found:
         require_tag(repository, tag)
         if known and not known[-1].before and known[-1].digest == known[0].digest:

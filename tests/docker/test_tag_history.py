@@ -16,6 +16,7 @@ from builder.nightly import history
 from builder.nightly.night import _held
 from builder.publish import referrers, tag_claims, tag_history
 from builder.publish import tags as publish_tags
+from builder.publish.prune_plan import targets_of
 from builder.publish.survey import survey
 from builder.publish.tag_claims import CLAIMS, Claim, write_claim
 from builder.publish.tag_history import Move
@@ -44,6 +45,20 @@ def test_a_way_back_leads_further_back_each_time(repository: Repository) -> None
     assert tag_history.require_previous(repository, "latest", UNSIGNED) == made[0]
     with pytest.raises(RegistryError, match="has no tag nightly"):
         tag_history.require_previous(repository, "nightly", UNSIGNED)
+
+
+def test_a_tag_goes_back_as_often_as_a_prune_keeps_images_for_it(repository: Repository) -> None:
+    """After 20 rollbacks, the last note no longer lists the next target."""
+    keep = 30
+    made = [put_image(repository, f"night {number}").digest for number in range(keep + 2)]
+    for digest in made:
+        publish_tags.move(repository, "nightly", digest, f"night {digest[-4:]}", by="night")
+    kept = targets_of(survey(repository, "nightly", UNSIGNED), keep)
+    for target in made[-2::-1][:keep]:
+        assert target in kept
+        assert tag_history.require_previous(repository, "nightly", UNSIGNED) == target
+        publish_tags.move(repository, "nightly", target, "it crashes", by="rollback")
+    assert {made[0], made[-1]}.isdisjoint(kept)
 
 
 def test_a_number_of_thousands_of_digits_is_none(repository: Repository) -> None:
