@@ -72,7 +72,7 @@ def digests(file: Path) -> frozenset[str]:
 def unpack(file: Path, folder: Path) -> None:
     """Write the PTX of a file of ``pack`` to the new ``folder``: ``DIGEST.ptx``.
 
-    Raises ``FetchError`` where the file is damaged.
+    Raises ``FetchError`` where the file is damaged, or unpacks to more than PTX does.
     """
     with zstd.ZstdFile(file) as packed:
-        archives.unpack_stream(cast(IO[bytes], packed), folder)
+        archives.unpack_stream(cast(IO[bytes], packed), folder, file.stat().st_size)

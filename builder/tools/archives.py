@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from backports import zstd
+
 from builder.errors import FetchError
 from builder.tools import sizes
 from builder.tools.file_names import LONGEST_PATH, escaped
@@ -34,7 +36,7 @@ DEEPEST = 64  # components of a path: sources have fewer than 20
 LONGEST_HEADER = 1 << 20  # bytes of a member's name or of its PAX records
 DAMAGED = (
     *(EOFError, LookupError, OverflowError, RuntimeError, ValueError),
-    *(lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error),
+    *(lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error, zstd.ZstdError),
 )
 """What the readers of archives raise for damaged ones; a hard link to nothing is a LookupError, an
 encrypted member a RuntimeError."""
@@ -59,10 +61,14 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
                 _extract(tar, target, _Budget(size))
 
 
-def unpack_stream(tar: IO[bytes], target: Path) -> None:
-    """Unpack a tar stream into the new ``target``.  Raises ``FetchError`` like ``unpack``."""
+def unpack_stream(tar: IO[bytes], target: Path, packed: int | None = None) -> None:
+    """Unpack a tar stream into the new ``target``.  Raises ``FetchError`` like ``unpack``.
+
+    ``packed`` are the bytes of the file that the stream is decompressed from; None: it was not
+    compressed.
+    """
     with _filling(target, "the stream"), _opened_tar(fileobj=tar, mode="r|") as found:
-        _extract(found, target, _Budget(LARGEST))
+        _extract(found, target, _Budget(LARGEST if packed is None else packed))
 
 
 def extract(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
+from backports import zstd
 
 from builder.errors import FetchError
 from builder.records import ptx
+from builder.tools import archives
 
 
 @pytest.fixture
@@ -42,6 +46,31 @@ def test_a_damaged_file_is_named(kept: Path, tmp_path: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(FetchError, match=r"111111111111\.tar\.zst"):
             ptx.digests(file)
+
+
+def packed(*sizes: int) -> bytes:
+    """Files of zeros as somebody else may attach them."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for number, size in enumerate(sizes):
+            member = tarfile.TarInfo(f"{number:064}.ptx")
+            member.size = size
+            tar.addfile(member, io.BytesIO(bytes(size)))
+    return zstd.compress(content.getvalue())
+
+
+def test_a_file_of_a_registry_is_unpacked_only_as_far_as_its_size_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "FREE", 1 << 20)
+    file, folder = tmp_path / "x.tar.zst", tmp_path / "out"
+    file.write_bytes(packed(1 << 20))
+    ptx.unpack(file, tmp_path / "small")
+    for hostile in (packed(4 << 20), packed(*[1 << 19] * 3), b"no zstd", packed(9)[:-9]):
+        file.write_bytes(hostile)
+        with pytest.raises(FetchError, match="cannot be unpacked"):
+            ptx.unpack(file, folder)
+        assert not folder.exists()
 
 
 def test_the_newest_files_of_a_recipe_stay(
