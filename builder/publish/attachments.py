@@ -105,18 +105,19 @@ def attached(
 
     For an index: to its image for ``platform`` ("linux/amd64"); None: that must not matter, or
     there must be one image only.  Raises ``RegistryError`` where there is no such image, or no
-    attachment of that type.
+    attachment of that type with a file.
     """
     digest = _image_of(repository, reference, kind, platform)
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
     artifact = repository.manifest(found[-1]["digest"]) if found else None
-    if artifact is None:
+    files = files_of(repository, artifact) if artifact else []
+    if not files:
         raise RegistryError(
             f"{repository.name}:{reference} has no attachment of the type {kind}",
             f"the image is {digest}",
             "builder did not push it, or the attachment was deleted",
         )
-    return files_of(repository, artifact)
+    return files
 
 
 def _image_of(repository: Repository, reference: str, kind: str, platform: str | None) -> str:

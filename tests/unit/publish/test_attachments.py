@@ -79,3 +79,8 @@ def test_attached_ptx_comes_back(
     assert done.returncode == 0, done.stderr
     written = {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()}
     assert written == {f"{digest}.ptx": text for digest, text in texts.items()}
+    # An attachment without a file, which anybody with push access can add later.
+    attach(repository, put_image(repository, NAME, "1"), ptx.KIND, {})
+    done = builder("ptx", NAME, "--from", "1", "--output", tmp_path / "none")
+    assert done.returncode == 12
+    assert f"has no attachment of the type {ptx.KIND}" in done.stderr
