@@ -158,19 +158,19 @@ def _run(plan: Plan, file: Path, log: Log, stays: Stays, delete: Delete) -> tupl
 def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[str, ...]:
     """Carry out a plan by digest; the tags that were deleted.
 
-    A registry deletes all tags of a digest with it.  So right before each image all other tags are
-    looked up again, the channel's last: an image that one of them points to stays, and so does a
-    part of an image that stays.  ``file`` keeps the deletion in progress.  Raises
-    ``RegistryError`` where the registry allows no deletion, ``FetchError``; ``WorldError`` where
-    ``file`` cannot be read.
+    A registry deletes all tags of a digest with it.  So right before each image the tags are listed
+    again, and all that may move or are new are looked up, the channel's last: an image that one of
+    them points to stays, and so does a part of an image that stays.  The tag of a nightly names one
+    build and does not move.  ``file`` keeps the deletion in progress.  Raises ``RegistryError``
+    where the registry allows no deletion, ``FetchError``; ``WorldError`` where ``file`` cannot be
+    read.
     """
-    known = {tag for image in plan.deletions for tag in (*image.tags, *image.attached_tags)}
+    fixed = {tag for each in plan.candidates for tag in each.tags}
 
     def stays(image: Image) -> bool:
-        listed = images_among(repository.tags())
-        others = [tag for tag in listed if tag not in known | {plan.channel}]
-        named = [tag for tag in others if not ATTACHED.fullmatch(tag)]
-        return _in_use(repository, image, [*named, plan.channel], plan, log)
+        listed = [tag for tag in images_among(repository.tags()) if not ATTACHED.fullmatch(tag)]
+        others = [tag for tag in listed if tag not in fixed | {plan.channel}]
+        return _in_use(repository, image, [*others, plan.channel], plan, log)
 
     def delete(deletion: Deletion, kept: Collection[str]) -> None:
         # An index first: a registry may refuse to delete what one lists.

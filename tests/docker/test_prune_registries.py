@@ -218,5 +218,6 @@ def test_a_prune_makes_few_requests(
         looks = len(proxy.requests) - survey_alone - deletions
         # An image, what lists its referrers, two bills, two notes: each has a DELETE of its own.
         assert deletions == 4 * 6
-        # Before each image: the list of tags, and where each of the five that stay leads.
-        assert looks == 4 * 6, "\n".join(proxy.requests)
+        # Before each image: the list of tags, and where each leads that is no nightly: "x", and the
+        # channel, which may have moved.
+        assert looks == 4 * 3, "\n".join(proxy.requests)
