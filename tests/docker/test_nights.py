@@ -9,19 +9,21 @@ import time
 from datetime import datetime
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
 from builder.tools.files import named_lock
+from builder.tools.registry.client import Repository
 from support import upstreams
 from support.commands import ForkServer
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, ZSTD, entry, library, region
 from support.nightly_world import BETTER, DAY, OPS, World, get, put
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog
-from support.publishing import digest_of, tags
-from support.registries import Fault, proxied
+from support.publishing import PUSHED, digest_of, tags
+from support.registries import Fault, proxied, put_image
 from support.smoke_tests import docker, images_at
 
 pytestmark = [
@@ -270,6 +272,46 @@ def move_at(world: World, request: str) -> None:
             put(world.registry, "nightly", get(world.registry, "nightly.nights"))
             return
         time.sleep(0.05)
+
+
+def another_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go to a machine that has no records and no cache."""
+    monkeypatch.setenv("BUILDER_STATE_DIR", str(folder / "state"))
+    monkeypatch.setenv("BUILDER_CACHE_DIR", str(folder / "cache"))
+
+
+def test_another_machine_counts_an_image_that_it_has_built_as_well(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.night()
+    (immutable,) = [tag for tag in tags(world.registry) if tag.startswith("nightly-b8-")]
+    another_machine(tmp_path / "second", monkeypatch)
+    # Where nothing moves, nobody has to vouch for the image.
+    night = world.night()
+    assert (night["outcome"], night["digest"]) == ("unchanged", first["digest"])
+    assert "building" not in world.said
+    # The channel's tag is deleted, and nothing else: docker-registry deletes digests only.
+    (folder,) = (tmp_path / "registry").glob("**/_manifests/tags/nightly")
+    rmtree(folder)
+    assert world.channel == ""
+    night = world.night()
+    assert (night["outcome"], night["digest"]) == ("moved", first["digest"])
+    assert f"nothing vouches for {world.proxy.address}/{PUSHED}:{immutable}" in world.said
+    assert "building overlaid-nightly-b8" in world.said
+    assert world.channel == first["digest"]
+    # Somebody else's image stands under the tag of the build.
+    labels = world.status()["image"]["labels"]
+    repository = Repository(f"{world.registry}/{PUSHED}", print)
+    forged = put_image(repository, labels["builder.key"], immutable)
+    for machine, builds in (("second", False), ("third", True)):
+        another_machine(tmp_path / machine, monkeypatch)
+        night = world.night(expect=13)
+        assert ("building overlaid-nightly-b8" in world.said) is builds
+        assert f"{immutable} is not the image that this machine built" in night["reason"]
+        assert f"it is {forged.digest}, and no trusted key signed" in night["reason"]
+        assert f"this machine built {first['digest']} from the same inputs" in night["reason"]
+        assert world.channel == night["digest"] == first["digest"]
+        assert repository.head_digest(immutable) == forged.digest
 
 
 def test_a_channel_follows_a_published_image(
