@@ -20,19 +20,24 @@ SKEWS = (-240.0, 240.0)
 
 @dataclass(frozen=True)
 class TwoMachines:
-    """Both know what the first one has built so far."""
+    """Both know what the test itself has built so far, and each what it built itself."""
 
     server: ForkServer
     folder: Path
+    other: str = ""
+    """The namespace of the second one, by another address of the registry: images that both build
+    at the same time on the one engine have names of their own.  Empty: the first one's."""
 
     def environment(self, number: int) -> dict[str, str]:
         """The environment of one machine."""
         own = self.folder / f"machine-{number}"
         (own / "cache").mkdir(parents=True, exist_ok=True)
         records = Path(os.environ["BUILDER_STATE_DIR"]) / "records"
-        copytree(records, own / "state" / "records", dirs_exist_ok=True)
+        if records.is_dir():
+            copytree(records, own / "state" / "records", dirs_exist_ok=True)
         state = {"BUILDER_STATE_DIR": str(own / "state"), "BUILDER_CACHE_DIR": str(own / "cache")}
-        return {**os.environ, **state}
+        namespace = {"BUILDER_NAMESPACE": self.other} if number and self.other else {}
+        return {**os.environ, **state, **namespace}
 
     def at_once(self, *commands: Sequence[str], ahead: float = 0.0) -> list[tuple[int, str, str]]:
         """Run a command on each machine at the same time: exit status, output, messages.
