@@ -55,8 +55,8 @@ class Standing(IntEnum):
     ELSEWHERE = 2
     """Its figure was published for other cards."""
     UNKNOWN = 3
-    """It has no figure.  A run of which neither the context nor the memory is known is one lower
-    than its figure."""
+    """It has no figure, or neither its context nor its memory is known: whether it fits is then
+    not known, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Fitting:
     """Empty: not known."""
     download: int
     """Bytes of its models; 0: not known."""
+    downloadable: bool
+    """Whether each of its models has a repository.  Without one, the user has to name a file."""
     recipe: str
     context: int
     """Tokens; 0: the engine's own default."""
@@ -93,11 +95,9 @@ class Fitting:
         """How well it is known on the machine's cards."""
         if self.measured is not None:
             return Standing.MEASURED
-        if self.tokens_per_second is None:
+        if self.tokens_per_second is None or not (self.context or self.memory):
             return Standing.UNKNOWN
-        found = Standing.PUBLISHED if self.on_such_cards else Standing.ELSEWHERE
-        # Nobody knows whether a run fits of which neither the context nor the memory is known.
-        return found if self.context or self.memory else Standing(found + 1)
+        return Standing.PUBLISHED if self.on_such_cards else Standing.ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,11 @@ class Choice:
 
     @property
     def recommended(self) -> tuple[Fitting, ...]:
-        """The first preset of each model."""
+        """The first preset of each model that has one whose models can be downloaded."""
         first: dict[str, Fitting] = {}
         for each in self.fits:
-            first.setdefault(self.models[each.preset], each)
+            if each.downloadable:
+                first.setdefault(self.models[each.preset], each)
         return tuple(first.values())
 
 
@@ -167,10 +168,13 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
     return Choice(question.machine, tuple(fits), excluded, short_names.models(entries))
 
 
-def by_standing(found: Fitting) -> tuple[Standing, float, str]:
-    """The place of a preset among others: the best known first, then the fastest."""
+def by_standing(found: Fitting) -> tuple[bool, Standing, float, str]:
+    """The place of a preset among others: the best known first, then the fastest.
+
+    Presets whose models cannot be downloaded come last.
+    """
     speed = found.measured.tokens_per_second if found.measured else found.tokens_per_second
-    return found.standing, -(speed or 0), found.preset
+    return not found.downloadable, found.standing, -(speed or 0), found.preset
 
 
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
@@ -211,11 +215,13 @@ def _fitting(
     slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
     if figure is not None and figure.loses:
         slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
-    files = [file.known_size for file in model_files.of_preset(preset).values()]
+    files = model_files.of_preset(preset).values()
+    downloads = [file.known_size for file in files]
     return Fitting(
         preset=entry.name,
         quantization=preset.model.quantization or "",
-        download=sum(size for size in files if size) if all(files) else 0,
+        download=sum(size for size in downloads if size) if all(downloads) else 0,
+        downloadable=all(file.repository for file in files),
         recipe=preset.recipe,
         context=context,
         tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,

@@ -17,7 +17,7 @@ from builder.presets.schema import Preset
 from builder.simulator import cards
 from builder.tools import sizes
 from support.environment import REPOSITORY
-from support.shipped import RECIPES
+from support.shipped import PRESETS, RECIPES
 
 CARDS = cards.every(REPOSITORY)
 MEMORY = {name: card.memory for name, card in CARDS.items()}
@@ -85,8 +85,8 @@ def test_the_fastest_is_first_and_one_without_a_figure_last() -> None:
 
 
 def test_the_best_known_is_first() -> None:
-    """A figure for these cards comes before a higher one for others, and a run of which neither the
-    context nor the memory is known is one lower than its figure."""
+    """A figure for these cards comes before a higher one for others.  Whether a run fits of which
+    neither the context nor the memory is known is not known, whatever its figure."""
     fast = "result = [{ tokens_per_second = { mean = 200 } }]"
     entries = [
         preset("m-elsewhere", SWEEP, card="5080"),
@@ -98,11 +98,35 @@ def test_the_best_known_is_first() -> None:
     found = chosen(entries, "5090-laptop")
     assert [(each.preset, each.standing) for each in found.fits] == [
         ("m-here", Standing.PUBLISHED),
-        ("m-here-unsure", Standing.ELSEWHERE),
         ("m-elsewhere", Standing.ELSEWHERE),
         ("m-elsewhere-unsure", Standing.UNKNOWN),
+        ("m-here-unsure", Standing.UNKNOWN),
         ("m-unknown", Standing.UNKNOWN),
     ]
+    # Its memory alone shows that it fits.
+    (tried,) = chosen(entries[2:3], "5090-laptop", trial=MemoryNeed(10**9, "trial")).fits
+    assert tried.standing is Standing.PUBLISHED
+
+
+def test_a_preset_whose_models_nobody_can_download_is_last_and_never_recommended() -> None:
+    unnamed = {"name": "Qwen3.6 27B DFlash"}
+    entries = [
+        preset("qwen3.6-27b-nowhere@5090", SWEEP, model={"name": "Qwen3.6 27B"}),
+        preset("qwen3.6-27b-drafter@5090", SWEEP, drafter=unnamed),
+        preset("qwen3.6-27b@5090", "serve = { context = 4096 }"),
+    ]
+    found = chosen(entries, "5090-laptop")
+    assert found.fits[0].preset == "qwen3.6-27b@5090"
+    assert [each.downloadable for each in found.fits] == [True, False, False]
+    assert [each.preset for each in found.recommended] == ["qwen3.6-27b@5090"]
+    assert not chosen(entries[:2], "5090-laptop").recommended
+
+
+def test_the_flagship_gets_a_preset_that_can_start() -> None:
+    answer = choose(PRESETS.valid(), Question(machine.named(REPOSITORY, ["5090"]), RECIPES, CARDS))
+    (best,) = (each for each in answer.recommended if answer.models[each.preset] == "qwen3.6-27b")
+    assert best.downloadable
+    assert best.context
 
 
 def test_the_first_preset_of_each_model_is_recommended() -> None:

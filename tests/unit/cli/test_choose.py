@@ -73,7 +73,7 @@ def test_a_receipt_decides_and_is_attributed(builder: Builder, farm_copy: Path) 
     before = builder(*words)
     assert "1 receipt left out as invalid: `builder receipts`" in before.stderr
     name = "qwen3.6-27b-dflash@5090-laptop"
-    assert not before.stdout.splitlines()[3].startswith(name)
+    assert "measured on such cards" not in before.stdout
     preset = load(RECIPES).preset(name).preset
     runs = receipts.measured(receipts.run(900.0, 1), receipts.run(910.0, 2))
     (folder / "c.json").write_text(json.dumps(receipts.of_dflash(preset, measured=[runs])))
