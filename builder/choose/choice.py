@@ -165,7 +165,8 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
     fits = [each for each in answers if isinstance(each, Fitting)]
     fits.sort(key=by_standing)
     excluded = tuple(each for each in answers if isinstance(each, Excluded))
-    return Choice(question.machine, tuple(fits), excluded, short_names.models(entries))
+    names = {entry.name: entry.preset.model.name for entry in entries}
+    return Choice(question.machine, tuple(fits), excluded, short_names.models(names))
 
 
 def by_standing(found: Fitting) -> tuple[bool, Standing, float, str]:
@@ -215,13 +216,12 @@ def _fitting(
     slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
     if figure is not None and figure.loses:
         slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
-    files = model_files.of_preset(preset).values()
-    downloads = [file.known_size for file in files]
+    files = [file.known_size for file in model_files.of_preset(preset).values()]
     return Fitting(
         preset=entry.name,
         quantization=preset.model.quantization or "",
-        download=sum(size for size in downloads if size) if all(downloads) else 0,
-        downloadable=all(file.repository for file in files),
+        download=sum(size for size in files if size) if all(files) else 0,
+        downloadable=model_files.downloadable(preset),
         recipe=preset.recipe,
         context=context,
         tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,

@@ -1,6 +1,7 @@
 """What a shell completes: names of the catalog.
 
-They come from the names of files, so that a key press does not wait for files to be read.
+They come from the names of files, so that a key press does not wait for files to be checked: of
+presets, the model's name alone is read.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Presets, then recipes."""
+    """Short names of presets, presets, then recipes."""
     return _completed(
-        ctx, incomplete, lambda root: [*_stems(root / "presets"), *_stems(root / "recipes")]
+        ctx,
+        incomplete,
+        lambda root: [
+            *_short_names(root / "presets"),
+            *_stems(root / "presets"),
+            *_stems(root / "recipes"),
+        ],
     )
 
 
@@ -52,6 +59,14 @@ def _completed(
     except (RecipeError, OSError, ValueError, LookupError):
         return []  # a shell that completes shows no errors
     return [name for name in found if name.startswith(incomplete)]
+
+
+def _short_names(folder: Path) -> list[str]:
+    from builder.presets import short_names
+
+    texts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.toml")}
+    models = {name: tomllib.loads(text)["model"]["name"] for name, text in texts.items()}
+    return short_names.all_names(models)
 
 
 def _stems(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from builder.cli import completion
 from builder.cli.options import CatalogOption, catalog_at, output_option
 from builder.cli.run_options import (
     ContextOption,
@@ -39,6 +40,16 @@ def export(
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
     port: PortOption = None,
+    card: Annotated[
+        str,
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            autocompletion=completion.known_cards,
+            help="Card of cards/ that a short name's preset has to run on: 5090-laptop, ... "
+            "Default: the cards of this machine.",
+        ),
+    ] = "auto",
     form: Annotated[
         Format,
         typer.Option("--format", help="What the files are for; docker-run is a shell script."),
@@ -61,6 +72,8 @@ def export(
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
 
+    A short name means the preset that `builder choose` recommends for the card.
+
     The files have the image by digest, the health check, the GPU, the models directory
     (BUILDER_MODELS_DIR, else ./models) and the reason for each option as a comment. Nothing is
     started or downloaded; the Hub is asked for missing file names.
@@ -70,13 +83,12 @@ def export(
     from builder import settings
     from builder.errors import WorldError
     from builder.launch.described import described
+    from builder.launch.short import resolved
 
-    service = described(
-        catalog_at(catalog),
-        wanted(target, model, draft, mmproj, context, port, options),
-        settings.load(),
-        log,
-    )
+    recipes, loaded = catalog_at(catalog), settings.load()
+    asked = wanted(target, model, draft, mmproj, context, port, options)
+    asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    service = described(recipes, asked, loaded, log)
     if service.incomplete and not allow_incomplete:
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
         raise WorldError(what, why, "or write them all the same: --allow-incomplete")

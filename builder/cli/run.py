@@ -62,8 +62,8 @@ def run(
         typer.Option(
             "--yes",
             "-y",
-            help="Build a missing image and download missing models to the models directory, "
-            "without asking; an interrupted download continues.",
+            help="Build or pull a missing image and download missing models to the models "
+            "directory, without asking; an interrupted download continues.",
         ),
     ] = False,
     cpu: Annotated[
@@ -74,8 +74,7 @@ def run(
         typer.Option(
             "--print",
             "--dry-run",
-            help="Print the `docker run` command, and start nothing; with --yes, missing models "
-            "are downloaded.",
+            help="Print the `docker run` command; build, download and start nothing.",
         ),
     ] = False,
     seconds: Annotated[
@@ -99,20 +98,13 @@ def run(
     from builder import settings
     from builder.exports import docker_run
     from builder.launch import described, server
-    from builder.launch.files import located
     from builder.launch.short import resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
-    asked = wanted(target, model, draft, mmproj, context, port, options)
-    asked = replace(resolved(recipes, asked, card, loaded.state_dir, log), cpu=cpu)
+    asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu)
+    asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = server.Launch(recipes, asked, loaded, log)
     if printed:
-        found = described.find_run(job.catalog, asked)
-        directory = job.models_dir
-        if yes:
-            _, missing = located(found, directory, asked.given)
-            with _progress() as progress:
-                server.fetched(job, found, missing, progress)
         service = described.described(job.catalog, asked, job.settings, log)
         for each in (*service.incomplete, *service.missing):
             log(each)

@@ -84,7 +84,8 @@ def show(
         str,
         typer.Argument(
             metavar="RECIPE|PRESET",
-            help="Name of a recipe, of an engine that has only one recipe, or of a preset.",
+            help="Name of a recipe, of an engine that has only one recipe, or of a preset; the "
+            "short name of a preset.",
             autocompletion=completion.presets_and_recipes,
         ),
     ],
@@ -102,13 +103,18 @@ def show(
     """
     from platform import machine
 
+    from builder import settings
+    from builder.launch.described import LaunchRequest
+    from builder.launch.short import resolved
     from builder.plan.resolver import one_of
     from builder.presets import catalog as preset_files
 
+    recipes = catalog_at(catalog)
+    state = settings.load().state_dir
+    recipe = resolved(recipes, LaunchRequest(recipe), "auto", state, log).target
     if preset_files.is_preset(recipe):
         if dockerfile:
             raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
-        recipes = catalog_at(catalog)
         preset_tables.print_one(preset_files.load(recipes).preset(recipe), recipes, as_json=as_json)
         return
     session = build_session(catalog, build_options(platform=platform))

@@ -15,7 +15,7 @@ from builder.choose.machine import HostCard, Machine
 from builder.errors import BuilderError, WorldError
 from builder.families.device_code import no_code, runs_on
 from builder.images import reference
-from builder.launch.files import Missing
+from builder.launch.files import Located
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import HOST, Run, Service
 from builder.recipes.catalog import Catalog
@@ -57,6 +57,17 @@ class Chosen:
 
     devices: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The image of a run, and whether this machine has it."""
+
+    name: str
+    published: bool = False
+    """Docker does not have it, and a registry does."""
+    fault: Fault | None = None
+    """Why there is none."""
 
 
 def require(name: str, faults: Sequence[Fault]) -> None:
@@ -164,21 +175,34 @@ def engine_faults(*, cpu: bool) -> Iterator[Fault]:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)
 
 
-def image_of(run: Run, settings: Settings) -> tuple[str, Fault | None]:
-    """The image to run, from the engine or else the registry, and whether there is none."""
+def image_of(run: Run, settings: Settings) -> Image:
+    """The image to run, from the engine or else the registry."""
     try:
-        found = reference.in_engine(run.recipe, settings)
-        found = found or reference.published(run.recipe, settings)
+        if found := reference.in_engine(run.recipe, settings):
+            return Image(found)
+        if found := reference.published(run.recipe, settings):
+            return Image(found, published=True)
     except WorldError:  # the engine's own fault is reported
-        return reference.tagged(run.recipe, settings), None
-    if found is not None:
-        return found, None
-    return reference.tagged(run.recipe, settings), Fault(*reference.absent(run.recipe, settings))
+        return Image(reference.tagged(run.recipe, settings))
+    absent = Fault(*reference.absent(run.recipe, settings))
+    return Image(reference.tagged(run.recipe, settings), fault=absent)
 
 
-def file_faults(missing: Sequence[Missing], target: str) -> Iterator[Fault]:
+def image_faults(image: Image, target: str) -> Iterator[Fault]:
+    """Whether Docker lacks the image, and how to get it."""
+    if image.fault is not None:
+        yield image.fault
+    elif image.published:
+        pull = f"`builder run {target} --yes`, or docker pull {image.name}"
+        yield Fault(f"the image {image.name} is published, and not in Docker", pull)
+
+
+def file_faults(found: Located, target: str) -> Iterator[Fault]:
     """The models that are not here, with their size and how to get them."""
-    for each in missing:
+    for place, error in found.unusable.items():
+        what = ": ".join(filter(None, (error.what, error.why)))
+        yield Fault(f"the {NAMES[place]}: {what}", error.hint)
+    for each in found.missing:
         size = f"; {sizes.shown(each.size)} to download" if each.size else ""
         why = f" ({each.why})" if each.why else ""
         what = f"the {NAMES[each.place]} {each.file.shown} is not here{size}{why}"

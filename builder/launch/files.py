@@ -49,16 +49,34 @@ class Missing:
         return f"`builder run {target} --yes`, or {command}, or {option} FILE"
 
 
-def located(run: Run, directory: Path, given: Mapping[str, Path]) -> tuple[Files, list[Missing]]:
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The models of a run: where they are, and what is wrong with the others."""
+
+    files: Files
+    missing: list[Missing]
+    unusable: Mapping[str, FetchError]
+    """Why a given file cannot be used, by ``model``, ``draft`` and ``mmproj``."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """The places that no file has."""
+        return [*(each.place for each in self.missing), *self.unusable]
+
+
+def located(run: Run, directory: Path, given: Mapping[str, Path]) -> Located:
     """The models of a run that are here, and those that are not.
 
     A given file comes first, then the models directory, then the cache of the Hub's own client.
-    The Hub is asked for the files of a missing one.  Raises ``FetchError`` where a given file does
-    not exist.
+    The Hub is asked for the files of a missing one.
     """
     wanted = model_files.of_preset(run.preset) if run.preset else {}
-    found = [given_files(given)]
-    missing = []
+    found, missing, unusable = [], [], {}
+    for place, path in given.items():
+        try:
+            found.append(given_files({place: path}))
+        except FetchError as error:
+            unusable[place] = error
     for place, file in wanted.items():
         if place in given:
             continue
@@ -67,7 +85,7 @@ def located(run: Run, directory: Path, given: Mapping[str, Path]) -> tuple[Files
             found.append(here)
         else:
             missing.append(_missing(place, file, directory))
-    return joined(*found), missing
+    return Located(joined(*found), missing, unusable)
 
 
 def _in_directory(place: str, file: ModelFile, directory: Path) -> Files | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,14 +10,15 @@ from builder import families
 from builder.choose import needs
 from builder.choose.needs import MemoryNeed
 from builder.errors import BusyError, UntriedError
-from builder.launch import check
+from builder.launch import check, costs
+from builder.launch.check import Image
 from builder.launch.described import LaunchRequest, find_entry, models_directory, run_of
 from builder.launch.download import Progress, download
-from builder.launch.files import Missing, located
+from builder.launch.files import Located, Missing, located
 from builder.launch.start import Found, existing, identity, start, wait
 from builder.platforms import architecture
 from builder.presets.catalog import PresetEntry
-from builder.presets.service import Files, Run, Service, service
+from builder.presets.service import Run, Service, service
 from builder.recipes.catalog import Catalog
 from builder.records import trials
 from builder.records.record import newest_good
@@ -26,9 +27,7 @@ from builder.settings import Settings
 from builder.tools import sizes
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
-from builder.tools.log import Log, duration
-
-FIRST_BUILD = "which takes half an hour on two cores the first time"  # README.md
+from builder.tools.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +84,18 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     run = run_of(entry, job.catalog, job.wanted)
     asked = check.Asked(job.catalog, job.trial_of)
     chosen = check.Chosen() if run.cpu else check.choose_cards(run, entry, card, asked)
-    image, no_image = check.image_of(run, job.settings)
-    files, missing = located(run, job.models_dir, job.wanted.given)
+    image = check.image_of(run, job.settings)
+    files = located(run, job.models_dir, job.wanted.given)
     faults = [*chosen.faults, *check.engine_faults(cpu=run.cpu)]
-    lacking = list(_lacking(job, run, image if no_image else "", missing))
-    stuck = faults or not all(each.fetches for each in missing)
+    lacking = [*costs.of_image(job.catalog, run.recipe, image, job.settings, job.log)]
+    lacking += costs.of_files(files.missing, job.models_dir)
+    stuck = faults or files.unusable or not all(each.fetches for each in files.missing)
     if lacking and not stuck and means.agrees(lacking):
-        if no_image:
-            means.build(run.recipe.name)
-            image, no_image = check.image_of(run, job.settings)
-        files, missing = fetched(job, run, missing, means.progress)
-    faults += [no_image] if no_image else []
-    ready = _service(run, image, files, missing, job.wanted.port)
-    faults += check.file_faults(missing, job.wanted.target)
+        image = _obtained(run, image, job, means)
+        files = fetched(job, run, files.missing, means.progress)
+    faults += check.image_faults(image, job.wanted.target)
+    ready = _service(run, image.name, files, job.wanted.port)
+    faults += check.file_faults(files, job.wanted.target)
     flavor = flavor_of(run)
     if not faults:
         cdi = not run.cpu and not gpus.has_runtime()
@@ -110,22 +108,21 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
             return Running(ready, flavor)
     faults += check.port_faults(ready)
     check.require(run.name, faults)
-    _pull(image, job.log)
-    job.log(f"starting {image}")
+    job.log(f"starting {image.name}")
     about = f"show {entry.name}" if entry else f"recipe explain {run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
     return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
 
 
-def _lacking(job: Launch, run: Run, image: str, missing: Sequence[Missing]) -> Iterator[str]:
-    """What has to be built and downloaded, with what it costs; ``image``: one that is not there."""
-    if image:
-        kept = newest_good(job.settings.state_dir, run.recipe.name)
-        took = kept.seconds.get(f"build {run.recipe.name}") if kept else None
-        text = f"which took {duration(took)} last time" if took else FIRST_BUILD
-        yield f"build {image}, {text}"
-    for each in missing:
-        yield f"download {each.file.shown}: {sizes.shown(each.size)} to {job.models_dir}"
+def _obtained(run: Run, image: Image, job: Launch, means: Means) -> Image:
+    """The image, built or pulled where Docker does not have it."""
+    if image.fault is not None:
+        means.build(run.recipe.name)
+        return check.image_of(run, job.settings)
+    if image.published:
+        job.log(f"pulling {image.name}")
+        docker.pull(image.name, f"linux/{architecture(docker.engine().architecture)}")
+    return replace(image, published=False)
 
 
 def running_already(service: Service, there: Found, port: int | None) -> Service:
@@ -146,9 +143,7 @@ def running_already(service: Service, there: Found, port: int | None) -> Service
     )
 
 
-def fetched(
-    job: Launch, run: Run, missing: list[Missing], progress: Progress
-) -> tuple[Files, list[Missing]]:
+def fetched(job: Launch, run: Run, missing: Sequence[Missing], progress: Progress) -> Located:
     """Download what is missing; the models that are here then.  Raises like ``download``."""
     directory = job.models_dir
     for each in missing:
@@ -170,15 +165,7 @@ def flavor_of(run: Run) -> ApiFlavor:
     return API_FLAVORS[serve.api_flavor]
 
 
-def _service(
-    run: Run, image: str, files: Files, missing: list[Missing], port: int | None
-) -> Service:
-    """The service; what is missing has a place, so that the other faults are reported, too."""
-    places = {**files.places, **{each.place: f"/{each.place}" for each in missing}}
-    return service(run, image, replace(files, places=places), published=port)
-
-
-def _pull(image: str, log: Log) -> None:
-    if docker.image(image) is None:
-        log(f"pulling {image}")
-        docker.pull(image, f"linux/{architecture(docker.engine().architecture)}")
+def _service(run: Run, image: str, found: Located, port: int | None) -> Service:
+    """The service; what is lacking has a place, so that the other faults are reported, too."""
+    places = {**found.files.places, **{place: f"/{place}" for place in found.lacking}}
+    return service(run, image, replace(found.files, places=places), published=port)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from builder.choose import machine
 from builder.choose.known import known
-from builder.errors import FitError
+from builder.choose.machine import Machine
+from builder.errors import FitError, WorldError
+from builder.families import ENGINES
 from builder.launch.check import AUTO
 from builder.launch.described import LaunchRequest
 from builder.presets import catalog as presets
-from builder.presets import short_names
+from builder.presets import model_files, short_names
+from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.tools.log import Log
 
@@ -22,15 +26,35 @@ def resolved(
     """The request with the name of a preset, where ``wanted`` has a short name.
 
     ``card`` is a name of ``cards/``; ``auto``: the cards of this machine.  The context is the one
-    that fits.  Raises ``RecipeError`` for an unknown name, ``WorldError`` where this machine has no
-    card, ``FitError`` where no such preset runs on it.
+    that fits.  On the CPU, and where this machine has no card, no card decides: it is the fastest
+    of the published runs.  Raises ``RecipeError`` for an unknown name, ``FitError`` where no such
+    preset runs on the machine.
     """
     engines = {each.recipe.engine for each in catalog.engines.values() if each.recipe}
-    if presets.is_preset(wanted.target) or wanted.target in {*catalog.engines, *engines}:
+    names = {*catalog.engines, *engines}
+    if presets.is_preset(wanted.target) or wanted.target in names:
         return wanted
-    entries = short_names.named(presets.load(catalog).valid(), wanted.target)
-    root = catalog.root
-    here = machine.present(root) if card == AUTO else machine.named(root, [card])
+    entries = short_names.named(presets.load(catalog).valid(), wanted.target, names)
+    if wanted.cpu:
+        return _as_published(
+            _on_cpu(catalog, entries, wanted.target), wanted, "it runs on the CPU", log
+        )
+    try:
+        root = catalog.root
+        here = machine.present(root) if card == AUTO else machine.named(root, [card])
+    except WorldError:  # the machine's own fault is reported with the others
+        return _as_published(entries, wanted, "this machine has no GPU", log)
+    return _on(here, catalog, entries, wanted, state, log)
+
+
+def _on(
+    here: Machine,
+    catalog: Catalog,
+    entries: Sequence[PresetEntry],
+    wanted: LaunchRequest,
+    state: Path,
+    log: Log,
+) -> LaunchRequest:
     answer = known(catalog, entries, state).choice(here, wanted.context or 0)
     if not answer.fits:
         why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
@@ -38,6 +62,40 @@ def resolved(
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
     best = answer.fits[0]
     log(f"{wanted.target} is {best.preset} here: `builder choose` shows why")
-    own = presets.load(catalog).preset(best.preset).preset.serve.context
+    (own,) = (each.preset.serve.context for each in entries if each.name == best.preset)
     context = best.context if best.context not in {0, own} else None
     return replace(wanted, target=best.preset, context=wanted.context or context)
+
+
+def _as_published(
+    entries: Sequence[PresetEntry], wanted: LaunchRequest, why: str, log: Log
+) -> LaunchRequest:
+    best = min(entries, key=_place)
+    log(f"{wanted.target} is {best.name}, its fastest published run, since {why}")
+    return replace(wanted, target=best.name)
+
+
+def _place(entry: PresetEntry) -> tuple[bool, bool, float, str]:
+    """The fastest first; runs of unknown contexts, and models that nobody can download, last."""
+    preset, figure = entry.preset, entry.preset.published
+    speed = figure.tokens_per_second.middle if figure else 0
+    lacking = not model_files.downloadable(preset), not preset.serve.context
+    return *lacking, -speed, entry.name
+
+
+def _on_cpu(catalog: Catalog, entries: Sequence[PresetEntry], target: str) -> Sequence[PresetEntry]:
+    """The presets whose image's server the smoke test starts, without a GPU."""
+    recipes = {each.name: catalog.engine(each.preset.recipe).recipe for each in entries}
+    able = [
+        each
+        for each in entries
+        if ENGINES[recipes[each.name].family].complete(recipes[each.name]).serve is not None
+    ]
+    if not able:
+        images = sorted({recipe.name for recipe in recipes.values()})
+        raise FitError(
+            f"no preset of {target} runs on the CPU",
+            f"the servers of these images need a GPU: {', '.join(images)}",
+            "`builder list --presets` shows the presets of other models",
+        )
+    return able

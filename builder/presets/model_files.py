@@ -33,6 +33,11 @@ def of_preset(preset: Preset) -> dict[str, ModelFile]:
     return {place: file for place, file in found.items() if file is not None}
 
 
+def downloadable(preset: Preset) -> bool:
+    """Whether each file has a repository; without one, the user has to name a file."""
+    return all(file.repository is not None for file in of_preset(preset).values())
+
+
 def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
     """The paths in a repository that belong to a model: all parts of a split one, in order.
 

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from builder.errors import RecipeError
-from builder.presets.catalog import PresetEntry
-from builder.recipes.parse import suggestion
+
+if TYPE_CHECKING:
+    from builder.presets.catalog import PresetEntry
 
 
-def models(entries: Sequence[PresetEntry]) -> dict[str, str]:
+def models(presets: Mapping[str, str]) -> dict[str, str]:
     """The short name of each preset's model, by the preset's name.
 
-    It is the shortest model's name that the preset's begins with: "Qwen3.6 27B" and "Qwen3.6 27B
-    AWQ" are ``qwen3.6-27b``.  A preset with another name is a model of its own.
+    ``presets`` has the model's full name of each preset.  The short name is the shortest model's
+    name that the preset's begins with: "Qwen3.6 27B" and "Qwen3.6 27B AWQ" are ``qwen3.6-27b``.
+    A preset with another name is a model of its own.
     """
-    names = sorted({_slug(entry.preset.model.name) for entry in entries}, key=len)
+    known = sorted({_slug(model) for model in presets.values()}, key=len)
     return {
-        entry.name: next((name for name in names if _begins(_stem(entry.name), name)), stem)
-        for entry in entries
-        if (stem := _stem(entry.name))
+        preset: next((name for name in known if _begins(stem, name)), stem)
+        for preset in presets
+        if (stem := _stem(preset))
     }
 
 
-def named(entries: Sequence[PresetEntry], name: str) -> list[PresetEntry]:
+def all_names(presets: Mapping[str, str]) -> list[str]:
+    """All short names of ``presets``, given as to ``models``: of models, and of their kinds."""
+    found = models(presets)
+    kinds = {f"{model}:{_kind(preset, model)}" for preset, model in found.items()}
+    return sorted({*found.values(), *(each for each in kinds if not each.endswith(":"))})
+
+
+def named(
+    entries: Sequence[PresetEntry], name: str, recipes: Collection[str] = ()
+) -> list[PresetEntry]:
     """The presets that a short name means, on all cards.
 
-    Raises ``RecipeError`` where there is none.
+    Raises ``RecipeError`` where there is none, with what else ``name`` may mean: a preset, or one
+    of ``recipes``.
     """
-    of_model = models(entries)
+    of_model = models({entry.name: entry.preset.model.name for entry in entries})
     model, _, kind = name.lower().partition(":")
     found = [entry for entry in entries if of_model[entry.name] == model]
     if not found:
-        raise _unknown(name, of_model)
+        raise _unknown(name, of_model, recipes)
     if not kind:
         return found
-    kinds = {entry.name: _stem(entry.name).removeprefix(model).strip("-") for entry in found}
+    kinds = {entry.name: _kind(entry.name, model) for entry in found}
     chosen = [entry for entry in found if kinds[entry.name] == kind]
     if not chosen:
         known = ", ".join(f"{model}:{each}" for each in sorted({*kinds.values()} - {""}))
@@ -44,13 +57,20 @@ def named(entries: Sequence[PresetEntry], name: str) -> list[PresetEntry]:
     return chosen
 
 
-def _unknown(name: str, of_model: Mapping[str, str]) -> RecipeError:
-    known = sorted({*of_model.values()})
+def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -> RecipeError:
+    from builder.recipes.parse import suggestion  # slow to import: completion needs none
+
+    lists = {"models": sorted({*of_model.values()}), "presets": sorted(of_model)}
+    near = suggestion(name, [*lists["models"], *lists["presets"], *recipes])
     return RecipeError(
-        f"no preset, no model and no recipe is named {name}{suggestion(name, known)}",
-        f"the models: {', '.join(known)}" if known else "",
+        f"no preset, no model and no recipe is named {name}{near}",
+        "\n".join(f"the {kind}: {', '.join(each)}" for kind, each in lists.items() if each),
         "`builder choose` shows the presets that run on this machine, `builder list` the recipes",
     )
+
+
+def _kind(preset: str, model: str) -> str:
+    return _stem(preset).removeprefix(model).strip("-")
 
 
 def _stem(preset: str) -> str:

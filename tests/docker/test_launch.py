@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -18,9 +19,11 @@ from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import Client
+from builder.tools import sizes
 from builder.tools.docker import client, containers
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.registries import Proxy
 from support.services import BASE, free_port
 from support.smoke_tests import docker
 
@@ -159,20 +162,36 @@ def test_a_gpu_that_the_engine_does_not_have(service: Service) -> None:
     assert existing(NAME) is None
 
 
+VERSION = "0.1.0-of-the-test"
+RUNS = "builder-hello-sm120-0-1-0-of-the-test"
+"""The container of the recipe below: somebody may run the farm's own."""
+
+
+def recipe_of(catalog: Path, repository: str) -> str:
+    """Write a recipe of hello-sm120 with names of its own; its name."""
+    recipe = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
+    for old, new in (
+        ('repository = "hello-sm120"', f'repository = "{repository}"'),
+        ('version = "0.1.0"', f'version = "{VERSION}"'),
+    ):
+        assert old in recipe
+        recipe = recipe.replace(old, new)
+    name = f"hello-sm120-{VERSION}"
+    (catalog / "recipes" / f"{name}.toml").write_text(recipe)
+    for folder in ("engines", "cards"):
+        (catalog / folder).symlink_to(REPOSITORY / folder)
+    return name
+
+
 def test_run_builds_the_image_and_starts_its_server(
     builder: Builder, catalog: Path, hello: dict[str, Any], made: set[str]
 ) -> None:
     assert hello  # its layers are in the engine
     repository = "builder-test/run-all-the-way"
-    recipe = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
-    assert 'repository = "hello-sm120"' in recipe
-    recipe = recipe.replace('repository = "hello-sm120"', f'repository = "{repository}"')
-    (catalog / "recipes" / "hello-sm120-0.1.0.toml").write_text(recipe)
-    for name in ("engines", "cards"):
-        (catalog / name).symlink_to(REPOSITORY / name)
+    name = recipe_of(catalog, repository)
     port = str(free_port())
-    command = ("run", "hello-sm120", "--cpu", "--port", port, "--catalog", catalog)
-    made.update({f"{repository}:0.1.0", f"{repository}:0.1.0-{hello['key'][:12]}"})
+    command = ("run", name, "--cpu", "--port", port, "--catalog", catalog)
+    made.update(f"{repository}:{tag}" for tag in ("0.1.0", VERSION))
     try:
         refused = builder(*command)
         assert refused.returncode == 4
@@ -180,11 +199,54 @@ def test_run_builds_the_image_and_starts_its_server(
         assert "no NVIDIA GPU" not in refused.stderr
         done = builder(*command, "--yes")
         assert done.returncode == 0, done.stderr
-        assert f"build {repository}:0.1.0, which takes half an hour" in done.stderr
+        (asked,) = [line for line in done.stderr.splitlines() if line.startswith("  build ")]
+        assert asked.startswith(f"  build {repository}:0.1.0, which takes about ")
+        assert asked.endswith(": 9 compile steps")
         assert done.stdout.splitlines()[0] == f"http://127.0.0.1:{port}/v1"
         assert Client(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
         again = builder(*command)
         assert again.returncode == 0
         assert "runs already" in again.stderr
+        containers.remove(RUNS)
+        tags = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", repository).split()
+        docker("image", "rm", "--force", *tags)
+        # The record of the build says how long it took.
+        (asked,) = [
+            line
+            for line in builder(*command, "--yes").stderr.splitlines()
+            if line.startswith("  build ")
+        ]
+        assert re.fullmatch(rf"  build {repository}:0.1.0, which took [\d. a-z]+ last time", asked)
     finally:
-        containers.remove("builder-hello-sm120")
+        containers.remove(RUNS)
+
+
+def test_run_pulls_a_published_image_after_it_named_its_size(
+    builder: Builder, catalog: Path, hello: dict[str, Any], proxy: Proxy
+) -> None:
+    name = recipe_of(catalog, "hello-of-the-test")
+    repository = f"{proxy.address}/me/hello-of-the-test"
+    published = f"{repository}:0.1.0"
+    docker("tag", hello["references"][0], published)
+    docker("push", published)
+    docker("image", "rm", published)
+    port = str(free_port())
+    command = ("run", name, "--cpu", "--port", port, "--catalog", catalog)
+    try:
+        refused = builder(*command)
+        assert refused.returncode == 4
+        assert f"the image {published}@sha256:" in refused.stderr
+        assert f"`builder run {name} --yes`, or docker pull {published}@" in refused.stderr
+        done = builder(*command, "--yes")
+        assert done.returncode == 0, done.stderr
+        (asked,) = [line for line in done.stderr.splitlines() if line.startswith("  pull ")]
+        size = sizes.shown(hello["verdict"]["download_size"])
+        assert re.fullmatch(rf"  pull {published}@sha256:[0-9a-f]{{64}}: {size}", asked)
+        assert "pulling" in done.stderr
+        assert "build" not in done.stderr
+        assert Client(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
+    finally:
+        containers.remove(RUNS)
+        found = docker("image", "ls", "--format={{.Digest}}", "--digests", repository)
+        for digest in found.split():  # the fixture removes images with tags
+            docker("image", "rm", "--force", f"{repository}@{digest}")

@@ -222,6 +222,13 @@ class Build(Model):
     """GiB of free disk that the build requires."""
 
 
+class EngineBuild(Build):
+    """Resources that the build of an engine requires."""
+
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Compile steps, as ninja counts them ("[1/464]"): ``run`` estimates the time by them."""
+
+
 def _on(patch: Patch, platform: str) -> Patch:
     """A patch without its probe, where that is for another platform."""
     if patch.probe is None or patch.probe.platform in (None, platform):
@@ -265,7 +272,7 @@ class Recipe(Model):
     artifact: Artifact | None = None
     debian: Debian = Debian()
     image: Image
-    build: Build = Build()
+    build: EngineBuild = EngineBuild()
     serve: Serve | None = None
     """How the smoke test starts the server; default: set by the family."""
     budget: Budget = Budget()

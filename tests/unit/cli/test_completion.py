@@ -39,7 +39,10 @@ def completed(*words: str, catalog: Path = REPOSITORY) -> list[str]:
     ("words", "offered"),
     [
         (("build", "beellama-0.1."), ["beellama-0.1.1", "beellama-0.1.2"]),
-        (("run", "gemma-4-e2b"), ["gemma-4-e2b-mtp@5090-laptop"]),
+        (
+            ("run", "gemma-4-e2b"),
+            ["gemma-4-e2b", "gemma-4-e2b:mtp", "gemma-4-e2b-mtp@5090-laptop"],
+        ),
         (("show", "hello"), ["hello-sm120-0.1.0"]),
         (("choose", "--card", "5090"), ["5090", "5090-laptop"]),
         (("tag", "promote", "hello-sm120-0.1.0", "0"), ["0.1.0"]),

@@ -135,3 +135,13 @@ def test_faults_of_the_command_line(builder: Builder, tmp_path: Path) -> None:
     preset = builder("export", "qwen3.6-27b-dflash@5090")
     assert preset.returncode == 3
     assert "did you mean qwen3.6-27b-dflash@5090-laptop?" in preset.stderr
+
+
+def test_a_short_name_is_the_best_preset_of_the_card(builder: Builder) -> None:
+    done = builder("export", "qwen3.6-35b-a3b", "--card", "5090-laptop", ANYWAY)
+    assert done.returncode == 0, done.stderr
+    assert "qwen3.6-35b-a3b is qwen3.6-35b-a3b-mtp@5090-laptop here" in done.stderr
+    assert "builder-qwen3-6-35b-a3b-mtp-5090-laptop" in done.stdout
+    small = builder("export", "qwen3.6-35b-a3b", "--card", "5080", ANYWAY)
+    assert small.returncode == 15
+    assert small.stdout == ""

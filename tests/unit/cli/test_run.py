@@ -102,35 +102,60 @@ def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
     assert "qwen3.6-27b-mtp@5090-laptop: its memory is not known" in none.stderr
 
 
-def test_models_are_downloaded_and_the_command_names_them(
+def test_a_dry_run_downloads_nothing(
     builder: Builder, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_the_hub(tmp_path)
     with model_hub.served(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        hub.digests["dflash-draft-3.6-q8_0.gguf"] = "0" * 64
-        wrong = builder("run", PRESET, "--print", "--yes")
-        assert wrong.returncode == 5
-        assert "expected sha256 0000" in wrong.stderr
-        assert (models / MODEL).exists()
-        assert list((models / DRAFT).parent.iterdir()) == []
-        del hub.digests["dflash-draft-3.6-q8_0.gguf"]
-        done = builder("run", PRESET, "--print", "--yes")
+        done = builder("run", PRESET, "--dry-run", "--yes")
     assert done.returncode == 0, done.stderr
-    assert "downloading spiritbuun/Qwen3.6-27B-DFlash-GGUF" in done.stderr
-    assert "downloading unsloth" not in done.stderr
-    assert (models / DRAFT).read_bytes() == b"GGUF" * 1000
+    assert not models.exists()
+    # The name of the file comes from the Hub.
     words = shlex.split(done.stdout.replace("\\\n", ""))
     assert words[words.index("--model") + 1] == f"/models/{MODEL}"
-    assert words[words.index("--model-draft") + 1] == f"/models/{DRAFT}"
+
+
+def test_a_short_name_on_the_cpu_needs_no_gpu(builder: Builder, models: Path) -> None:
+    done = builder("run", "qwen3.6-27b", "--cpu", "--print")
+    assert done.returncode == 0, done.stderr
+    assert f"qwen3.6-27b is {PRESET}, its fastest published run, since it runs on" in done.stderr
+    assert "--env=BUILDER_CPU=1" in done.stdout
+    assert "--gpus" not in done.stdout
+    # vLLM's published images do not serve without a GPU.
+    none = builder("run", "gemma-4-e4b", "--cpu")
+    assert none.returncode == 15
+    assert "no preset of gemma-4-e4b runs on the CPU" in none.stderr
+    assert "vllm-nightly-1acd67a" in none.stderr
+    assert not models.exists()
+
+
+@without_gpu
+def test_a_short_name_without_a_gpu_has_all_faults(
+    builder: Builder, models: Path, tmp_path: Path
+) -> None:
+    farm = never_built(tmp_path / "farm")
+    done = builder("run", "qwen3.6-27b", "--model", tmp_path / "absent.gguf", cwd=farm)
+    assert done.returncode == 4
+    assert f"qwen3.6-27b is {PRESET}, its fastest published run, since this machine" in done.stderr
+    for fault in (
+        "this machine has no NVIDIA GPU",
+        "no image never-built-beellama-cpp:0.1.1",
+        f"the model: there is no file {tmp_path}/absent.gguf",
+        "-> name an existing one: --model FILE",
+        "the draft model spiritbuun",
+    ):
+        assert fault in done.stderr
+    assert "the model unsloth" not in done.stderr
+    assert not models.exists()
 
 
 def test_faults_of_the_command_line(builder: Builder, models: Path, tmp_path: Path) -> None:  # noqa: ARG001
     model = builder("run", "hello-sm120", "--model", tmp_path)
     assert model.returncode == 3
     assert "takes no --model" in model.stderr
-    absent = builder("run", PRESET, "--model", tmp_path / "absent.gguf")
-    assert absent.returncode == 5
-    unknown = builder("run", "no-such")
+    unknown = builder("run", "beellama-0.1.3")
     assert unknown.returncode == 3
+    assert "is named beellama-0.1.3; did you mean beellama-0.1.2?" in unknown.stderr
     assert "the models: gemma-4-26b-a4b, " in unknown.stderr
+    assert f", {PRESET}, " in unknown.stderr

@@ -114,6 +114,15 @@ def test_show_has_the_options_and_figures_of_a_preset(builder: Builder) -> None:
     assert found["result"][3]["tokens_per_second"]["mean"] == 107.54
 
 
+def test_show_takes_a_short_name(builder: Builder) -> None:
+    done = builder("show", "qwen3.6-27b:dflash", "--json")
+    assert json.loads(done.stdout)["name"] == PRESET
+    assert f"qwen3.6-27b:dflash is {PRESET}" in done.stderr
+    unknown = builder("show", "qwen3.6-28b")
+    assert unknown.returncode == 3
+    assert "is named qwen3.6-28b; did you mean qwen3.6-27b?" in unknown.stderr
+
+
 def test_show_has_no_dockerfile_of_a_preset(builder: Builder) -> None:
     done = builder("show", PRESET, "--dockerfile")
     assert done.returncode == 2
