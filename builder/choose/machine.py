@@ -13,7 +13,7 @@ from builder.simulator import cards
 from builder.simulator.cards import Card
 from builder.tools.docker import gpus
 
-SAME = 0.05  # share by which nvidia-smi's memory of a card may exceed what CUDA can allocate
+SAME = 0.06  # share by which nvidia-smi's memory of a card may exceed what CUDA can allocate
 DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 

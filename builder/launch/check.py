@@ -137,8 +137,8 @@ def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
     everything = range(len(here.cards))
     if card == AUTO:
         return tuple(everything)
-    wanted = cards.load(catalog.root, card).name
-    return tuple(number for number in everything if here.cards[number].name == wanted)
+    wanted = machine.host_card(cards.load(catalog.root, card))
+    return tuple(number for number in everything if here.cards[number] == wanted)
 
 
 def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> Iterator[str]:

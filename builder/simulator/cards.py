@@ -15,6 +15,8 @@ from builder.recipes.parse import parse, read_text, suggestion
 from builder.recipes.schema.fields import Model, Text
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")
+COMMON = ("-gpu", "-edition", "-blackwell")
+"""Parts of NVIDIA's names that files leave out."""
 
 
 def _capability(value: str) -> str:
@@ -123,9 +125,11 @@ def every(root: Path) -> dict[str, Card]:
 
 def plain_name(name: str) -> str:
     """The name of a card as files have it: 5090-laptop."""
-    plain = "-".join(name.lower().replace("_", " ").split()).removesuffix("-gpu")
+    plain = "-".join(name.lower().replace("_", " ").split())
     for prefix in PREFIXES:
         plain = plain.removeprefix(prefix)
+    for part in COMMON:
+        plain = plain.replace(part, "")
     return plain
 
 

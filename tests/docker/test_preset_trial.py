@@ -111,7 +111,7 @@ def test_an_option_that_the_engine_refuses_fails(try_preset: TryPreset) -> None:
             {"model": {"name": "M", "repository": "unsloth/Qwen3.5-0.8B-GGUF"}},
             "the size of unsloth/Qwen3.5-0.8B-GGUF is not known",
         ),
-        ({"card": "a100-80gb"}, "there are no figures of the a100-80gb in cards/"),
+        ({"card": "h100-80gb"}, "there are no figures of the h100-80gb in cards/"),
     ],
 )
 def test_a_preset_that_cannot_be_tried_says_why(

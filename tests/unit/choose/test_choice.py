@@ -174,9 +174,9 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     assert why_not(chosen([preset("untold")], "5080")) == (
         f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.2f} GB, and {HERE}"
     )
-    elsewhere = preset("elsewhere", card="a100-80gb")
+    elsewhere = preset("elsewhere", card="h100-80gb")
     assert (
-        why_not(chosen([elsewhere])) == "its memory is not known, nor the memory of the a100-80gb"
+        why_not(chosen([elsewhere])) == "its memory is not known, nor the memory of the h100-80gb"
     )
 
 

@@ -22,18 +22,24 @@ def test_a_known_card_has_the_memory_that_cuda_can_allocate() -> None:
     assert (found.cards[0].memory, found.cards[0].context) == (card.memory, card.context)
 
 
-def test_a_card_of_the_same_name_with_less_memory_is_another_one() -> None:
-    # The RTX 5060 Ti is sold with 8 and with 16 GB under one name; cards/ has the larger.
-    text = "NVIDIA GeForce RTX 5060 Ti, 12.0, 580.95.05, 8151\n"
+@pytest.mark.parametrize(
+    ("listed", "file"), [(8151, "5060-ti-8gb"), (16311, "5060-ti-16gb"), (12227, "")]
+)
+def test_cards_of_one_name_are_told_by_their_memory(listed: int, file: str) -> None:
+    # The RTX 5060 Ti is sold with 8 and with 16 GB under one name.
+    text = f"NVIDIA GeForce RTX 5060 Ti, 12.0, 580.95.05, {listed}\n"
     (found,) = machine.machine_of(REPOSITORY, text).cards
-    assert (found.memory, found.context) == (8151 << 20, 0)
+    if file:
+        assert found == machine.host_card(cards.load(REPOSITORY, file))
+    else:
+        assert (found.memory, found.context) == (listed << 20, 0)
 
 
 def test_an_unknown_card_is_taken_as_nvidia_smi_has_it() -> None:
-    text = LAPTOP + "NVIDIA RTX PRO 6000 Blackwell Workstation Edition, 12.0, 580.95.05, 97887\n"
+    text = LAPTOP + "NVIDIA RTX PRO 3000 Blackwell Generation Laptop GPU, 12.0, 580.95.05, 12227\n"
     found = machine.machine_of(REPOSITORY, text)
     assert found.cards[1].capability == Capability(12, 0)
-    assert found.cards[1].memory == 97887 << 20
+    assert found.cards[1].memory == 12227 << 20
 
 
 def test_a_gb10_has_the_memory_of_its_machine() -> None:

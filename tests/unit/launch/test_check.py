@@ -58,6 +58,11 @@ def test_a_card_that_the_machine_does_not_have() -> None:
     assert found.faults[0].hint == "it has: NVIDIA GeForce RTX 5090"
 
 
+def test_a_card_of_the_same_name_is_another_one() -> None:
+    small = chosen("hello-sm120", "5060-ti-16gb", "5060-ti-8gb", card="5060-ti-8gb")
+    assert small.devices == (1,)
+
+
 def test_a_card_with_too_little_memory() -> None:
     assert "RTX 5080: it takes 21.90 GB (as published), and here are" in why(chosen(PRESET, "5080"))
 

@@ -52,8 +52,8 @@ BROKEN = {
     ),
     "unknown card": (
         A100,
-        {'card = "there': 'source = "there'},
-        "card: no card is named a100-80gb. List one without a file in [unverified]",
+        {'"a100-80gb"': '"h100-80gb"', 'card = "the source': 'source = "the source'},
+        "card: no card is named h100-80gb",
     ),
     "no source": (
         MTP,
