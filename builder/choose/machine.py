@@ -27,6 +27,8 @@ class HostCard:
     """Bytes."""
     context: int
     """Bytes of a process's CUDA context; 0: not known."""
+    bandwidth: int = 0
+    """Bytes a second of its memory; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +87,5 @@ def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:
 
 def host_card(card: Card) -> HostCard:
     """A card of ``cards/`` as the card of a machine."""
-    return HostCard(card.name, Capability.parse(card.capability), card.memory, card.context)
+    capability = Capability.parse(card.capability)
+    return HostCard(card.name, capability, card.memory, card.context, card.bandwidth)

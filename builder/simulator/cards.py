@@ -85,6 +85,11 @@ class Card(Model):
             raise ValueError("the context takes more than the card has")
         return self
 
+    @property
+    def bandwidth(self) -> int:
+        """Bytes a second of its memory, which has two transfers in a period of its clock."""
+        return self.bus_width // 8 * self.memory_clock_khz * 1000 * 2
+
 
 FIGURES = tuple(name for name in Card.model_fields if name not in {"source", "unverified"})
 

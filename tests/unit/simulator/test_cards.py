@@ -61,6 +61,13 @@ def test_a_shipped_card_is_valid_and_near_its_nominal_memory(name: str) -> None:
     assert all(each.url.startswith("https://") for each in card.source)
 
 
+@pytest.mark.parametrize(
+    ("name", "bandwidth"), [("5090", 1792), ("5090-laptop", 896), ("3090", 936), ("4090", 1008)]
+)
+def test_the_bandwidth_is_the_one_of_specifications(name: str, bandwidth: int) -> None:
+    assert cards.load(REPOSITORY, name).bandwidth == pytest.approx(bandwidth * 1e9, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", NOMINAL)
 def test_the_cards_that_people_have_are_there(name: str) -> None:
     assert name in ALL, f"cards/{name}.toml is missing"
