@@ -1,0 +1,280 @@
+"""The errors of computed speeds, as docs/speeds.md, and the figures of builder/choose/speeds.py.
+
+    .venv/bin/python bench/speeds.py [--write]
+
+Each published run whose size and acceptance are known is computed by a fit to the others.  Then the
+shipped figures are compared with runs of other people, ``bench/speeds.toml``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from builder.choose import speeds
+from builder.choose.speeds import NotComputedError, Step
+from builder.families import load_catalog
+from builder.presets import catalog as preset_files
+from builder.presets.schema import Preset
+from builder.recipes.catalog import Catalog
+from builder.simulator import cards
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "speeds.md"
+NINE_OF_TEN = (5, 95)  # percentiles
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted figures of ``speeds``."""
+
+    steady: float
+    uneven: float
+    fixed: float
+
+    def speed(self, run: Run) -> float:
+        """Tokens a second."""
+        share = self.uneven if run.step.uneven else self.steady
+        return run.tokens / (run.step.size / run.bandwidth / share + self.fixed)
+
+
+SHIPPED = Fit(speeds.STEADY, speeds.UNEVEN, speeds.FIXED)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with all that its speed is computed from."""
+
+    name: str
+    card: str
+    bandwidth: int
+    step: Step
+    tokens: float
+    """Tokens of a step."""
+    measured: float
+    """Tokens a second."""
+    filled: int
+    url: str
+    """Its source; empty: not known."""
+
+
+def fit(runs: Sequence[Run]) -> Fit:
+    """The figures with the least squares of the relative errors of the times."""
+    times = [run.tokens / run.measured for run in runs]
+    rows = [
+        [
+            0 if run.step.uneven else run.step.size / run.bandwidth / time,
+            run.step.size / run.bandwidth / time if run.step.uneven else 0,
+            1 / time,
+        ]
+        for run, time in zip(runs, times, strict=True)
+    ]
+    found, *_ = np.linalg.lstsq(np.array(rows), np.ones(len(rows)), rcond=None)
+    return Fit(1 / found[0], 1 / found[1], float(found[2]))
+
+
+def left_out(runs: Sequence[Run]) -> list[float]:
+    """The speed of each run by a fit to all others."""
+    return [
+        fit([*runs[:number], *runs[number + 1 :]]).speed(run) for number, run in enumerate(runs)
+    ]
+
+
+def published(recipes: Catalog) -> tuple[list[Run], dict[str, str]]:
+    """The runs of presets, and by the name of each other preset why it is none."""
+    runs, reasons = [], {}
+    for entry in preset_files.load(recipes).valid():
+        try:
+            runs.append(_run(entry.name, entry.preset, recipes))
+        except NotComputedError as error:
+            reasons[entry.name] = str(error)
+    return runs, reasons
+
+
+def others(recipes: Catalog) -> list[Run]:
+    """The runs of ``bench/speeds.toml``."""
+    listed = tomllib.loads((REPOSITORY / "bench" / "speeds.toml").read_text("utf-8"))["run"]
+    runs = []
+    for each in listed:
+        filled = each.pop("filled", speeds.FILLED)
+        preset = Preset.model_validate(each)
+        runs.append(_run(preset.summary, preset, recipes, filled))
+    return runs
+
+
+def _run(name: str, preset: Preset, recipes: Catalog, filled: int = speeds.FILLED) -> Run:
+    """Raises ``NotComputedError`` for a run that the fit cannot use."""
+    if preset.cards > 1:
+        raise NotComputedError("it ran on several cards")
+    step = speeds.step(preset, recipes.engine(preset.recipe).recipe.engine, filled)
+    if step.tokens is None:
+        raise NotComputedError("it drafts, and its acceptance is not published")
+    if preset.card not in cards.names(REPOSITORY):
+        raise NotComputedError(f"there is no file of the {preset.card} in cards/")
+    known = [each for each in preset.result if each.of_preset]
+    accepted = [each for each in known if each.acceptance or each.drafted]
+    if not known:
+        raise NotComputedError("it has no figure")
+    return Run(
+        name,
+        preset.card,
+        cards.load(REPOSITORY, preset.card).bandwidth,
+        step,
+        step.tokens,
+        (accepted or known)[0].tokens_per_second.middle,
+        filled,
+        (preset.source.url or "") if preset.source else "",
+    )
+
+
+def table(runs: Sequence[Run], computed: Sequence[float]) -> Iterator[str]:
+    """The runs as a table, with the error of each computed speed."""
+    yield "| run | card | GB a step | tokens a step | kind | published | computed | error |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for run, speed in zip(runs, computed, strict=True):
+        deep = f", after {run.filled} tokens" if run.filled != speeds.FILLED else ""
+        cells = [
+            f"[{run.name}]({run.url}){deep}" if run.url else f"{run.name}{deep}",
+            run.card,
+            f"{run.step.size / 1e9:.2f}",
+            f"{run.tokens:.2f}",
+            "uneven" if run.step.uneven else "steady",
+            f"{run.measured:.4g}",
+            f"{speed:.4g}",
+            f"{speed / run.measured - 1:+.0%}",
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def errors(runs: Sequence[Run], computed: Sequence[float]) -> list[float]:
+    """The relative error of each computed speed, without its sign."""
+    return [abs(speed / run.measured - 1) for run, speed in zip(runs, computed, strict=True)]
+
+
+def interval(runs: Sequence[Run], computed: Sequence[float]) -> tuple[float, float]:
+    """The multiples of the computed speed that nine of ten runs are between."""
+    shares = [run.measured / speed for run, speed in zip(runs, computed, strict=True)]
+    low, high = np.percentile(shares, NINE_OF_TEN)
+    return float(low), float(high)
+
+
+def page() -> str:
+    """The text of docs/speeds.md."""
+    recipes = load_catalog(REPOSITORY)
+    runs, reasons = published(recipes)
+    checked = others(recipes)
+    found, unseen = left_out(runs), [SHIPPED.speed(run) for run in checked]
+    fitted, (low, high) = fit(runs), interval([*runs, *checked], [*found, *unseen])
+    own, foreign = errors(runs, found), errors(checked, unseen)
+    return TEXT.format(
+        steady=f"{fitted.steady:.3f}",
+        uneven=f"{fitted.uneven:.3f}",
+        fixed=f"{fitted.fixed * 1e3:.2f}",
+        low=f"{low:.2f}",
+        high=f"{high:.2f}",
+        filled=speeds.FILLED,
+        used=SHIPPED,
+        used_fixed=f"{SHIPPED.fixed * 1e3:.1f}",
+        used_low=f"{speeds.INTERVAL[0]:.2f}",
+        used_high=f"{speeds.INTERVAL[1]:.2f}",
+        runs=len(runs),
+        median=f"{median(own):.0%}",
+        largest=f"{max(own):.0%}",
+        table="\n".join(table(runs, found)),
+        others=len(checked),
+        other_median=f"{median(foreign):.0%}",
+        other_largest=f"{max(foreign):.0%}",
+        other_table="\n".join(table(checked, unseen)),
+        reasons="\n".join(f"| `{name}` | {why} |" for name, why in sorted(reasons.items())),
+    )
+
+
+TEXT = """# Computed speeds
+
+`choose` and the site show a computed speed beside a figure of another card. This page says how it
+is computed, and how wrong it is. `bench/speeds.py --write` writes it.
+
+```console
+$ .venv/bin/python bench/speeds.py           # prints this page
+```
+
+## Model
+
+A step reads the active weights, the cache and the drafter, and gives `tokens a step`:
+
+    speed = tokens / (bytes / (bandwidth x efficiency) + fixed time)
+
+- **Bytes.** The tensors come from the model's
+  [shape](development.md#add-a-models-shape), their bits from the size of the file. A step reads
+  one row of an embedding, and the experts that its tokens choose, if each token chooses by itself.
+  A repository for vLLM keeps 16 bits for the embedding, the output and the MTP block. MTP reads its
+  block and the output for each drafted token, a draft model all of itself, DFlash its drafter once.
+  Without a shape, the name gives the active part: 30B-A3B.
+- **Tokens.** 1, or 1 + drafted tokens x published acceptance. If the acceptance is not published,
+  the preset's own run gives them: its speed x the computed time of a step on its card.
+- **Bandwidth.** Bus width x memory clock x 2, from [cards/](../cards).
+- **Cache.** {filled} tokens, the middle of an answer of 2000. A longer prompt makes it slower.
+
+| fitted | here | used |
+|---|---|---|
+| efficiency, *steady*: vLLM; llama.cpp without experts and drafts | {steady} | {used.steady} |
+| efficiency, *uneven*: llama.cpp with experts or drafts | {uneven} | {used.uneven} |
+| fixed time of a step | {fixed} ms | {used_fixed} ms |
+| interval: nine of ten runs of both tables below | {low} to {high} | {used_low} to {used_high} |
+
+The two kinds were chosen with the same runs in view: the second table is the better judge.
+
+## Leave one out
+
+Each published run whose size and acceptance are known, computed by a fit to the others. Median
+error of {runs} runs: **{median}**; the largest: {largest}.
+
+{table}
+
+What fits worst: the tensors of Nemotron are not known, and its name says 3 of 30 billion active
+parameters, all with as many bits. The mean of Gemma 4 E4B has a cold run in it. The only run of
+an RTX 3090 is faster than the runs of the RTX 5090 Laptop say; one run is too few for an
+efficiency of that card.
+
+## Runs of others
+
+Runs that no preset has, on other cards ([bench/speeds.toml](../bench/speeds.toml)), computed with
+the figures that are used. Median error of {others} runs: **{other_median}**; the largest:
+{other_largest}.
+
+{other_table}
+
+llama.cpp with experts or drafts is faster on most other cards than the laptop's runs say. b10448 is
+three months newer than these runs, and drafts much faster. Two rows have 32768 tokens in the cache:
+their bytes explain how much slower they are.
+
+## Runs that the fit cannot use
+
+| preset | why |
+|---|---|
+{reasons}
+
+A preset whose acceptance alone is missing gets a computed speed on other cards by its own run. The
+run of Qwen3.6 27B AWQ on an RTX 3090 would not fit, either: 16.2 tokens/s were published, and any
+file of four bits allows about 40. Its options are not known.
+"""
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/speeds.md")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
