@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from builder.choose import needs
+from builder.choose import needs, speeds
 from builder.choose.machine import HostCard, Machine, host_card
 from builder.choose.needs import MemoryNeed
+from builder.choose.speeds import Computed, NotComputedError
 from builder.families.device_code import no_code, runs_on
 from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
@@ -54,9 +55,11 @@ class Standing(IntEnum):
     """Its figure was published for such cards."""
     ELSEWHERE = 2
     """Its figure was published for other cards."""
-    UNKNOWN = 3
-    """It has no figure, or neither its context nor its memory is known: whether it fits is then
-    not known, either."""
+    COMPUTED = 3
+    """It has no figure but a computed speed."""
+    UNKNOWN = 4
+    """It has no figure at all, or neither its context nor its memory is known: whether it fits is
+    then not known, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class Fitting:
     """Whether that figure is of the machine's cards."""
     measured: Measured | None
     """The figure of a receipt on such cards, which comes before the published figure."""
+    computed: Computed | None
+    """The speed that the bandwidth of the machine's cards allows; None: it cannot be computed."""
+    not_computed: str
+    """Why it cannot; empty if it can."""
     memory: MemoryNeed | None
     """None: not known; the machine has as much as the one that it was published for."""
     driver: str
@@ -95,8 +102,10 @@ class Fitting:
         """How well it is known on the machine's cards."""
         if self.measured is not None:
             return Standing.MEASURED
-        if self.tokens_per_second is None or not (self.context or self.memory):
+        if not (self.context or self.memory):
             return Standing.UNKNOWN
+        if self.tokens_per_second is None:
+            return Standing.COMPUTED if self.computed else Standing.UNKNOWN
         return Standing.PUBLISHED if self.on_such_cards else Standing.ELSEWHERE
 
 
@@ -175,6 +184,8 @@ def by_standing(found: Fitting) -> tuple[bool, Standing, float, str]:
     Presets whose models cannot be downloaded come last.
     """
     speed = found.measured.tokens_per_second if found.measured else found.tokens_per_second
+    if found.standing is Standing.COMPUTED and found.computed:
+        speed = found.computed.tokens_per_second
     return not found.downloadable, found.standing, -(speed or 0), found.preset
 
 
@@ -212,6 +223,7 @@ def _fitting(
 ) -> Fitting:
     preset, (context, result) = entry.preset, run
     recipe = question.catalog.engine(preset.recipe).recipe
+    computed, why_not = _computed(preset, recipe.engine, cards, question)
     figure = result or preset.published
     slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
     if figure is not None and figure.loses:
@@ -230,10 +242,24 @@ def _fitting(
         measured_cards=preset.cards,
         on_such_cards=_are(cards, question.cards.get(preset.card)),
         measured=question.receipts(entry, cards, context),
+        computed=computed,
+        not_computed=why_not,
         memory=need,
         driver=needs.oldest_driver(recipe, question.catalog),
         caveats=(*slower, *(each.shown for each in preset.caveat)),
     )
+
+
+def _computed(
+    preset: Preset, engine: str, cards: Sequence[HostCard], question: Question
+) -> tuple[Computed | None, str]:
+    """The computed speed, or why there is none."""
+    own = question.cards.get(preset.card)
+    published = own.bandwidth if own is not None else 0
+    try:
+        return speeds.computed(preset, engine, cards[0].bandwidth, published), ""
+    except NotComputedError as error:
+        return None, str(error)
 
 
 def _are(cards: Sequence[HostCard], wanted: Card | None) -> bool:

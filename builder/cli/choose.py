@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry, Presets
     from builder.recipes.catalog import Catalog
 
-HEADER = ("preset", "tokens/s", "known", "context", "memory", "download", "driver", "image")
+HEADER = (
+    "preset",
+    "tokens/s",
+    "known",
+    "computed",
+    "context",
+    "memory",
+    "download",
+    "driver",
+    "image",
+)
 
 DROPS = ("image", "driver", "download", "memory", "context")
 """Columns that a narrow terminal does not show, the first one first."""
@@ -84,7 +94,8 @@ def choose(
     suffices. The memory comes from the recorded trial of its image on a simulated card, else from
     its source, else from the cards of the published run.
     Speeds come from receipts of the preset on such cards, otherwise from the publication; the card
-    stands beside them. They are no prediction for another card.
+    stands beside them. For other cards a speed is computed from the bandwidth, with the interval of
+    nine of ten runs: docs/speeds.md.
 
     The exit code is 15 if no preset runs.
     """
@@ -197,11 +208,16 @@ def _row(each: Fitting, image: str) -> tuple[str, ...]:
     context = str(each.context) if each.context else "the model's"
     download = sizes.shown(each.download) if each.download else "not known"
     driver = f"{each.driver} or newer" if each.driver else "not known"
-    return each.preset, *_speed(each), context, memory, download, driver, image
+    known = each.measured is not None or (each.on_such_cards and each.tokens_per_second is not None)
+    computed = each.computed.shown if each.computed is not None and not known else ""
+    return each.preset, *_speed(each), computed, context, memory, download, driver, image
 
 
 def _speed(each: Fitting) -> tuple[str, str]:
-    """Tokens in a second, with the context if it is another one; and how that is known."""
+    """Tokens in a second, with the context if it is another one; and how that is known.
+
+    A computed speed has a column of its own.
+    """
     found = each.measured
     if found is not None:
         speed, context = f"{found.tokens_per_second:g}", found.context

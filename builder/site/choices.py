@@ -91,6 +91,7 @@ def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
         figure_context=found.figure_context or None,
         measured_on=found.measured_on,
         measured=found.measured,
+        computed=found.computed,
         memory=found.memory.size if found.memory else None,
         memory_by=found.memory.by if found.memory else "",
         driver=found.driver,

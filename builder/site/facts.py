@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from builder.choose.choice import Measured
+from builder.choose.speeds import Computed
 from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
@@ -90,6 +91,8 @@ class Option:
     measured_on: str
     measured: Measured | None
     """The figure of a receipt on such cards."""
+    computed: Computed | None
+    """What the card's bandwidth allows."""
     memory: int | None
     """Bytes on all cards."""
     memory_by: str

@@ -129,6 +129,52 @@ def test_the_flagship_gets_a_preset_that_can_start() -> None:
     assert best.context
 
 
+SIZED = {"name": "Qwen3.6 27B", "repository": "a/b", "file": "a.gguf", "published_size": "14 GB"}
+
+
+def test_a_computed_speed_is_below_every_published_one_and_above_none() -> None:
+    bare = "serve = { context = 4096 }"
+    entries = [
+        preset("computed", bare, model=SIZED),
+        preset(
+            "slow-elsewhere",
+            "serve = { context = 4096 }\n" + "result = [{ tokens_per_second = { mean = 1 } }]",
+        ),
+        preset("unknown", bare),
+        preset("unsure", "result = []", model=SIZED),
+    ]
+    found = chosen(entries).fits
+    assert [(each.preset, each.standing) for each in found] == [
+        ("slow-elsewhere", Standing.ELSEWHERE),
+        ("computed", Standing.COMPUTED),
+        ("unknown", Standing.UNKNOWN),
+        ("unsure", Standing.UNKNOWN),
+    ]
+    assert found[1].computed is not None
+    assert found[1].tokens_per_second is None
+    assert (found[2].computed, found[2].not_computed) == (
+        None,
+        "the size of its model is not known",
+    )
+
+
+def test_the_faster_of_two_computed_speeds_is_first() -> None:
+    bare = "serve = { context = 4096 }"
+    large = SIZED | {"published_size": "28 GB"}
+    found = chosen([preset("large", bare, model=large), preset("small", bare, model=SIZED)]).fits
+    assert [each.preset for each in found] == ["small", "large"]
+
+
+def test_a_computed_speed_is_for_the_card_that_the_preset_would_run_on() -> None:
+    bare = preset("p", "serve = { context = 4096 }", model=SIZED, memory={"total": 10})
+    speeds = []
+    for name in ("5090", "5080"):
+        (found,) = chosen([bare], name).fits
+        assert found.computed is not None
+        speeds.append(found.computed.tokens_per_second)
+    assert speeds[0] > 1.5 * speeds[1]
+
+
 def test_the_first_preset_of_each_model_is_recommended() -> None:
     other = {"name": "Gemma 4 E2B", "repository": "a/b"}
     entries = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -19,8 +20,11 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     done = builder("choose", "--card", "5060-ti-16gb", "--driver", "580.65.06")
     assert done.returncode == 0, done.stderr
     runs, _, not_here = done.stdout.partition("Does not run here")
-    row = "gemma-4-e4b-mtp@5090-laptop\t178.6\tpublished on 5090-laptop\t32000\t8.00 GB (published)"
-    assert row in runs
+    row = next(line for line in runs.splitlines() if line.startswith("gemma-4-e4b-mtp@5090"))
+    cells = row.split("\t")
+    assert cells[1:3] == ["178.6", "published on 5090-laptop"]
+    assert re.fullmatch(r"~\d+ \(\d+-\d+\)", cells[3]), row
+    assert cells[4:6] == ["32000", "8.00 GB (published)"]
     lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
     assert lost[0].split("\t")[1].startswith("it takes 21.90 GB (as published)")
 
@@ -37,6 +41,17 @@ def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
     # A problem of a preset that is not recommended is shown by `show`.
     assert "Known problems of qwen3.6-27b-dflash@" in others
     assert "Known problems of qwen3.6-27b-mtp@" not in others
+
+
+def test_a_computed_speed_stands_beside_a_figure_of_another_card_alone(builder: Builder) -> None:
+    done = builder("choose", "--card", "5090-laptop", "--model", "gemma 4 e4b")
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("gemma-4-e4b-mtp@")]
+    assert row.split("\t")[1:4] == ["178.6", "published on such cards", ""]
+    done = builder("choose", "--card", "5090", "--model", "gemma 4 e4b", "--json")
+    (found,) = json.loads(done.stdout)["fits"]
+    low, high = found["computed"]["interval"]
+    assert 178.6 < low < found["computed"]["tokens_per_second"] < high
+    assert found["tokens_per_second"] == 178.6
 
 
 def test_choose_as_json(builder: Builder) -> None:
