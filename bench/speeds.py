@@ -1,4 +1,4 @@
-"""The errors of computed speeds, as docs/speeds.md, and the figures of builder/choose/speeds.py.
+"""The errors of computed speeds, as bench/speeds.md, and the figures of builder/choose/speeds.py.
 
     .venv/bin/python bench/speeds.py [--write]
 
@@ -26,7 +26,7 @@ from builder.recipes.catalog import Catalog
 from builder.simulator import cards
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "docs" / "speeds.md"
+PAGE = REPOSITORY / "bench" / "speeds.md"
 NINE_OF_TEN = (5, 95)  # percentiles
 
 
@@ -59,7 +59,6 @@ class Run:
     """Tokens of a step."""
     measured: float
     """Tokens a second."""
-    filled: int
     url: str
     """Its source; empty: not known."""
 
@@ -102,17 +101,16 @@ def others(recipes: Catalog) -> list[Run]:
     listed = tomllib.loads((REPOSITORY / "bench" / "speeds.toml").read_text("utf-8"))["run"]
     runs = []
     for each in listed:
-        filled = each.pop("filled", speeds.FILLED)
         preset = Preset.model_validate(each)
-        runs.append(_run(preset.summary, preset, recipes, filled))
+        runs.append(_run(preset.summary, preset, recipes))
     return runs
 
 
-def _run(name: str, preset: Preset, recipes: Catalog, filled: int = speeds.FILLED) -> Run:
+def _run(name: str, preset: Preset, recipes: Catalog) -> Run:
     """Raises ``NotComputedError`` for a run that the fit cannot use."""
     if preset.cards > 1:
         raise NotComputedError("it ran on several cards")
-    step = speeds.step(preset, recipes.engine(preset.recipe).recipe.engine, filled)
+    step = speeds.step(preset, recipes.engine(preset.recipe).recipe.engine)
     if step.tokens is None:
         raise NotComputedError("it drafts, and its acceptance is not published")
     if preset.card not in cards.names(REPOSITORY):
@@ -128,7 +126,6 @@ def _run(name: str, preset: Preset, recipes: Catalog, filled: int = speeds.FILLE
         step,
         step.tokens,
         (accepted or known)[0].tokens_per_second.middle,
-        filled,
         (preset.source.url or "") if preset.source else "",
     )
 
@@ -138,9 +135,8 @@ def table(runs: Sequence[Run], computed: Sequence[float]) -> Iterator[str]:
     yield "| run | card | GB a step | tokens a step | kind | published | computed | error |"
     yield "|---|---|---|---|---|---|---|---|"
     for run, speed in zip(runs, computed, strict=True):
-        deep = f", after {run.filled} tokens" if run.filled != speeds.FILLED else ""
         cells = [
-            f"[{run.name}]({run.url}){deep}" if run.url else f"{run.name}{deep}",
+            f"[{run.name}]({run.url})" if run.url else run.name,
             run.card,
             f"{run.step.size / 1e9:.2f}",
             f"{run.tokens:.2f}",
@@ -165,7 +161,7 @@ def interval(runs: Sequence[Run], computed: Sequence[float]) -> tuple[float, flo
 
 
 def page() -> str:
-    """The text of docs/speeds.md."""
+    """The text of bench/speeds.md."""
     recipes = load_catalog(REPOSITORY)
     runs, reasons = published(recipes)
     checked = others(recipes)
@@ -210,9 +206,9 @@ A step reads the active weights, the cache and the drafter, and gives `tokens a 
 
     speed = tokens / (bytes / (bandwidth x efficiency) + fixed time)
 
-- **Bytes.** The tensors come from the model's
-  [shape](development.md#add-a-models-shape), their bits from the size of the file. A step reads
-  one row of an embedding, and the experts that its tokens choose, if each token chooses by itself.
+- **Bytes.** The tensors come from the model's [shape](../docs/development.md#add-a-models-shape),
+  their bits from the size of the file. A step reads one row of an embedding, and the experts that
+  its tokens choose, if each token chooses by itself.
   A repository for vLLM keeps 16 bits for the embedding, the output and the MTP block. MTP reads its
   block and the output for each drafted token, a draft model all of itself, DFlash its drafter once.
   Without a shape, the name gives the active part: 30B-A3B.
@@ -238,21 +234,18 @@ error of {runs} runs: **{median}**; the largest: {largest}.
 {table}
 
 What fits worst: the tensors of Nemotron are not known, and its name says 3 of 30 billion active
-parameters, all with as many bits. The mean of Gemma 4 E4B has a cold run in it. The only run of
-an RTX 3090 is faster than the runs of the RTX 5090 Laptop say; one run is too few for an
-efficiency of that card.
+parameters, all with as many bits. The only run of an RTX 3090 is faster than the runs of the RTX
+5090 Laptop say; one run is too few for an efficiency of that card.
 
 ## Runs of others
 
-Runs that no preset has, on other cards ([bench/speeds.toml](../bench/speeds.toml)), computed with
-the figures that are used. Median error of {others} runs: **{other_median}**; the largest:
-{other_largest}.
+Runs that no preset has, on other cards ([speeds.toml](speeds.toml)), computed with the figures that
+are used. Median error of {others} runs: **{other_median}**; the largest: {other_largest}.
 
 {other_table}
 
 llama.cpp with experts or drafts is faster on most other cards than the laptop's runs say. b10448 is
-three months newer than these runs, and drafts much faster. Two rows have 32768 tokens in the cache:
-their bytes explain how much slower they are.
+three months newer than these runs, and drafts much faster.
 
 ## Runs that the fit cannot use
 
@@ -269,7 +262,7 @@ file of four bits allows about 40. Its options are not known.
 def main() -> None:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/speeds.md")
+    parser.add_argument("--write", action="store_true", help="write bench/speeds.md")
     if parser.parse_args().write:
         PAGE.write_text(page(), encoding="utf-8")
     else:

@@ -3,7 +3,7 @@
 A step reads the weights that are active, the cache and the drafter, and gives one token, or as many
 as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth, which is
 fitted to the published runs, and a fixed time.  ``bench/speeds.py`` fits the figures and writes
-docs/speeds.md: the errors, and the runs that do not fit.
+bench/speeds.md: the errors, and the runs that do not fit.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from builder.models.shapes.shape import Shape
 from builder.presets.command import groups, option_of
 from builder.presets.schema import Preset
 
-STEADY = 0.72
+STEADY = 0.74
 """Part of the bandwidth that vLLM reaches, and llama.cpp for one token of a dense model."""
 UNEVEN = 0.35
 """Part of the bandwidth that llama.cpp and its forks reach with experts or with drafts."""
 FIXED = 2.1e-3
 """Seconds of a step beside the bytes."""
-INTERVAL = (0.87, 1.33)
+INTERVAL = (0.83, 1.35)
 """Nine of ten runs have between these multiples of their computed speed."""
 FILLED = 1000
 """Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""

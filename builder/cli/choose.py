@@ -95,7 +95,7 @@ def choose(
     its source, else from the cards of the published run.
     Speeds come from receipts of the preset on such cards, otherwise from the publication; the card
     stands beside them. For other cards a speed is computed from the bandwidth, with the interval of
-    nine of ten runs: docs/speeds.md.
+    nine of ten runs: bench/speeds.md.
 
     The exit code is 15 if no preset runs.
     """

@@ -41,12 +41,12 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
     step = speeds.step(preset(), "llama-cpp")
     assert (step.size, step.uneven, step.tokens) == (DENSE + CACHE, False, 1)
     found = speeds.computed(preset(), "llama-cpp", LAPTOP, LAPTOP)
-    # 12.88 GB at 72 % of 896 GB/s are 19.96 ms.
-    assert found.tokens_per_second == pytest.approx(1 / (19.96e-3 + 2.1e-3), rel=1e-3)
+    # 12.88 GB at 74 % of 896 GB/s are 19.42 ms.
+    assert found.tokens_per_second == pytest.approx(1 / (19.42e-3 + 2.1e-3), rel=1e-3)
 
 
 def test_the_kind_of_a_step_decides_how_much_of_the_bandwidth_it_gets() -> None:
-    assert Step(0.72e9, uneven=False, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
+    assert Step(0.74e9, uneven=False, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
     assert Step(0.35e9, uneven=True, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
 
 

@@ -20,11 +20,11 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     done = builder("choose", "--card", "5060-ti-16gb", "--driver", "580.65.06")
     assert done.returncode == 0, done.stderr
     runs, _, not_here = done.stdout.partition("Does not run here")
-    row = next(line for line in runs.splitlines() if line.startswith("gemma-4-e4b-mtp@5090"))
+    row = next(line for line in runs.splitlines() if line.startswith("gemma-4-e2b-mtp@5090"))
     cells = row.split("\t")
-    assert cells[1:3] == ["178.6", "published on 5090-laptop"]
+    assert cells[1:3] == ["206.56", "published on 5090-laptop"]
     assert re.fullmatch(r"~\d+ \(\d+-\d+\)", cells[3]), row
-    assert cells[4:6] == ["32000", "8.00 GB (published)"]
+    assert cells[4:6] == ["131072", "6.00 GB (published)"]
     lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
     assert lost[0].split("\t")[1].startswith("it takes 21.90 GB (as published)")
 
@@ -44,14 +44,14 @@ def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
 
 
 def test_a_computed_speed_stands_beside_a_figure_of_another_card_alone(builder: Builder) -> None:
-    done = builder("choose", "--card", "5090-laptop", "--model", "gemma 4 e4b")
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("gemma-4-e4b-mtp@")]
-    assert row.split("\t")[1:4] == ["178.6", "published on such cards", ""]
-    done = builder("choose", "--card", "5090", "--model", "gemma 4 e4b", "--json")
+    done = builder("choose", "--card", "5090-laptop", "--model", "gemma 4 e2b")
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("gemma-4-e2b-mtp@")]
+    assert row.split("\t")[1:4] == ["206.56", "published on such cards", ""]
+    done = builder("choose", "--card", "5090", "--model", "gemma 4 e2b", "--json")
     (found,) = json.loads(done.stdout)["fits"]
     low, high = found["computed"]["interval"]
-    assert 178.6 < low < found["computed"]["tokens_per_second"] < high
-    assert found["tokens_per_second"] == 178.6
+    assert 206.56 < low < found["computed"]["tokens_per_second"] < high
+    assert found["tokens_per_second"] == 206.56
 
 
 def test_choose_as_json(builder: Builder) -> None:
