@@ -166,9 +166,10 @@ def _complete(
         missing += _vouched(repository, own, entries, how.trust, how.log)
     missing += notes
     if missing:
-        # Newer versions of cosign list a signature there as well.
-        unlisted = new and not how.trust.signing
-        attach_all(repository, image.read(), missing, new=unlisted)
+        # Newer versions of cosign list a signature there as well; and in a repository in use,
+        # another machine may have pushed the same image during the upload, and moved tags to it.
+        unlisted = new and not (how.trust.signing or how.known)
+        attach_all(repository, image.read(), missing, new=new, unlisted=unlisted)
 
 
 def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:

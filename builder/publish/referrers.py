@@ -60,19 +60,20 @@ def attach_all(
     attachments: Sequence[Attachment],
     *,
     new: bool = False,
+    unlisted: bool = False,
 ) -> None:
     """Attach several artifacts to an image.  Raises like ``attach``.
 
-    Where a tag keeps the list of referrers, it is read and written once; for a ``new`` image, which
-    has no referrers yet, it is only written.
+    ``new``: the registry probably lacks their files.  Where a tag keeps the list of referrers, it
+    is read and written once; ``unlisted``: nobody has attached anything, so it is only written.
     """
-    unlisted = []
+    left = []
     for each in attachments:
         artifact = _put(repository, each.kind, each.annotations, each.files, subject, new=new)
         if not repository.put_manifest(artifact.digest, artifact):
-            unlisted.append(artifact)
-    if unlisted:
-        _list_by_tag(repository, subject.digest, *unlisted, new=new)
+            left.append(artifact)
+    if left:
+        _list_by_tag(repository, subject.digest, *left, unlisted=unlisted)
 
 
 def store(
@@ -141,14 +142,14 @@ def _referrers_tag(digest: str) -> str:
 
 
 def _list_by_tag(
-    repository: Repository, subject: str, *artifacts: Manifest, new: bool = False
+    repository: Repository, subject: str, *artifacts: Manifest, unlisted: bool = False
 ) -> None:
     """Add artifacts to the list of an image's referrers that a tag keeps.
 
     An entry that another machine adds at the same moment is lost: the specification has no remedy.
     """
     tag = _referrers_tag(subject)
-    known = [] if new else _listed(repository, tag)
+    known = [] if unlisted else _listed(repository, tag)
     there = {entry["digest"] for entry in known}
     more = [_entry(artifact) for artifact in artifacts if artifact.digest not in there]
     if not more:

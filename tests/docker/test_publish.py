@@ -16,6 +16,8 @@ from builder.errors import RegistryError
 from builder.publish import tags as publish_tags
 from builder.publish.referrers import AttachedFile, attach
 from builder.publish.remote_image import layer_sizes
+from builder.publish.tag_history import MOVE
+from builder.publish.verdicts import VERDICT
 from builder.records import ptx
 from builder.tools.files import named_lock
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
@@ -192,6 +194,26 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
     # A night, a promotion and a push keep out of each other's way on one machine.
     with named_lock(Path(os.environ["BUILDER_CACHE_DIR"]), "tags"):
         assert "another run on this machine gives or deletes tags" in push(expect=9).stderr
+
+
+@docker_test
+def test_what_another_machine_attaches_during_the_upload_stays(
+    image: dict[str, Any], push: Any, registry: str, proxy: Proxy
+) -> None:
+    """It pushes the same image, and the note of its move is attached first."""
+    repository = Repository(f"{registry}/{PUSHED}", print)
+    repository.put_manifest("other", bare(repository, "other"))
+
+    def attach_note() -> None:
+        there = repository.manifest(image["digest"])
+        assert there is not None
+        attach(repository, there, "application/vnd.example.note", {})
+
+    put = "PUT .*manifests/sha256:"
+    proxy.faults = [Fault(put, "pass"), Fault(put, "pass", first=attach_note)]
+    push()
+    kinds = worn(repository, image["digest"])
+    assert {"application/vnd.example.note", VERDICT, MOVE} <= {*kinds}
 
 
 @docker_test
