@@ -49,10 +49,11 @@ class Series:
     highest: float
     deviation: float
     """Standard deviation of the sample; 0 for a single run."""
-    trend: float
-    """Slope of the fitted line: percent of the mean per run."""
+    trend: float | None
+    """Slope of the fitted line: percent of the mean per run; None where the runs do not show one:
+    they are fewer than six, or chance alone gives such an order in more than 1 % of cases."""
     p_value: float | None
-    """The trend's, by Kendall's rank correlation; None for fewer than four runs."""
+    """The trend's, by Kendall's rank correlation; None for fewer than six runs."""
     shape: Shape
     why: str
 
@@ -60,6 +61,18 @@ class Series:
     def passed(self) -> bool:
         """Whether later runs are as fast as earlier ones."""
         return self.shape not in {"collapse", "cycle"}
+
+    @property
+    def shown_trend(self) -> str:
+        """The trend in words."""
+        if self.p_value is None:
+            return "too few runs, or equal ones, for a trend"
+        chance = f"(p = {self.p_value:.2g})"
+        return (
+            f"no trend {chance}"
+            if self.trend is None
+            else f"trend {self.trend:+.2f} % a run {chance}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,7 @@ def evaluate(values: Sequence[float]) -> Series:
         lowest=min(values),
         highest=max(values),
         deviation=statistics.stdev(values) if len(values) > 1 else 0.0,
-        trend=100 * slope / mean if mean else 0.0,
+        trend=100 * slope / mean if mean and p_value is not None and p_value < RARE else None,
         p_value=p_value,
         shape=shape,
         why=why,
@@ -131,10 +144,10 @@ def _rank_p(values: Sequence[float]) -> float | None:
     """Two-sided p-value of Kendall's rank correlation between the runs and their speeds.
 
     Exact for up to 33 runs without ties, else the normal approximation (M. G. Kendall, Rank
-    Correlation Methods, chapters 4 and 5).  None below four runs, and where all are equal.
+    Correlation Methods, chapters 4 and 5).  None below six runs, and where all are equal.
     """
     count = len(values)
-    if count < 4 or len(set(values)) == 1:
+    if count < FEW or len(set(values)) == 1:
         return None
     pairs = list(combinations(values, 2))
     falling = sum(before > after for before, after in pairs)

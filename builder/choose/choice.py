@@ -12,7 +12,7 @@ from builder.choose.machine import HostCard, Machine, host_card
 from builder.choose.needs import MemoryNeed
 from builder.choose.speeds import Computed, NotComputedError
 from builder.families.device_code import no_code, runs_on
-from builder.presets import model_files, short_names
+from builder.presets import capabilities, model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
 from builder.presets.schema import Preset
@@ -95,6 +95,10 @@ class Fitting:
     """None: not known; the machine has as much as the one that it was published for."""
     driver: str
     """The oldest driver; empty: not known."""
+    capabilities: tuple[str, ...]
+    """As ``presets.capabilities`` has them."""
+    room: int
+    """Bytes that CUDA can allocate on the cards of the run."""
     caveats: tuple[str, ...]
 
     @property
@@ -246,6 +250,8 @@ def _fitting(
         not_computed=why_not,
         memory=need,
         driver=needs.oldest_driver(recipe, question.catalog),
+        capabilities=capabilities.of_preset(preset),
+        room=sum(card.memory for card in cards),
         caveats=(*slower, *(each.shown for each in preset.caveat)),
     )
 
@@ -309,11 +315,11 @@ def _no_room(
         before = card.memory * preset.cards
         if there >= before:
             return ""
-        ran = sizes.shown(before)
-        return f"its memory is not known; it ran with {ran}, and here are {sizes.shown(there)}"
+        ran = sizes.gib(before)
+        return f"its memory is not known; it ran with {ran}, and here are {sizes.gib(there)}"
     size = need.on(cards)
     if size <= there:
         return ""
     source = "as published" if need.by == "source" else "as tried"
-    lacking = f"here are {sizes.shown(there)}: {sizes.shown(size - there)} too little"
-    return f"it takes {sizes.shown(size)} ({source}), and {lacking}"
+    lacking = f"here are {sizes.gib(there)}: {sizes.gib(size - there)} too little"
+    return f"it takes {sizes.gib(size)} ({source}), and {lacking}"

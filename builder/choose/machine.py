@@ -14,6 +14,7 @@ from builder.simulator.cards import Card
 from builder.tools.docker import gpus
 
 SAME = 0.06  # share by which nvidia-smi's memory of a card may exceed what CUDA can allocate
+USABLE = 0.94  # least share of its nominal memory that CUDA can allocate on a card of cards/
 DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
@@ -45,6 +46,12 @@ def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
     Raises ``RecipeError`` for an unknown name.
     """
     return Machine(tuple(host_card(cards.load(root, name)) for name in names), driver)
+
+
+def described(memory: int, capability: Capability, driver: str = "") -> Machine:
+    """A machine with a card that has no file; ``memory``: its nominal memory in bytes."""
+    card = HostCard("a card without a file", capability, int(memory * USABLE), 0)
+    return Machine((card,), driver)
 
 
 def present(root: Path) -> Machine:

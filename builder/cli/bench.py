@@ -318,7 +318,7 @@ def print_benchmark(found: Benchmark) -> None:
         statistics = [
             ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
             ("range", f"{speeds.lowest:.2f} to {speeds.highest:.2f} t/s"),
-            ("deviation", f"{speeds.deviation:.2f} t/s; trend {speeds.trend:+.2f} % per run"),
+            ("deviation", f"{speeds.deviation:.2f} t/s; {speeds.shown_trend}"),
             ("verdict", f"{speeds.shape}: {speeds.why}"),
         ]
         shares = [run.acceptance for run in point.runs if run.acceptance is not None]

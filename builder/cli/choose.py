@@ -21,19 +21,15 @@ if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
 
 HEADER = (
-    "preset",
-    "tokens/s",
-    "known",
-    "computed",
-    "context",
-    "memory",
-    "download",
-    "driver",
-    "image",
+    *("preset", "tokens/s", "known", "computed", "context", "memory", "quantization"),
+    *("download", "capabilities", "engine", "driver", "image"),
 )
-
-DROPS = ("image", "driver", "download", "memory", "context")
+DROPS = (
+    *("image", "driver", "engine", "download", "quantization", "capabilities", "memory"),
+    *("context", "computed", "known"),
+)
 """Columns that a narrow terminal does not show, the first one first."""
+UNKNOWN = "unknown"
 
 
 def _checked_driver(value: str | None) -> str | None:
@@ -42,6 +38,22 @@ def _checked_driver(value: str | None) -> str | None:
     if value is not None and not DRIVER.fullmatch(value):
         raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
     return value
+
+
+def _checked_capability(value: str | None) -> str | None:
+    from builder.kernels.selection import Capability
+
+    try:
+        return str(Capability.parse(value)) if value is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _checked_memory(value: str | None) -> str | None:
+    try:
+        return str(sizes.memory_of(value)) if value is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def choose(
@@ -53,6 +65,24 @@ def choose(
             autocompletion=completion.known_cards,
             help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
             "this machine, by nvidia-smi.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            callback=_checked_memory,
+            help="Memory of a card that has no file, as on its box: 12G. Needs --capability.",
+        ),
+    ] = None,
+    capability: Annotated[
+        str | None,
+        typer.Option(
+            "--capability",
+            metavar="MAJOR.MINOR",
+            callback=_checked_capability,
+            help="Compute capability of a card that has no file: 12.0. Needs --memory.",
         ),
     ] = None,
     driver: Annotated[
@@ -100,7 +130,6 @@ def choose(
     The exit code is 15 if no preset runs.
     """
     from builder import settings
-    from builder.choose import machine
     from builder.choose.known import known
     from builder.errors import FitError
     from builder.presets import catalog as preset_files
@@ -108,11 +137,7 @@ def choose(
     least = one_context(context) if context is not None else 0
     recipes = catalog_at(catalog)
     entries = _wanted(preset_files.load(recipes), model)
-    if card:
-        here = machine.named(recipes.root, card, driver or "")
-    else:
-        found = machine.present(recipes.root)
-        here = machine.Machine(found.cards, driver or found.driver)
+    here = _machine(recipes, card or [], memory, capability, driver or "")
     presets = known(recipes, entries, settings.load().state_dir)
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
@@ -125,6 +150,25 @@ def choose(
         _print(answer, images)
     if not answer.fits:
         raise FitError(f"no preset runs on {_shown(here)}", hint=_next_step(answer))
+
+
+def _machine(
+    recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
+) -> Machine:
+    """The cards of --card, else the card of --memory and --capability, else this machine's."""
+    from builder.choose import machine
+    from builder.kernels.selection import Capability
+
+    if memory is None and capability is None:
+        if names:
+            return machine.named(recipes.root, names, driver)
+        found = machine.present(recipes.root)
+        return machine.Machine(found.cards, driver or found.driver)
+    if names or memory is None or capability is None:
+        raise typer.BadParameter(
+            "give --memory and --capability together, and no --card", param_hint="--memory"
+        )
+    return machine.described(int(memory), Capability.parse(capability), driver)
 
 
 def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
@@ -152,7 +196,7 @@ def _image(recipes: Catalog, name: str) -> str:
 
 def _shown(machine: Machine) -> str:
     cards = machine.cards
-    names = [f"{each.name} ({each.capability}, {sizes.shown(each.memory)})" for each in cards]
+    names = [f"{each.name} ({each.capability}), {sizes.card(each.memory)}" for each in cards]
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{' and '.join(names)}{driver}"
 
@@ -187,13 +231,15 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
     best = answer.recommended
     rows = {each.preset: _row(each, images[each.recipe]) for each in answer.fits}
     first = [rows.pop(each.preset) for each in best]
-    if best:
+    title = "More presets of these models" if best else "No model of these can be downloaded"
+    more = [(), (title,), *rows.values()] if rows else []
+    if answer.fits:
         line("")
-        more = [(), ("More presets of these models",), *rows.values()] if rows else []
         table(HEADER, [*first, *more], drops=DROPS)
     if answer.excluded:
         line("\nDoes not run here")
-        table(("preset", "why"), [(each.preset, "; ".join(each.why)) for each in answer.excluded])
+        reasons = [(each.preset, "; ".join(each.why)) for each in answer.excluded]
+        table(("preset", "why"), reasons, wraps="why")
     for each in best:
         paragraph(f"Known problems of {each.preset}", each.caveats)
     if best:
@@ -201,16 +247,26 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
 
 
 def _row(each: Fitting, image: str) -> tuple[str, ...]:
-    memory = "not known"
+    memory = UNKNOWN
     if each.memory is not None:
         by = "tried" if each.memory.by == "trial" else "published"
-        memory = f"{sizes.shown(each.memory.size)} ({by})"
-    context = str(each.context) if each.context else "the model's"
-    download = sizes.shown(each.download) if each.download else "not known"
-    driver = f"{each.driver} or newer" if each.driver else "not known"
-    known = each.measured is not None or (each.on_such_cards and each.tokens_per_second is not None)
-    computed = each.computed.shown if each.computed is not None and not known else ""
-    return each.preset, *_speed(each), computed, context, memory, download, driver, image
+        taken = sizes.gib(each.memory.size).removesuffix(" GiB")
+        memory = f"{taken} of {sizes.gib(each.room)} ({by})"
+    measured = each.measured is not None
+    known = measured or (each.on_such_cards and each.tokens_per_second is not None)
+    return (
+        each.preset,
+        *_speed(each),
+        each.computed.shown if each.computed is not None and not known else "",
+        str(each.context) if each.context else UNKNOWN,
+        memory,
+        each.quantization or UNKNOWN,
+        sizes.shown(each.download) if each.download else UNKNOWN,
+        ", ".join(each.capabilities),
+        each.recipe,
+        f"{each.driver} or newer" if each.driver else UNKNOWN,
+        image,
+    )
 
 
 def _speed(each: Fitting) -> tuple[str, str]:
@@ -222,10 +278,11 @@ def _speed(each: Fitting) -> tuple[str, str]:
     if found is not None:
         speed, context = f"{found.tokens_per_second:g}", found.context
         known = f"measured on such cards, by {found.by or 'a receipt'}"
+    elif each.tokens_per_second is None:
+        return UNKNOWN, UNKNOWN
     else:
-        speed = "unknown" if each.tokens_per_second is None else f"{each.tokens_per_second:g}"
-        context = each.figure_context
+        speed, context = f"{each.tokens_per_second:g}", each.figure_context
         count = f"{each.measured_cards} x " if each.measured_cards > 1 else ""
         where = "such cards" if each.on_such_cards else f"{count}{each.measured_on}"
-        known = f"published on {where}" if each.tokens_per_second else ""
+        known = f"published on {where}"
     return f"{speed} at {context}" if context and context != each.context else speed, known

@@ -177,9 +177,7 @@ def _model(file: ModelFile) -> str:
 
 
 def _cards(found: Fit) -> str:
-    from builder.simulator.figures import mib
-
-    return " and ".join(f"{card.name} ({mib(card.memory)})" for card in found.cards)
+    return " and ".join(f"{card.name}, {sizes.card(card.memory)}" for card in found.cards)
 
 
 def _rows(trial: Trial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -47,7 +47,8 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
             )
             for entry in presets.valid()
         ]
-        table(("preset", "recipe", "card", "speed", "summary"), rows)
+        header = ("preset", "recipe", "card", "speed", "summary")
+        table(header, rows, drops=("recipe", "card", "summary", "speed"), wraps="summary")
     if presets.problems():
         raise RecipeError("some presets are invalid", problems=presets.problems())
 

@@ -45,8 +45,9 @@ class ListByDefault(TyperGroup):
 
 group = typer.Typer(
     cls=ListByDefault,
-    help="List the receipts: benchmarks of published images on cards. `builder receipts add FILE` "
-    "adds one.",
+    help="List the receipts: benchmarks of published images on cards. "
+    "`builder bench run IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
+    "adds it.",
 )
 
 
@@ -65,7 +66,8 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
         print_json([{"name": each.name, **each.receipt.as_json()} for each in found.entries])
     elif not found.entries:
         line(
-            "there are no receipts yet: `builder bench IMAGE --model FILE --receipt FILE` makes one"
+            "there are no receipts yet: `builder bench run IMAGE --model FILE --receipt FILE` "
+            "makes one"
         )
     else:
         rows = [row for each in found.entries for row in _rows(each)]

@@ -74,7 +74,8 @@ def list_recipes(
             for name, entry in found.engines.items()
             if entry.recipe is not None
         ]
-        table(("recipe", "family", "base", "for", "update", "summary"), rows)
+        header = ("recipe", "family", "base", "for", "update", "summary")
+        table(header, rows, drops=("update", "for", "base", "family"), wraps="summary")
     if found.problems():
         raise RecipeError("some recipes are invalid", problems=found.problems())
 

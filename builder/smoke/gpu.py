@@ -104,7 +104,7 @@ def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
     figures = (
         f"{found.shape}: {found.why}; mean {found.mean:.2f} t/s, "
         f"{found.lowest:.2f} to {found.highest:.2f}, deviation {found.deviation:.2f}, "
-        f"trend {found.trend:+.2f} % a run ({listed})"
+        f"{found.shown_trend} ({listed})"
     )
     yield Check.of("gpu", "speed over runs", expected, figures, found.passed)
     shares = [run.acceptance for run in runs if run.acceptance is not None]

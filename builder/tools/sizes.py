@@ -1,15 +1,41 @@
-"""Sizes as people write them: bytes to show, contexts to read."""
+"""Sizes as people write them: bytes to show, memory and contexts to read."""
 
 from __future__ import annotations
 
 import re
 
+MEMORY = re.compile(r"\s*([1-9]\d{0,5})\s*([gGmM])(?:i?[bB])?\s*")
 CONTEXT = re.compile(r"\s*([1-9]\d{0,7})([kK]?)\s*")
 
 
 def shown(count: int) -> str:
     """``21.90 GB`` or ``325.0 MB``: decimal units, as registries and the Hub show them."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def gib(count: int) -> str:
+    """``23.4 GiB``: binary units, as memory of cards is counted."""
+    return f"{count / (1 << 30):.1f} GiB"
+
+
+def card(usable: int) -> str:
+    """``24 GB (23.4 GiB usable)``: a card's memory as people name it, and what CUDA can allocate.
+
+    The name is the next size that cards are sold with: an even number of GB, above 32 one of 8.
+    """
+    step = 2 if usable <= 32 << 30 else 8
+    return f"{-(-usable // (step << 30)) * step} GB ({gib(usable)} usable)"
+
+
+def memory_of(text: str) -> int:
+    """``12G``, ``12GB`` and ``12288M`` in bytes; GB and MB of memory are GiB and MiB.
+
+    Raises ``ValueError``.
+    """
+    match = MEMORY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text.strip()!r} is no size of memory such as 12G or 12288M")
+    return int(match[1]) << (30 if match[2] in "gG" else 20)
 
 
 def contexts_of(text: str) -> tuple[int, ...]:

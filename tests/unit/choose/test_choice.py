@@ -21,12 +21,12 @@ from support.shipped import PRESETS, RECIPES
 
 CARDS = cards.every(REPOSITORY)
 MEMORY = {name: card.memory for name, card in CARDS.items()}
-HERE = f"here are {MEMORY['5080'] / 1e9:.2f} GB"
+HERE = f"here are {sizes.gib(MEMORY['5080'])}"
 
 
 def lacking(size: int) -> str:
     """How much more an RTX 5080 would need for ``size`` bytes."""
-    return f"{HERE}: {sizes.shown(size - MEMORY['5080'])} too little"
+    return f"{HERE}: {sizes.gib(size - MEMORY['5080'])} too little"
 
 
 HEAD = """
@@ -207,7 +207,7 @@ def test_the_context_that_is_asked_for_decides() -> None:
     (enough,) = chosen([preset("sweep", SWEEP)], context=32000).fits
     assert (enough.context, enough.tokens_per_second) == (32768, 90)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000))
-    assert reason == f"it takes 20.00 GB (as published), and {lacking(20 * 10**9)}"
+    assert reason == f"it takes 18.6 GiB (as published), and {lacking(20 * 10**9)}"
     reason = why_not(chosen([preset("sweep", SWEEP)], context=200000))
     assert reason == "its context is 131072 tokens, 200000 are asked for"
     reason = why_not(chosen([preset("own", "result = []")], context=1000))
@@ -218,7 +218,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     (found,) = chosen([preset("untold")], "5090").fits
     assert found.memory is None
     assert why_not(chosen([preset("untold")], "5080")) == (
-        f"its memory is not known; it ran with {MEMORY['5090-laptop'] / 1e9:.2f} GB, and {HERE}"
+        f"its memory is not known; it ran with {sizes.gib(MEMORY['5090-laptop'])}, and {HERE}"
     )
     elsewhere = preset("elsewhere", card="h100-80gb")
     assert (
@@ -229,7 +229,7 @@ def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
 def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
     kinds = "[memory]\nunit = 'GiB'\nkinds = { weights = 15, 'KV cache' = 1 }"
     assert why_not(chosen([preset("kinds", kinds)], "5080")) == (
-        f"it takes 17.18 GB (as published), and {lacking(16 << 30)}"
+        f"it takes 16.0 GiB (as published), and {lacking(16 << 30)}"
     )
     part = "serve = { context = 4096 }\n[memory]\nkinds = { 'KV cache' = 1 }"
     assert "its memory is not known" in why_not(chosen([preset("part", part)], "5080"))
@@ -238,12 +238,12 @@ def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
 def test_a_trial_counts_before_the_source() -> None:
     trial = MemoryNeed(25 * 10**9, "trial", own=258_998_272)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000, trial=trial))
-    assert "it takes 25.01 GB (as tried)" in reason
+    assert "it takes 23.3 GiB (as tried)" in reason
     # The trial is of the preset's own context; a smaller one has a figure of its own.
     (narrow,) = chosen([preset("sweep", SWEEP)], "5080", trial=trial).fits
     assert (narrow.context, narrow.memory) == (32768, MemoryNeed(12 * 10**9, "source"))
     untold = why_not(chosen([preset("untold")], "5080", trial=trial))
-    assert "it takes 25.01 GB (as tried)" in untold
+    assert "it takes 23.3 GiB (as tried)" in untold
     (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
     assert found.memory == trial
 

@@ -13,6 +13,7 @@ import pytest
 from builder.presets.catalog import load
 from support import receipts
 from support.commands import Builder
+from support.environment import REPOSITORY
 from support.shipped import RECIPES
 
 
@@ -24,9 +25,40 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     cells = row.split("\t")
     assert cells[1:3] == ["206.56", "published on 5090-laptop"]
     assert re.fullmatch(r"~\d+ \(\d+-\d+\)", cells[3]), row
-    assert cells[4:6] == ["131072", "6.00 GB (published)"]
+    assert cells[4:7] == ["131072", "5.6 of 15.5 GiB (published)", "Q8_0"]
+    assert cells[8:10] == ["", "atomic-b8995"]
+    first, _, header = done.stdout.splitlines()[:3]
+    assert first.endswith("RTX 5060 Ti (12.0), 16 GB (15.5 GiB usable), driver 580.65.06")
+    assert header.split("\t")[5:10] == [
+        *("memory", "quantization", "download", "capabilities", "engine")
+    ]
     lost = [row for row in not_here.splitlines() if row.startswith("qwen3.6-35b-a3b-mtp@5090")]
-    assert lost[0].split("\t")[1].startswith("it takes 21.90 GB (as published)")
+    assert lost[0].split("\t")[1].startswith("it takes 20.4 GiB (as published)")
+
+
+def test_what_nobody_knows_is_unknown(builder: Builder, farm_copy: Path) -> None:
+    (presets := farm_copy / "presets").unlink()  # a link to the repository's
+    presets.mkdir()
+    text = (REPOSITORY / "presets" / "qwen3.6-27b-mtp@5090-laptop.toml").read_text()
+    text = text[: text.index("[[result]]")] + text[text.index("[[caveat]]") :]
+    (presets / "qwen3.6-27b-mtp@5090-laptop.toml").write_text(text)
+    done = builder("choose", "--card", "5090", "--model", "27b mtp", "--catalog", farm_copy)
+    (row,) = [row for row in done.stdout.splitlines() if row.startswith("qwen3.6-27b-mtp@")]
+    assert row.split("\t") == [
+        *("qwen3.6-27b-mtp@5090-laptop", "unknown", "unknown", "", *["unknown"] * 4),
+        *("no thinking", "llama-cpp-b9261", "580 or newer", "llama-cpp:b9261"),
+    ]
+
+
+def test_a_card_without_a_file_is_given_by_its_memory_and_capability(builder: Builder) -> None:
+    done = builder("choose", "--memory", "12G", "--capability", "12.0")
+    assert done.returncode == 0, done.stderr
+    assert "a card without a file (12.0), 12 GB (11.3 GiB usable)" in done.stdout
+    assert "\ngemma-4-e2b-mtp@5090-laptop\t" in done.stdout.partition("Does not run")[0]
+    assert "here are 11.3 GiB" in done.stdout
+    older = builder("choose", "--memory", "24GB", "--capability", "8.6")
+    assert older.returncode == 15
+    assert "no code for compute capability 8.6" in older.stdout
 
 
 def test_one_preset_of_each_model_is_recommended(builder: Builder) -> None:
@@ -118,6 +150,11 @@ def test_nothing_that_runs_is_an_error(builder: Builder) -> None:
         (("--card", "5090", "--model", "llama 4"), 3, "no preset is of a model llama 4"),
         (("--card", "5090", "--context", "much"), 2, "such as 8192 or 32K"),
         (("--card", "5090", "--driver", "new"), 2, "such as 580.65.06"),
+        (("--memory", "12G"), 2, "give --memory and --capability together, and no --card"),
+        (("--capability", "12.0"), 2, "give --memory and --capability together"),
+        (("--memory", "12G", "--capability", "12.0", "--card", "5090"), 2, "and no --card"),
+        (("--memory", "12", "--capability", "12.0"), 2, "such as 12G or 12288M"),
+        (("--memory", "12G", "--capability", "120"), 2, "is no compute capability"),
     ],
 )
 def test_a_mistake_is_named(

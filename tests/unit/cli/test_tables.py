@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
-from builder.cli import tables
-from builder.cli.tables import minute, table
+from builder.cli import tables, terminal
+from builder.cli.tables import minute, paragraph, table
 from builder.tools.log import duration
 
 
@@ -39,16 +40,80 @@ def test_a_table_outside_a_terminal_is_lines_of_tabs(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == f"a\tb\n[red]x[/red]\t{'y' * 300}\nz\n"
 
 
-def test_a_table_that_is_too_wide_loses_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [("name-of-a-preset", "1", "long " * 4), ("other",)]
+NAME = "nemotron-elastic-30b-a3b-nvfp4@5090-laptop"
 
-    def drawn(width: int) -> list[str]:
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The lines that a function prints on a terminal of so many columns."""
+
+    def run(width: int, call: Callable[[], None]) -> list[str]:
         text = io.StringIO()
-        console = Console(file=text, force_terminal=True, width=width, color_system=None)
+        console = Console(
+            file=text, force_terminal=True, width=width, color_system=None, soft_wrap=True
+        )
         monkeypatch.setattr(tables, "out", lambda: console)
-        table(("name", "speed", "why"), rows, drops=("why", "speed"))
+        monkeypatch.setattr(terminal, "out", lambda: console)
+        call()
         return [line.rstrip() for line in text.getvalue().splitlines()]
 
-    assert drawn(60)[0].split() == ["name", "speed", "why"]
-    assert drawn(44)[0].split() == ["name", "speed"]
-    assert drawn(20) == ["name", "name-of-a-preset", "other"]
+    return run
+
+
+def test_a_table_that_is_too_wide_loses_columns(drawn: Callable[..., list[str]]) -> None:
+    rows = [("name-of-a-preset", "1", "long " * 4), ("other",)]
+
+    def call() -> None:
+        table(("name", "speed", "why"), rows, drops=("why", "speed"))
+
+    assert drawn(60, call)[0].split() == ["name", "speed", "why"]
+    assert drawn(44, call)[0].split() == ["name", "speed"]
+    assert drawn(20, call) == ["name", "name-of-a-preset", "other"]
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_a_name_is_never_folded(width: int, drawn: Callable[..., list[str]]) -> None:
+    rows = [
+        (NAME, "182.14", "published on 5090-laptop", "a summary of many words " * 4),
+        (),
+        ("b",),
+    ]
+    header = ("preset", "tokens/s", "known", "summary")
+
+    def call() -> None:
+        table(header, rows, drops=("known", "summary"), wraps="summary")
+
+    assert any(line.startswith(NAME) for line in drawn(width, call)), drawn(width, call)
+    # Nothing of it is cut on a terminal without room for it.
+    assert NAME in "".join(line.split(" ")[0] for line in drawn(30, call))
+
+
+def test_a_reason_without_room_stands_below_the_name(drawn: Callable[..., list[str]]) -> None:
+    reason = "its memory is not known; it ran with 79.1 GiB, and here are 31.4 GiB"
+
+    def call() -> None:
+        table(("preset", "why"), [(NAME, reason)], wraps="why")
+
+    assert drawn(50, call) == [
+        NAME,
+        "  its memory is not known; it ran with 79.1 GiB,",
+        "  and here are 31.4 GiB",
+    ]
+    wide = drawn(80, call)
+    assert wide[1].startswith(f"{NAME}  its memory is not known;")
+
+
+def test_a_paragraph_wraps_by_words_on_a_terminal(drawn: Callable[..., list[str]]) -> None:
+    text = "Thinking must stay off: with it on, about 40 % of the drafts were accepted."
+    assert drawn(40, lambda: paragraph("Known", [text])) == [
+        "",
+        "Known",
+        "  Thinking must stay off: with it on,",
+        "  about 40 % of the drafts were",
+        "  accepted.",
+    ]
+
+
+def test_a_paragraph_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    paragraph("Known", ["word " * 60])
+    assert len(capsys.readouterr().out.splitlines()) == 3

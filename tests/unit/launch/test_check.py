@@ -64,13 +64,13 @@ def test_a_card_of_the_same_name_is_another_one() -> None:
 
 
 def test_a_card_with_too_little_memory() -> None:
-    assert "RTX 5080: it takes 21.90 GB (as published), and here are" in why(chosen(PRESET, "5080"))
+    assert "RTX 5080: it takes 20.4 GiB (as published), and here are" in why(chosen(PRESET, "5080"))
 
 
 def test_a_recorded_trial_counts_before_the_source() -> None:
     small, large = MemoryNeed(10**10, "trial"), MemoryNeed(10**11, "trial")
     assert chosen(PRESET, "5080", trial=small) == Chosen()
-    assert "it takes 100.00 GB (as tried)" in why(chosen(PRESET, "5090", trial=large))
+    assert "it takes 93.1 GiB (as tried)" in why(chosen(PRESET, "5090", trial=large))
 
 
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])

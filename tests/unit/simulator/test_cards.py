@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.choose import machine
 from builder.errors import RecipeError, UsageError
 from builder.simulator import cards
+from builder.tools import sizes
 from support.environment import REPOSITORY
 
 ALL = cards.names(REPOSITORY)
@@ -56,7 +58,8 @@ def test_a_shipped_card_is_valid_and_near_its_nominal_memory(name: str) -> None:
     card = cards.load(REPOSITORY, name)
     assert name in NOMINAL, f"tests/unit/simulator/test_cards.py: NOMINAL needs {name}"
     nominal = NOMINAL[name] << 30
-    assert 0.94 * nominal < card.memory < nominal
+    assert machine.USABLE * nominal < card.memory < nominal
+    assert sizes.card(card.memory).startswith(f"{NOMINAL[name]} GB (")
     assert 64 << 20 < card.context < 640 << 20
     assert all(each.url.startswith("https://") for each in card.source)
 

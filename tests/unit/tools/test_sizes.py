@@ -53,3 +53,29 @@ def test_k_is_1024_but_for_thousands_of_a_power_of_two(count: int) -> None:
 def test_what_is_no_context_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number of tokens such as 8192 or 32K"):
         sizes.contexts_of(text)
+
+
+@pytest.mark.parametrize(
+    ("usable", "text"),
+    [
+        (25_146_949_632, "24 GB (23.4 GiB usable)"),
+        (33_680_457_728, "32 GB (31.4 GiB usable)"),
+        (8_080_064_512, "8 GB (7.5 GiB usable)"),
+        (12 << 30, "12 GB (12.0 GiB usable)"),
+        (97_249 << 20, "96 GB (95.0 GiB usable)"),
+        (81_049 << 20, "80 GB (79.1 GiB usable)"),
+    ],
+)
+def test_a_card_is_named_by_its_nominal_memory(usable: int, text: str) -> None:
+    assert sizes.card(usable) == text
+
+
+@pytest.mark.parametrize("text", ["12G", "12 GB", "12GiB", "12g", "12288M", "12288 MiB"])
+def test_memory_is_in_binary_units(text: str) -> None:
+    assert sizes.memory_of(text) == 12 << 30
+
+
+@pytest.mark.parametrize("text", ["12", "G", "0G", "-1G", "1.5G", "12T", "12Gb/s"])
+def test_what_is_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no size of memory such as 12G"):
+        sizes.memory_of(text)
