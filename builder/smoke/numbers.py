@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence, Set
 from builder.errors import BuilderError
 from builder.numbers.cases import Case
 from builder.numbers.trial import Launches, Outcome, Result, Trial
-from builder.smoke import help_text
+from builder.smoke import server_numbers
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.verdict import Check
 
 KIND = "numbers"
 EXPECTED = "as ggml's CPU code, within ggml's limits"
-CACHE = "--cache-type-k"
-"""llama.cpp, common/arg.cpp: its --help lists the types."""
 ATTENTION = "FLASH_ATTN_EXT"
 TYPES = ("type_KV", "type_K")
 """The parameter of a case that names the cache's type: of both K and V, or of K."""
@@ -33,7 +31,8 @@ def check(context: Context) -> Iterator[Check]:
         for group, found in with_card.results():
             yield from _group(context, group.title, found)
             results |= {each.case.name: each for each in found}
-        if types := _listed_types(context):
+        text = context.sandbox.help((*context.recipe.image.entrypoint,))
+        if types := server_numbers.cache_types(text):
             yield cache_types(types, [*results.values()])
         yield _coverage(with_card.launches, [*results.values()])
     except InapplicableError as error:
@@ -81,7 +80,7 @@ def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
         {_cache_type(each.case) for each in results if each.outcome in outcomes} & types
         for outcomes in (COMPARED, {Outcome.UNSUPPORTED})
     )
-    subject, expected = f"types of {CACHE}", "attention was compared for each"
+    subject, expected = f"types of {server_numbers.CACHE}", "attention was compared for each"
     found = f"compared: {', '.join(sorted(compared)) or 'none'}"
     if others := sorted(on_cpu - compared):
         found += f"; the engine computes on the CPU: {', '.join(others)}"
@@ -89,13 +88,6 @@ def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
         found += f"; not compared: {', '.join(lacking)}"
         return Check.skipped(KIND, subject, expected, found)
     return Check.of(KIND, subject, expected, found, True)
-
-
-def _listed_types(context: Context) -> Set[str]:
-    """The types that ``--help`` lists; empty: it lists none."""
-    text = context.sandbox.help((*context.recipe.image.entrypoint,))
-    option = help_text.option_text(text, CACHE)
-    return help_text.values(option or "") or set()
 
 
 def _cache_type(case: Case) -> str:

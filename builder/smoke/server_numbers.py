@@ -6,7 +6,7 @@ the image, so a kernel that is compiled wrong, or is wrong, gives other probabil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from builder.simulator.server import SimulatedServer
 from builder.smoke import help_text
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import refused
-from builder.smoke.verdict import Check
+from builder.smoke.verdict import Check, CheckState
 from builder.tools.demangle import function_of
 from builder.tools.docker.containers import NotRunnableError
 
@@ -48,6 +48,18 @@ NAMED = 6  # kernels that a check names
 OPTIONS: Mapping[str, Sequence[str]] = {
     "llama-server": ("--parallel", "2", "--no-warmup"),
 }
+CACHE = "--cache-type-k"
+"""llama.cpp, common/arg.cpp: its --help lists the types."""
+USUAL_CACHE = "f16"
+CACHE_OPTIONS = f"{CACHE} {{kind}} --cache-type-v {{kind}} --flash-attn on"
+# On llama.cpp's CPU (as for TRIALS) the logarithms with a cache of a type differ from the logarithms
+# with F16 by at most 0.01 (BF16), 0 (F32), 0.03 (Q8_0), 0.16 (Q5_0, Q5_1), 0.36 (Q4_0, Q4_1,
+# IQ4_NL).  Card and CPU round the same numbers to the same type, so they differ by less.
+CACHE_LIMITS: Mapping[str, float] = {"f32": 0.05, "bf16": 0.05, "q8_0": 0.1}
+CACHE_LIMIT = 0.5
+# For types that a CPU does not have, against F16.  An attention that gives zeros makes 3.3, values
+# that are noise make 4.2, keys that are noise 2.2.
+OTHER_CACHE = 2.0
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
 
 
@@ -111,14 +123,28 @@ def check(context: Context) -> Iterator[Check]:
     try:
         ptx = context.numbers_test.ptx
         text = context.sandbox.help(tuple(context.recipe.image.entrypoint))
-        numbers = Numbers(context.server, context.card, ptx, drafts(text), context.stub)
-        yield from numbers.checks(work)
+        caches = sorted(cache_types(text) - {USUAL_CACHE})
+        numbers = Numbers(
+            context.server, context.card, ptx, drafts(text), caches, driver_stub=context.stub
+        )
+        for found in numbers.checks(work):
+            if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
+                offender = (found.subject, found.found)
+                yield context.rules.check(KIND, found.subject, found.expected, [offender])
+            else:
+                yield found
     except InapplicableError as error:
         yield Check.skipped(KIND, subject, expected, error)
     except NotRunnableError as error:
         yield Check.of(KIND, subject, expected, str(error), False)
     except BuilderError as error:
         yield Check.untried(KIND, subject, expected, error)
+
+
+def cache_types(help_output: str) -> Set[str]:
+    """The types of the cache that an engine lists in its ``--help``."""
+    text = help_text.option_text(help_output, CACHE)
+    return help_text.values(text or "") or frozenset()
 
 
 def drafts(help_output: str) -> frozenset[str]:
@@ -140,6 +166,8 @@ class Numbers:
     """A directory with the PTX of the image's machine code: ``DIGEST.ptx``."""
     drafts: Collection[str] = ()
     """The values of ``--spec-type`` that the engine lists."""
+    caches: Sequence[str] = ()
+    """The types of the cache that are tried beside the usual one."""
     driver_stub: Path | None = None
     """For an engine that does not start on a CPU without the driver's library."""
 
@@ -160,7 +188,10 @@ class Numbers:
             folder = work / trial.model.name.replace(" ", "-")
             folder.mkdir()
             folder.chmod(0o755)  # the image's own user reads the models
-            yield from _OfModel(self, trial, folder, agreeing).checks()
+            of_model = _OfModel(self, trial, folder, agreeing)
+            yield from of_model.checks()
+            if trial is TRIALS[0]:
+                yield from of_model.of_caches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +227,8 @@ class _OfModel:
     def _model(self) -> Path:
         return self.work / "model.gguf"
 
-    def _on_cpu(self) -> Continued:
-        spec = self._spec(driver_stub=self.numbers.driver_stub)
+    def _on_cpu(self, options: Sequence[str] = ()) -> Continued:
+        spec = self._spec(options, driver_stub=self.numbers.driver_stub)
         with self._launched(spec) as server:
             try:
                 server.wait(self.numbers.server.serve.seconds)
@@ -234,6 +265,34 @@ class _OfModel:
         for drafting in self.trial.draftings:
             if drafting.kind in self.numbers.drafts:
                 yield self._drafted(drafting, alone)
+
+    def of_caches(self) -> Iterator[Check]:
+        """Each type of the cache, on the card and on the CPU."""
+        if not self.numbers.caches:
+            return
+        try:
+            usual = self._on_cpu()
+        except (_UnknownError, NotServingError, UnansweredError):
+            return  # the checks of the model state it
+        for kind in self.numbers.caches:
+            yield self._of_cache(kind, usual)
+
+    def _of_cache(self, kind: str, usual: Continued) -> Check:
+        """A type on the card; where the engine's CPU does not have it, beside the usual one."""
+        options = CACHE_OPTIONS.format(kind=kind).split()
+        subject, wanted, limit, more = f"cache of {kind}", usual, OTHER_CACHE, ""
+        try:
+            wanted, limit = self._on_cpu(options), CACHE_LIMITS.get(kind, CACHE_LIMIT)
+        except (_UnknownError, NotServingError, UnansweredError):
+            more = f"; the engine's CPU does not answer with it: compared with {USUAL_CACHE}"
+        with self._simulated(subject.replace(" ", "-"), options) as (server, simulation):
+            try:
+                server.wait(self.numbers.server.serve.seconds)
+                found = continued(server, PROMPT, TOKENS)
+            except (NotServingError, UnansweredError) as error:
+                return self._unanswered(subject, server, simulation, error)
+            report = simulation.settled()
+        return self._compared(subject, wanted, found, report, more, limit=limit)
 
     def _first_wrong_layer(self) -> str:
         """Which layer makes the numbers differ: the same model, whose first layers alone add to
@@ -298,8 +357,9 @@ class _OfModel:
         more: str = "",
         *,
         drafted: bool = False,
+        limit: float | None = None,
     ) -> Check:
-        limit = self.trial.limit
+        limit = self.trial.limit if limit is None else limit
         compared = difference(wanted, found)
         # llama.cpp has no probabilities of tokens that were drafted.
         known = drafted or len(compared.distances) == min(compared.equal + 1, TOKENS)

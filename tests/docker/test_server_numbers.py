@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from support.smoke_tests import SmokeTest, hello_recipe
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 
-Checked = Callable[[Path], dict[str, Check]]
+Checked = Callable[..., dict[str, Check]]
 LIBRARY = "/opt/engine/lib/libhello-cuda.so.0.1.0"
 # The good engine with a library that has machine code alone, and the PTX of its kernels beside.
 MACHINE_CODE = """
@@ -39,6 +39,20 @@ RUN set -eu; \\
 FROM {good}
 COPY --from=build /kernels.ptx /kernels.ptx
 COPY --from=build /out/ /opt/engine/lib/
+"""
+
+
+# A server with types of the cache, which change nothing; its CPU has no type "card-only".
+WITH_CACHES = """
+FROM {image}
+USER root
+RUN cd /opt/engine/bin && mv hello-server real && printf '%s\\n' '#!/bin/sh' \\
+    'kind=; for word; do shift; case $word in --cache-type-k) kind=$1 ;;' \\
+    'right | card-only | --cache-type-v | --flash-attn | on) ;; *) set -- "$@" "$word" ;;' \\
+    'esac; done' \\
+    '[ "$kind$BUILDER_CPU" != card-only1 ] || exit 1' \\
+    'exec /opt/engine/bin/real "$@"' > hello-server && chmod 755 hello-server
+USER 10001:10001
 """
 
 
@@ -60,7 +74,7 @@ def ptx(image: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def checked(image: str, devel: str, tmp_path: Path) -> Checked:
+def checked(image: str, devel: str, made: set[str], tmp_path: Path) -> Checked:
     """Checks the numbers of the image with a directory of PTX: the checks by subject."""
     recipe = hello_recipe()
     assert recipe.serve is not None
@@ -71,14 +85,18 @@ def checked(image: str, devel: str, tmp_path: Path) -> Checked:
     work.mkdir()
     options = ReadOptions(card=Capability(12, 0))
     contents = reading.read(blobs_of(image, work, found.digest), work, options, SHARED_CACHE)
-    server = SimulatedServer(
-        image, contents, recipe.serve, recipe.image.port, devel, SHARED_CACHE, print
-    )
+    serving = (recipe.serve, recipe.image.port, devel)
 
-    def run(ptx: Path) -> dict[str, Check]:
+    def with_caches(image: str) -> str:
+        return SmokeTest(tmp_path, made).build(WITH_CACHES.format(image=image))
+
+    def run(ptx: Path, caches: Sequence[str] = ()) -> dict[str, Check]:
         folder = tmp_path / "numbers"
         folder.mkdir(0o755)
-        found = Numbers(server, cards.load(REPOSITORY, "5090"), ptx).checks(folder)
+        trial = SimulatedServer(
+            with_caches(image) if caches else image, contents, *serving, SHARED_CACHE, print
+        )
+        found = Numbers(trial, cards.load(REPOSITORY, "5090"), ptx, caches=caches).checks(folder)
         return {check.subject.partition(": ")[2]: check for check in found}
 
     return run
@@ -106,7 +124,8 @@ def test_a_card_has_the_numbers_of_the_cpu(checked: Checked, ptx: Path) -> None:
 
 def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_path: Path) -> None:
     # The last step of the warp's sum adds what is two lanes further, not one.
-    checks = checked(changed(ptx, tmp_path / "changed", ", 1, 31, -1;", ", 2, 31, -1;"))
+    folder = changed(ptx, tmp_path / "changed", ", 1, 31, -1;", ", 2, 31, -1;")
+    checks = checked(folder, ["right"])
     check = checks["card and CPU"]
     assert check.state is CheckState.FAILED
     assert "first beyond the limit at token 1;" in check.found
@@ -114,6 +133,7 @@ def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_
     assert "compute_logits" in check.found
     assert checks["kernels"].passed, "the fault is in the numbers alone"
     assert checks["beside another prompt"].passed, "the same numbers, wrong twice"
+    assert checks["cache of right"].state is CheckState.FAILED
 
 
 def test_an_instruction_that_is_not_computed_says_nothing_of_the_image(
@@ -133,3 +153,14 @@ def test_a_kernel_without_ptx_is_named(checked: Checked, tmp_path: Path) -> None
     [check] = checked(empty).values()
     assert check.state is CheckState.SKIPPED
     assert "no PTX is known for the machine code" in check.found
+
+
+def test_each_type_of_the_cache_is_compared_with_the_same_type_on_the_cpu(
+    checked: Checked, ptx: Path
+) -> None:
+    checks = checked(ptx, ["right", "card-only"])
+    right, alone = (checks[f"cache of {kind}"] for kind in ("right", "card-only"))
+    assert (right.state, alone.state) == ("passed", "passed")
+    assert f"{TOKENS} of {TOKENS} tokens are equal" in right.found
+    assert "compared with f16" not in right.found
+    assert "the engine's CPU does not answer with it: compared with f16" in alone.found

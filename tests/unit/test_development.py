@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.smoke.check import CHECKS_VERSION
 from support.environment import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/development.md").read_text()
@@ -171,16 +172,17 @@ def check(context: Context) -> Iterator[Check]:
     found = len(context.contents.files)
     yield Check.of("tiny", "files", "at least one", str(found), found > 0)
 '''
-MADE = """\
+NEXT = CHECKS_VERSION + 1
+MADE = f"""\
 from builder.contents.contents import Contents
 from builder.smoke import check
 from builder.smoke.context import Context
 from builder.smoke.subject import Subject
 from pathlib import Path
 
-context = Context(Subject("image", ""), Contents({}, {}, (), 0), Path())
-(state,) = {each.state for each in check._run(context) if each.kind == "tiny"}
-assert (state, check.CHECKS_VERSION) == ("failed", 10)
+context = Context(Subject("image", ""), Contents({{}}, {{}}, (), 0), Path())
+(state,) = {{each.state for each in check._run(context) if each.kind == "tiny"}}
+assert (state, check.CHECKS_VERSION) == ("failed", {NEXT})
 """
 ROW = '    "tiny": Format(module="tiny", file="{name}.tiny", usage="start {name}.tiny"),'
 
@@ -205,7 +207,7 @@ EXAMPLES = {
             "builder/smoke/NAME.py": text(CHECK),
             "builder/smoke/check.py": inserted(
                 ("    times,", "    tiny,"),
-                ('    Row("times", ', '    Row("tiny", tiny.check, any_image, 10),'),
+                ('    Row("times", ', f'    Row("tiny", tiny.check, any_image, {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
         },
