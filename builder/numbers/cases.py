@@ -18,6 +18,10 @@ from builder.recipes.schema.fields import Model, Text
 
 FILE = Path(__file__).with_name("cases.toml")
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
+CHAIN = re.compile(r"chain (\w+)\((.*)\)$", re.M)
+"""A chain of operations that a kernel computes together, as ``cases.cpp`` lists it."""
+LACKING = re.compile(r"not added: (.+)$", re.M)
+"""Cases of ``cases.cpp`` that do not fit the tree."""
 FIELDS = {"backend_name", "op_name", "op_params", "supported", "error_message"}
 """Columns of ``--output csv`` that are read (tests/test-backend-ops.cpp, csv_printer)."""
 
@@ -46,17 +50,15 @@ class Group(Model):
     """Cases that are chosen by one rule, and reported together."""
 
     title: Text
-    operation: Text
+    operations: list[Text]
     where: dict[str, list[Text]] = Field(default_factory=dict)
     """The values that a parameter may have; a tree without the parameter keeps all cases."""
     each: list[Text] = Field(default_factory=list)
-    """The first case is taken for each combination of their values."""
-    whole: bool = False
-    """A chain of operations that one kernel computes: test-backend-ops does not list its cases."""
+    """The first case of an operation is taken for each combination of their values."""
 
     def matches(self, case: Case) -> bool:
-        """Whether a case is of the operation, and has the values."""
-        return case.operation == self.operation and all(
+        """Whether a case is of one of the operations, and has the values."""
+        return case.operation in self.operations and all(
             case.values.get(name, values[0]) in values for name, values in self.where.items()
         )
 
@@ -65,17 +67,9 @@ class Group(Model):
         found: dict[tuple[str | None, ...], Case] = {}
         for case in cases:
             if self.matches(case):
-                found.setdefault(tuple(case.values.get(name) for name in self.each), case)
+                values = (case.values.get(name) for name in self.each)
+                found.setdefault((case.operation, *values), case)
         return list(found.values())
-
-    @property
-    def pattern(self) -> str:
-        """A regular expression for ``test-backend-ops -p``, which is ECMAScript's, that the
-        parameters of matching cases have."""
-        return "^" + "".join(
-            f"(?=.*(^|,){name}=({'|'.join(map(re.escape, values))})(,|$)|(?!.*(^|,){name}=))"
-            for name, values in self.where.items()
-        )
 
 
 class _Groups(Model):
@@ -98,6 +92,16 @@ class Row:
     case: Case
     failed: str
     """The error, with ggml's limit for it; empty: the case passed, or is not supported."""
+
+
+def chains(output: str) -> list[Case]:
+    """The chains of operations of a tree, which ``support`` lists with ``LISTING`` set."""
+    return [Case(found[1], found[2]) for found in CHAIN.finditer(output)]
+
+
+def lacking(output: str) -> list[str]:
+    """What ``cases.cpp`` could not add to the tree's cases, each with the reason."""
+    return LACKING.findall(output)
 
 
 def rows(output: str, backend: str) -> Iterator[Row]:

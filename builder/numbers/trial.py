@@ -22,6 +22,8 @@ from builder.tools.docker.containers import mount_options
 
 CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
+LISTING = "BUILDER_LISTING"
+"""The variable with which the program lists chains of operations, too (cases.cpp)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
@@ -62,13 +64,20 @@ class Launches:
 
     kernels: frozenset[str] = frozenset()
     """Mangled names."""
+    launched: int = 0
+    computed: int = 0
+    """To their end, or to a fault."""
     instructions: int = 0
     """Executed, counted for each thread."""
 
     def with_(self, report: Report) -> Launches:
         """These, and the launches of a report."""
-        more = sum(each.instructions for each in report.launches)
-        return Launches(self.kernels | report.kernels, self.instructions + more)
+        return Launches(
+            self.kernels | report.kernels,
+            self.launched + report.launched,
+            self.computed + report.computed,
+            self.instructions + sum(each.instructions for each in report.launches),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,8 @@ class Trial:
         self, server: SimulatedServer, card: Card, binary: Path, ptx: Path, work: Path
     ) -> None:
         self.launches = Launches()
+        self.lacking: list[str] = []
+        """What could not be added to the tree's cases, each with the reason."""
         self._server, self._card, self._ptx, self._work = server, card, ptx, work
         self._binary = binary
         first = next(iter(program.libraries(server.contents).values()))
@@ -104,27 +115,30 @@ class Trial:
 
         Raises ``UntriedError`` where the program does not run, ``TimedOutError``.
         """
-        listed = self._listed()
-        chosen = {each.title: each.chosen(listed) for each in cases.groups() if not each.whole}
-        names = {case.name for found in chosen.values() for case in found}
-        ordered = [case for case in listed if case.name in names]
-        compared = {each.case.name: each for each in self._compare(ordered)}
+        listed, chains = self._listed()
+        chosen = {each.title: each.chosen([*listed, *chains]) for each in cases.groups()}
+        titles = {case.name: title for title, found in chosen.items() for case in found}
+        compared: dict[str, Result] = {}
+        for part in (listed, chains):  # a run computes its cases in the tree's order
+            found = list(self._compare([case for case in part if case.name in titles]))
+            equal = [each.case for each in found if each.outcome is Outcome.EQUAL]
+            last = {titles[case.name]: case for case in equal}
+            found += self._racing([case for case in equal if case in last.values()])
+            compared |= {each.case.name: each for each in found}
         for group in cases.groups():
-            if group.whole:
-                yield group, list(self._compare_whole(group))
-            else:
-                yield group, [compared[case.name] for case in chosen[group.title]]
+            yield group, [compared[case.name] for case in chosen[group.title]]
 
-    def _listed(self) -> list[Case]:
-        """The cases of the tree, of all operations that are compared, but of no fused ones."""
-        operations = dict.fromkeys(each.operation for each in cases.groups() if not each.whole)
+    def _listed(self) -> tuple[list[Case], list[Case]]:
+        """The tree's cases of all operations that are compared, and its chains of operations."""
+        operations = dict.fromkeys(name for each in cases.groups() for name in each.operations)
         run = self._run("support", ",".join(operations))
         if run.done.status != 0 or not run.rows:
             printed = run.done.output[-1000:].strip()
             raise UntriedError(f"{program.PROGRAM} lists no cases", printed)
-        return [row.case for row in run.rows.values()]
+        self.lacking = cases.lacking(run.done.output)
+        return [row.case for row in run.rows.values()], cases.chains(run.done.output)
 
-    def _compare(self, chosen: Sequence[Case]) -> Iterator[Result]:
+    def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[Result]:
         """The outcome of cases, which are in the tree's order.
 
         A case in which the program ends is named, and those behind it are tried in another run.
@@ -134,10 +148,13 @@ class Trial:
         ended = 0
         while waiting and ended < ENDS:
             part = _together(waiting)
-            run = self._run("test", ",".join(case.name for case in part))
+            run = self._run("test", ",".join(case.name for case in part), races=races)
+            if run.report is not None and not races:
+                self.launches = self.launches.with_(run.report)
             for case in part:
                 if case.name in run.rows:
-                    yield self._explained(_result(run.rows[case.name]))
+                    found = _result(run.rows[case.name])
+                    yield found if races else self._explained(found)
             left = [case for case in part if case.name not in run.rows]
             waiting = [*left, *waiting[len(part) :]]
             if left:
@@ -147,12 +164,14 @@ class Trial:
         for case in waiting:
             yield Result(case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it")
 
-    def _compare_whole(self, group: Group) -> Iterator[Result]:
-        """The outcome of the cases of fused operations; nothing where the tree has none."""
-        run = self._run("test", group.operation, "-p", group.pattern)
-        yield from map(_result, run.rows.values())
-        if run.done.status not in FINISHED:
-            yield _stopped(Case(group.operation, "a case after these"), run)
+    def _racing(self, chosen: Sequence[Case]) -> Iterator[Result]:
+        """The cases whose kernels have a race on shared memory.
+
+        Numbers show a race only where the warp that should come first does not.
+        """
+        for each in self._compare(chosen, races=True):
+            if each.outcome is Outcome.DIFFERS:
+                yield each
 
     def _ended(self, case: Case, run: _Run) -> Result:
         """The outcome of the case in which the program ended."""
@@ -166,41 +185,41 @@ class Trial:
         return Result(case, Outcome.NO_REFERENCE, why)
 
     def _explained(self, found: Result) -> Result:
-        """A result; of the first ones that differ, with the kernels that computed them."""
+        """A result; of the first ones that differ, with the race that a kernel has, or with the
+        kernels that computed them."""
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
-        report = self._run("test", found.case.name).report
-        kernels = sorted(map(function_of, report.kernels)) if report else []
-        by = f"; computed by {', '.join(kernels[:NAMED])}" if kernels else ""
-        return replace(found, why=f"{found.why}{by}")
+        report = self._run("test", found.case.name, races=True).report
+        if report is None:
+            return found
+        names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
+        return replace(found, why=f"{found.why}; {_faults(report) or f'computed by {names}'}")
 
-    def _run(self, mode: str, selected: str, *more: str) -> _Run:
+    def _run(self, mode: str, selected: str, *, races: bool = False) -> _Run:
         """``support`` lists the selected cases, ``test`` computes them."""
-        done, report = self._ran(mode, selected, *more, backend=CARD)
+        done, report = self._ran(mode, selected, backend=CARD, races=races)
         rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
         return _Run(done, rows, report)
 
     def _ran(
-        self, mode: str, selected: str, *more: str, backend: str
+        self, mode: str, selected: str, *, backend: str, races: bool = False
     ) -> tuple[Finished, Report | None]:
         work = self._work / f"run-{next(self._runs)}"
         ptx = self._ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self._binary}:{self._path}:ro"
-        with self._server.on([self._card], None, work, ptx) as simulation:
+        with self._server.on([self._card], None, work, ptx, races=races) as simulation:
             mounts = simulation.mounts
+            env = {**mounts.env, **({LISTING: "1"} if mode == "support" else {})}
             done = containers.run(
                 self._server.reference,
-                [mode, "-b", backend, "-o", selected, *more, "--output", "csv"],
+                [mode, "-b", backend, "-o", selected, "--output", "csv"],
                 entrypoint=self._path,
                 timeout=TIMEOUT,
-                extra=[*mount_options(mounts.volumes, mounts.env), mount],
+                extra=[*mount_options(mounts.volumes, env), mount],
                 once=True,
                 most=MOST,
             )
-            report = simulation.settled()
-        if report is not None and ptx is not None:
-            self.launches = self.launches.with_(report)
-        return done, report
+            return done, simulation.settled()
 
 
 def _result(row: Row) -> Result:
@@ -224,10 +243,15 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
 def _stopped(case: Case, run: _Run) -> Result:
     """The outcome of the case in which the program ended: what the card reported."""
     done, report = run.done, run.report
-    faults = report.violations if report else ()
-    why = "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults[:NAMED])
+    why = _faults(report) if report else ""
     if not why:
         lines = [line for line in done.output.splitlines() if line.strip() and '"' not in line]
         why = f"the program ended with {done.status}: {' '.join(lines[-3:])}"
     lacks_only = report is not None and report.lacks_only
     return Result(case, Outcome.NOT_COMPUTED if lacks_only else Outcome.DIFFERS, why)
+
+
+def _faults(report: Report) -> str:
+    """What the card reported of kernels; empty: nothing."""
+    faults = report.violations[:NAMED]
+    return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)

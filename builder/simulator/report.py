@@ -205,6 +205,11 @@ class Report(Part):
         return sum(each.count for each in self.launches)
 
     @property
+    def computed(self) -> int:
+        """How many of the launches were computed, to their end or to a fault."""
+        return sum(each.computed for each in self.launches)
+
+    @property
     def lacks_only(self) -> bool:
         """Whether it has faults, and each is that the simulator does not compute something."""
         whys = [each.why for each in self.violations]

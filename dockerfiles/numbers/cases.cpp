@@ -5,8 +5,9 @@
 // found by its number.  Constructors: tests/test-backend-ops.cpp, test_flash_attn_ext; trees before
 // June 2026 have one type for both K and V.
 
+// False: the tree's test has another constructor.
 template <class Test>
-static void add_attention(std::vector<std::unique_ptr<test_case>> & cases, int head, int columns,
+static bool add_attention(std::vector<std::unique_ptr<test_case>> & cases, int head, int columns,
                           ggml_type type) {
     const std::array<int64_t, 2> queries = {4, 1};  // for each of two heads of K and V
     const int tokens = 1024;
@@ -15,16 +16,19 @@ static void add_attention(std::vector<std::unique_ptr<test_case>> & cases, int h
                                           ggml_type, ggml_type>) {
         cases.emplace_back(new Test(head, head, 2, queries, tokens, columns, true, false, 0.0f,
                                     0.0f, GGML_PREC_F32, type, type));
+        return true;
     } else if constexpr (std::is_constructible_v<Test, int64_t, int64_t, int64_t,
                                                  std::array<int64_t, 2>, int64_t, int64_t, bool,
                                                  bool, float, float, ggml_prec, ggml_type>) {
         cases.emplace_back(new Test(head, head, 2, queries, tokens, columns, true, false, 0.0f,
                                     0.0f, GGML_PREC_F32, type));
+        return true;
     }
+    return false;
 }
 
-static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
-    auto cases = tree_cases();
+static bool add_attentions(std::vector<std::unique_ptr<test_case>> & cases) {
+    bool added = false;
     for (int number = 0; number < GGML_TYPE_COUNT; number++) {
         const ggml_type type = (ggml_type) number;
         const auto * traits = ggml_get_type_traits(type);
@@ -37,10 +41,46 @@ static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
         for (int head : {64, 128, 256}) {
             for (int columns : {1, 16}) {
                 if (head % traits->blck_size == 0) {
-                    add_attention<test_flash_attn_ext>(cases, head, columns, type);
+                    added |= add_attention<test_flash_attn_ext>(cases, head, columns, type);
                 }
             }
         }
+    }
+    return added;
+}
+
+// Trees of autumn 2026 keep weights in a context of their own.
+template <class Test>
+static ggml_tensor * graph_of(Test & test, ggml_context * context) {
+    if constexpr (requires { test.build_graph(context, context); }) {
+        return test.build_graph(context, context);
+    } else {
+        return test.build_graph(context);
+    }
+}
+
+// Mode support leaves out the chains of operations that one kernel computes.
+static void list_chains(const std::vector<std::unique_ptr<test_case>> & cases) {
+    for (const auto & test : cases) {
+        if (!test->run_whole_graph()) continue;
+        const ggml_context_ptr context(
+            ggml_init({ggml_tensor_overhead() * 256 + ggml_graph_overhead(), nullptr, true}));
+        test->mode = MODE_SUPPORT;
+        test->gf = ggml_new_graph(context.get());
+        const std::string name = test->op_desc(graph_of(*test, context.get()));
+        printf("chain %s(%s)\n", name.c_str(), test->vars().c_str());
+    }
+}
+
+static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
+    auto cases = tree_cases();
+    const bool added = add_attentions(cases);
+    if (getenv("BUILDER_LISTING") != nullptr) {
+        if (!added) {
+            printf("not added: attention with each type of cache, because the tree's "
+                   "test_flash_attn_ext has another constructor\n");
+        }
+        list_chains(cases);
     }
     return cases;
 }

@@ -155,12 +155,16 @@ PLANTED = [
     (OPS, "sum += each * each", "sum = __half2float(__float2half(sum + each * each))",
      "products with one column", "squares", "[MUL_MAT] ERR = "),
     (OPS, "__syncthreads();\n        if (threadIdx.x < half) part[threadIdx.x] += ",
-     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "[SOFT_MAX] ERR = "),
+     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "race: reads shared "),
+    (OPS, "in[row + i] * scale", "in[row + i] * scale * 1.03f", "norms", "rms_norm", "[RMS_NORM] ERR = "),
+    (OPS, "__syncthreads();\n    out[row", "out[row", "norms of vectors", "l2_norm",
+     "race: reads shared memory at offset 0, which warp 0 wrote with no barrier between"),
     (KERNEL, "expf(scores[j] - better)", "i < 64 || j % 2 ? expf(scores[j] - better) : 0",
      "attention", "weighted_mean_kernel", "[FLASH_ATTN_EXT] ERR = "),
 ]  # fmt: skip
 """A wrong mask, an index out of bounds by one, a wrong scale of FP4 blocks, sums in half precision,
-a missing barrier, and tokens that are lost where a head has more than 64 floats."""
+a missing barrier, a norm that is off by 3 %, a missing barrier where only the order of warps keeps
+the numbers right, and tokens that are lost where a head has more than 64 floats."""
 
 
 def planted(tree: Path) -> Iterator[tuple[str, str]]:

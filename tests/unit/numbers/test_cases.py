@@ -70,7 +70,7 @@ def test_parameters_are_read_with_their_brackets() -> None:
 
 
 def test_the_first_case_of_each_combination_is_chosen() -> None:
-    group = Group(title="t", operation="MUL_MAT", where={"n": ["1"]}, each=["type_a"])
+    group = Group(title="t", operations=["MUL_MAT"], where={"n": ["1"]}, each=["type_a"])
     listed = [
         product("q4_0", 1, k="1024"),
         product("q4_0", 1),
@@ -82,26 +82,28 @@ def test_the_first_case_of_each_combination_is_chosen() -> None:
 
 
 def test_a_tree_without_a_parameter_keeps_its_cases() -> None:
-    group = Group(title="t", operation="X", where={"sinks": ["0"], "n": ["1"]})
+    group = Group(title="t", operations=["X"], where={"sinks": ["0"], "n": ["1"]})
     assert group.matches(Case("X", "n=1"))
     assert not group.matches(Case("X", "n=1,sinks=1"))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "expected"),
-    [
-        ("m=16,n=1,ne=[1,2]", True),
-        ("n=1,ne=[1,2]", True),  # without m
-        ("m=16,n=11,ne=[1,2]", False),
-        ("m=16,n=1,ne=[1,23]", False),
-        ("n_mats=4,n=1,ne=[1,2]", True),
-    ],
-)
-def test_the_pattern_of_a_group_says_the_same_as_the_group(parameters: str, expected: bool) -> None:
-    where = {"m": ["16", "32"], "n": ["1"], "ne": ["[1,2]"]}
-    group = Group(title="t", operation="X", where=where)
-    assert group.matches(Case("X", parameters)) == expected
-    assert bool(re.search(group.pattern, parameters)) == expected
+def test_chains_of_operations_are_read_from_among_the_table() -> None:
+    output = (
+        HEADER
+        + "chain ADD_RMS_NORM(type=f32,ne=[64,5,4,3])\n"
+        + "not added: attention, because of its constructor\n"
+        + row("MUL_MAT", PRODUCT.format(type="q4_0", n=1))
+        + "a chain of the log (2)\n"
+    )
+    assert cases.chains(output) == [Case("ADD_RMS_NORM", "type=f32,ne=[64,5,4,3]")]
+    assert cases.lacking(output) == ["attention, because of its constructor"]
+    assert [each.case.operation for each in cases.rows(output, "CUDA0")] == ["MUL_MAT"]
+
+
+def test_operations_of_a_group_are_told_apart() -> None:
+    group = Group(title="t", operations=["NORM", "NORM_MUL_ADD"], each=["ne"])
+    listed = [Case("NORM", "ne=1"), Case("NORM_MUL_ADD", "ne=1"), Case("NORM", "ne=1,v=1")]
+    assert group.chosen([*listed, Case("GROUP_NORM", "ne=1")]) == listed[:2]
 
 
 def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:

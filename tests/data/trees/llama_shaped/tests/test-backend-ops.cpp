@@ -79,6 +79,8 @@ static std::vector<test_case> all() {
         {"MUL_MAT", std::string("type_a=f32") + product, of(GGML_OP_MUL_MAT, as_bytes(numbers(16 * 4096, 7)), 16)},
         {"MUL_MAT", std::string("type_a=mxfp4") + product, of(GGML_OP_MUL_MAT_MXFP4, blocks, 64)},
         {"SOFT_MAX", "type=f32,ne=[1024,16,1,1],mask=0", of(GGML_OP_SOFT_MAX, as_bytes(numbers(2048, 8)), 2048)},
+        {"RMS_NORM", "type=f32,ne=[64,5,4,3],v=0,eps=0.000001", of(GGML_OP_RMS_NORM, as_bytes(numbers(2048, 9)), 2048)},
+        {"L2_NORM", "type=f32,ne=[64,5,4,3],eps=0.000001,v=0", of(GGML_OP_L2_NORM, as_bytes(numbers(2048, 9)), 2048)},
         attention(64),
         attention(128),
         attention(256),

@@ -15,6 +15,8 @@ typedef bool (*ggml_attend_t)(const float* query, const float* keys, const float
 enum ggml_op {
     GGML_OP_GET_ROWS,        // blocks of a scale (float) and 32 numbers of four bits: all numbers
     GGML_OP_SOFT_MAX,        // rows of 256 floats: each row's softmax
+    GGML_OP_RMS_NORM,        // rows of 256 floats: each row over its root mean square
+    GGML_OP_L2_NORM,         // rows of 256 floats: each row over its length
     GGML_OP_CPY,             // floats: the same
     GGML_OP_CPY_TURBO3,      // floats: the same; the CPU's code of it crashes
     GGML_OP_MUL_MAT,         // rows of 4096 floats: the sum of each row's squares

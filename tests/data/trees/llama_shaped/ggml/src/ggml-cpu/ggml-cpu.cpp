@@ -55,6 +55,11 @@ bool compute(ggml_op op, const void* in, int, float* out, int count) {
             float sum = 0;
             for (int j = 0; j < 256; ++j) sum += std::exp(row[j] - best);
             out[i] = std::exp(floats[i] - best) / sum;
+        } else if (op == GGML_OP_RMS_NORM || op == GGML_OP_L2_NORM) {
+            const float* row = floats + i / 256 * 256;
+            double sum = 0;
+            for (int j = 0; j < 256; ++j) sum += double(row[j]) * row[j];
+            out[i] = floats[i] / std::sqrt(op == GGML_OP_RMS_NORM ? sum / 256 : sum);
         } else if (op == GGML_OP_CPY) {
             out[i] = floats[i];
         } else if (op == GGML_OP_MUL_MAT) {

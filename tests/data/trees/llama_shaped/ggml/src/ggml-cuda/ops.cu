@@ -36,6 +36,30 @@ static __global__ void __launch_bounds__(256) soft_max(const float* in, float* o
     out[blockIdx.x * 256 + threadIdx.x] = weight / part[0];
 }
 
+// A warp for each row.
+static __global__ void rms_norm(const float* in, float* out) {
+    const int row = blockIdx.x * 256;
+    float sum = 0;
+    for (int i = threadIdx.x; i < 256; i += 32) sum += in[row + i] * in[row + i];
+    for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
+    const float scale = rsqrtf(sum / 256);
+    for (int i = threadIdx.x; i < 256; i += 32) out[row + i] = in[row + i] * scale;
+}
+
+// A block for each row, whose first warp adds.
+static __global__ void __launch_bounds__(256) l2_norm(const float* in, float* out) {
+    __shared__ float length;
+    const int row = blockIdx.x * 256;
+    if (threadIdx.x < 32) {
+        float sum = 0;
+        for (int i = threadIdx.x; i < 256; i += 32) sum += in[row + i] * in[row + i];
+        for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
+        if (threadIdx.x == 0) length = sqrtf(sum);
+    }
+    __syncthreads();
+    out[row + threadIdx.x] = in[row + threadIdx.x] / length;
+}
+
 static __global__ void cpy(const float* in, float* out, int count) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) out[i] = in[i];
@@ -73,6 +97,8 @@ void compute(ggml_op op, const void* in, float* out, int count) {
     switch (op) {
         case GGML_OP_GET_ROWS: dequantize_q4<<<blocks, 128>>>(bytes, out, count); break;
         case GGML_OP_SOFT_MAX: soft_max<<<count / 256, 256>>>(floats, out); break;
+        case GGML_OP_RMS_NORM: rms_norm<<<count / 256, 32>>>(floats, out); break;
+        case GGML_OP_L2_NORM: l2_norm<<<count / 256, 256>>>(floats, out); break;
         case GGML_OP_CPY:
         case GGML_OP_CPY_TURBO3: cpy<<<blocks, 128>>>(floats, out, count); break;
         case GGML_OP_MUL_MAT: squares<<<count, 32>>>(floats, out); break;
