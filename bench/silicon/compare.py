@@ -4,10 +4,11 @@
     python bench/silicon/compare.py                 # needs numpy and NVIDIA's driver, nothing else
     python bench/silicon/compare.py --only cvt --json results.json
 
-Each instruction of the interpreter's unit vectors runs on the card and in the interpreter, and must
-give the same bits; approximate functions and products of matrices are compared with the exact
-value, and both errors are reported.  An instruction that the card's driver refuses (its compute
-capability is too low) is counted apart.
+Each instruction of the interpreter's unit vectors, and a product of quantized rows, runs on the
+card and in the interpreter, and must give the same bits.  Approximate functions, and products of
+matrices (``mma.sync``) with floating point, are compared with the exact value, and both errors are
+reported; products of integers must be exact.  What the card's driver refuses, because the compute
+capability is too low, is counted apart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import random
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,15 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "simulator/ptx/tests"))
 
-from ptxlab import kernels, soft  # noqa: E402
+from ptxlab import dots, kernels, soft  # noqa: E402
 from ptxlab.approximate import BOUNDS  # noqa: E402
 from ptxlab.interpreter import Library  # noqa: E402
+from ptxlab.matrices import SHAPES, product  # noqa: E402
 from ptxlab.operands import TYPES, inputs  # noqa: E402
 from ptxlab.references import CASES, Case  # noqa: E402
 
 Array = np.ndarray[Any, Any]
+SEEDS = range(3)  # of random matrices
 
 
 class Card:
@@ -69,37 +73,52 @@ class Card:
         major, minor = self.capability
         return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
-    def run(self, text: str, kernel: str, out: Array, arrays: list[Array], blocks: int) -> None:
-        """Run ``kernel(out, length, arrays...)``, fetch ``out``; OSError: the driver refuses."""
+    @property
+    def header(self) -> str:
+        """The beginning of a module: PTX ISA 8.8 knows all cards of capability 10.0 and above."""
+        version = "8.8" if self.capability[0] >= 10 else "8.6"
+        return f".version {version}\n.target {self.target}\n.address_size 64\n"
+
+    def run(
+        self,
+        body: str,
+        out: Array,
+        arguments: Sequence[Array | int | None],
+        *,
+        grid: int = 1,
+        block: int = 128,
+    ) -> None:
+        """Run ``k(out, arguments...)``, fetch ``out``; an int has 64 bits, None is a null pointer.
+
+        Raises OSError where the driver refuses.
+        """
+        text = self.header + body
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(
             self.cuda.cuModuleLoadData(ctypes.byref(module), text.encode() + b"\0"),
             "cuModuleLoadData",
         )
         self.check(
-            self.cuda.cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()),
+            self.cuda.cuModuleGetFunction(ctypes.byref(function), module, b"k"),
             "function",
         )
-        held = []
+        held: list[ctypes.c_uint64] = []
+        values: list[ctypes.c_uint64] = []
         try:
-            for array in (out, *arrays):
-                address = ctypes.c_uint64()
-                self.check(
-                    self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(array.nbytes)),
-                    "cuMemAlloc",
-                )
-                held.append(address)
-                self.check(
-                    self.cuda.cuMemcpyHtoD_v2(
-                        address, ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
-                    ),
-                    "copy",
-                )
-            values = [held[0], ctypes.c_uint64(len(out)), *held[1:]]
+            for argument in (out, *arguments):
+                value = ctypes.c_uint64(argument if isinstance(argument, int) else 0)
+                values.append(value)
+                if not isinstance(argument, np.ndarray):
+                    continue
+                size = ctypes.c_size_t(argument.nbytes)
+                self.check(self.cuda.cuMemAlloc_v2(ctypes.byref(value), size), "cuMemAlloc")
+                held.append(value)
+                data = ctypes.c_void_p(argument.ctypes.data)
+                self.check(self.cuda.cuMemcpyHtoD_v2(value, data, size), "copy")
             pointers = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
             self.check(
                 self.cuda.cuLaunchKernel(
-                    function, blocks, 1, 1, 128, 1, 1, 0, None, pointers, None
+                    function, grid, 1, 1, block, 1, 1, 0, None, pointers, None
                 ),
                 "cuLaunchKernel",
             )
@@ -116,17 +135,13 @@ class Card:
             self.cuda.cuModuleUnload(module)
 
 
-def header(target: str) -> str:
-    return f".version 8.6\n.target {target}\n.address_size 64\n"
-
-
 def same(case: Case, card: Array, ours: Array) -> Array:
     equal: Array = card == ours
     if case.nan is not None:
         nan = case.nan
 
         def is_nan(codes: Array) -> Array:
-            return np.array([nan.decode(int(c)).kind == soft.NAN for c in codes])
+            return np.array([nan.decode(int(c)).kind == soft.NAN for c in codes], bool)
 
         differ = np.flatnonzero(~equal)
         equal[differ] = is_nan(card[differ]) & is_nan(ours[differ])
@@ -144,7 +159,7 @@ def exact_instructions(card: Card, library: Library, only: str) -> list[dict[str
         here, there = (np.zeros(len(values[0]), TYPES[case.shape.result]) for _ in range(2))
         row: dict[str, Any] = {"instruction": case.instruction, "operands": len(here)}
         try:
-            card.run(header(card.target) + body, "k", there, arrays, (len(here) + 127) // 128)
+            card.run(body, there, [len(there), *arrays], grid=(len(there) + 127) // 128)
         except OSError as error:
             row["refused"] = str(error)
             rows.append(row)
@@ -178,7 +193,7 @@ def approximate_functions(card: Card, library: Library, only: str) -> list[dict[
             out = np.zeros(len(x), np.uint32)
             codes = x.view(np.uint32)
             if target == "card":
-                card.run(header(card.target) + body, "k", out, [codes], len(out) // 128)
+                card.run(body, out, [len(out), codes], grid=len(out) // 128)
             else:
                 library.load(kernels.HEADER + body).run(
                     "k", [out, len(out), codes], grid=len(out) // 128, block=128
@@ -198,6 +213,45 @@ def approximate_functions(card: Card, library: Library, only: str) -> list[dict[
     return rows
 
 
+def matrix_products(card: Card, library: Library, only: str) -> list[dict[str, Any]]:
+    """Of each shape the largest error over the interpreter's bound; integers have no bound, and
+    their error is counted in elements."""
+    rows = []
+    for shape in SHAPES:
+        cases = [product(*shape, seed) for seed in SEEDS]
+        if only not in cases[0].opcode:
+            continue
+        row: dict[str, Any] = {"instruction": cases[0].opcode, "exact": shape[3] == "s32"}
+        rows.append(row)
+        for case in cases:
+            here, there = (np.zeros_like(case.start) for _ in range(2))
+            arguments: list[Array | None] = [case.start, *case.sources]
+            try:
+                card.run(case.text, there, arguments, block=32)
+            except OSError as error:
+                row["refused"] = str(error)
+                break
+            library.load(kernels.HEADER + case.text).run("k", [here, *arguments])
+            for name, out in (("card", there), ("interpreter", here)):
+                off = np.abs(case.read(out) - case.exact)
+                worst = (off > 0).sum() if row["exact"] else (off / case.bound).max()
+                row[name] = max(row.get(name, 0.0), float(worst))
+    return rows
+
+
+def quantized_rows(card: Card, library: Library, only: str) -> list[dict[str, Any]]:
+    rows = []
+    for seed in SEEDS if only in "product of quantized rows" else ():
+        case = dots.case(seed)
+        here, there = (np.zeros(dots.ROWS, np.float32) for _ in range(2))
+        arguments: list[Array | int | None] = [dots.ROWS, *case.sources]
+        card.run(dots.TEXT, there, arguments, block=dots.ROWS)
+        library.load(kernels.HEADER + dots.TEXT).run("k", [here, *arguments], block=dots.ROWS)
+        different = int((here.view(np.uint32) != there.view(np.uint32)).sum())
+        rows.append({"seed": seed, "rows": dots.ROWS, "different": different})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -214,6 +268,8 @@ def main() -> None:
     )
     instructions = exact_instructions(card, library, given.only)
     functions = approximate_functions(card, library, given.only)
+    products = matrix_products(card, library, given.only)
+    quantized = quantized_rows(card, library, given.only)
     refused = [r for r in instructions if "refused" in r]
     different = [r for r in instructions if r.get("different")]
     for row in different:
@@ -226,6 +282,15 @@ def main() -> None:
             f"{row['function']}: bound {row['bound']:.2g}, card {row['card']:.2g},"
             f" interpreter {row['interpreter']:.2g}"
         )
+    for row in products:
+        unit = "elements wrong" if row["exact"] else "of the interpreter's bound"
+        found = (
+            row.get("refused") or f"card {row['card']:.2g}, interpreter {row['interpreter']:.2g}"
+        )
+        print(f"{row['instruction']}: {found} {'' if 'refused' in row else unit}".rstrip())
+    wrong = [row for row in products if row["exact"] and row.get("card")]
+    unequal = [row for row in quantized if row["different"]]
+    print(f"products of quantized rows: {len(unequal)} of {len(quantized)} differ")
     print(
         f"{len(instructions)} instructions: {len(refused)} refused by this card,"
         f" {len(different)} differ"
@@ -233,10 +298,17 @@ def main() -> None:
     if given.json:
         given.json.write_text(
             json.dumps(
-                {"card": card.name, "instructions": instructions, "functions": functions}, indent=1
+                {
+                    "card": card.name,
+                    "instructions": instructions,
+                    "functions": functions,
+                    "products": products,
+                    "quantized": quantized,
+                },
+                indent=1,
             )
         )
-    sys.exit(1 if different else 0)
+    sys.exit(1 if different or wrong or unequal else 0)
 
 
 if __name__ == "__main__":
