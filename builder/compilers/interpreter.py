@@ -29,20 +29,23 @@ class Launch:
 
     ptx: Path
     kernel: str
-    grid: int
+    grid: tuple[int, int]
     block: tuple[int, int]
     shared: int = 0
 
 
-def run(program: Path, launch: Launch, arguments: Sequence[Argument], out: int) -> Array:
-    """The bytes of argument ``out`` after the launch.  Raises ``KernelError``."""
+def run(
+    program: Path, launch: Launch, arguments: Sequence[Argument], outs: Sequence[int]
+) -> list[Array]:
+    """The bytes of the arguments ``outs`` after the launch.  Raises ``KernelError``."""
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder)
-        saved = files / "out"
         command = [str(program), "run", str(launch.ptx), "--kernel", launch.kernel]
-        command += ["--grid", str(launch.grid), "--block", ",".join(map(str, launch.block))]
+        command += ["--grid", ",".join(map(str, launch.grid))]
+        command += ["--block", ",".join(map(str, launch.block))]
         command += ["--shared", str(launch.shared), "--most", str(MOST)]
-        command += ["--save", f"{out}:{saved}"]
+        for out in outs:
+            command += ["--save", f"{out}:{files}/out-{out}"]
         for index, argument in enumerate(arguments):
             command += ["--arg", _given(argument, files / f"{index}")]
         done = subprocess.run(
@@ -50,7 +53,7 @@ def run(program: Path, launch: Launch, arguments: Sequence[Argument], out: int) 
         )
         if done.returncode:
             raise KernelError(_reason(done.stderr))
-        return np.fromfile(saved, np.uint8)
+        return [np.fromfile(files / f"out-{out}", np.uint8) for out in outs]
 
 
 def _given(argument: Argument, file: Path) -> str:

@@ -1,4 +1,4 @@
-"""ggml's product of MXFP4 matrices by tensor cores (``mul_mat_q`` in mmq.cuh), on exact operands.
+"""ggml's products of MXFP4 matrices by tensor cores (``mul_mat_q`` in mmq.cuh), on exact operands.
 
 On compute capability 12.0 the columns are rounded to FP4 with block scales, too.  Here they are
 made of such values, so that the exact product is known.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from builder.compilers.tree import Tree
 Array = np.ndarray[Any, Any]
 
 TYPE = "mxfp4"
-WIDTHS = (8, 128)  # columns of a tile: the narrowest, and the widest, which large prompts take
+KERNEL, FIXUP = "mul_mat_q", "mul_mat_q_stream_k_fixup"
 ROWS, DEPTH = 128, 1024
 SHARED = 99 << 10  # bytes: what a block may have on compute capability 12.0
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -29,11 +29,13 @@ SCALES = (124, 130)  # exponents with the bias 127 (e8m0)
 GROUP = 32  # values of a scale
 BLOCK_VALUES, BLOCK_BYTES, BLOCK_SCALES = 256, 144, 16  # block_fp4_mmq
 PADDING = 128  # blocks after the columns: tiles are read whole (mmq.cu, "nbytes_src1_q8_1")
-SIGNATURE = re.compile(
-    r"template\s*<(?P<template>[^<>]+)>[^;{}]*?__global__\s+void\s+mul_mat_q\s*\((?P<parameters>[^)]*)\)"
+SIGNATURE = (
+    r"template\s*<(?P<template>[^<>]+)>[^;{{}}]*?__global__\s+void\s+{}\s*\((?P<parameters>[^)]*)\)"
 )
 NAME = re.compile(r"(\w+)\s*$")
 RESULT = "dst"
+PARTS, PARTS_READ = "tmp_fixup", "tmp_last_tile"
+"""The sums of tiles that blocks share, as the two kernels name them."""
 NATIVE = "BLACKWELL_MMA_AVAILABLE"
 TEMPLATE = {"type", "mmq_x", "J", "need_check", "fallback"}
 """Names of parameters in trees of 2026: a tile's columns, and whether rows are at the edge."""
@@ -46,30 +48,60 @@ const void * instances[] = {{ {instances} }};
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A product: its columns, the columns of a tile, and the blocks of the grid.
+
+    Where the blocks do not divide the tiles, two of them share the sums of a tile ("stream-k"), and
+    a second kernel adds these.
+    """
+
+    columns: int
+    tile: int
+    blocks: int = 1
+
+    @property
+    def label(self) -> str:
+        """How tables name it."""
+        return f"mmq {TYPE} x{self.columns}"
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels that compute it, in order."""
+        return (KERNEL,) if self.columns // self.tile % self.blocks == 0 else (KERNEL, FIXUP)
+
+
+SHAPES = (Shape(8, 8), Shape(128, 128), Shape(16384, 128, 48))
+"""The narrowest tile; the widest, which large prompts take; and the prompt of
+ggml-org/llama.cpp#19168, ``-ub 16384``, on 48 multiprocessors."""
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
-    """A launch, as arguments by the names of the kernel's parameters."""
+    """Arguments by the names of the kernels' parameters."""
 
     arguments: Mapping[str, Argument]
     exact: Array
 
 
-def label(width: int) -> str:
-    """How tables name a product with so many columns."""
-    return f"mmq {TYPE} x{width}"
-
-
-def parameters(tree: Tree) -> tuple[list[str], str]:
-    """The names of the kernel's parameters, in order; empty, and why, where it cannot be tried."""
+def parameters(tree: Tree) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The names of each kernel's parameters, in order; and why a product is not tried, by label."""
     source = tree.text("mmq.cuh")
-    found = SIGNATURE.search(source)
-    names = [_name(part) for part in found["parameters"].split(",")] if found else []
-    if found is None or RESULT not in names or NATIVE not in source:
-        return [], f"the tree has no mul_mat_q with {NATIVE}"
-    unknown = sorted({*names} - {*_product(WIDTHS[0]).arguments})
-    unknown += sorted({_name(part) for part in found["template"].split(",")} - TEMPLATE)
-    if unknown:
-        return [], f"mul_mat_q has parameters that are not known: {', '.join(unknown)}"
-    return names, ""
+    names: dict[str, list[str]] = {}
+    whys: dict[str, str] = {}
+    for kernel in (KERNEL, FIXUP):
+        found = re.search(SIGNATURE.format(kernel), source)
+        if found is None or NATIVE not in source:
+            whys[kernel] = f"the tree has no {kernel} with {NATIVE}"
+            continue
+        names[kernel] = [_name(part) for part in found["parameters"].split(",")]
+        unknown = sorted({*names[kernel]} - {*product(SHAPES[0]).arguments})
+        unknown += sorted({_name(part) for part in found["template"].split(",")} - TEMPLATE)
+        if unknown:
+            whys[kernel] = f"{kernel} has parameters that are not known: {', '.join(unknown)}"
+    lacking = {
+        shape.label: whys[kernel] for shape in SHAPES for kernel in shape.kernels if kernel in whys
+    }
+    return names, lacking
 
 
 def _name(declaration: str) -> str:
@@ -77,17 +109,19 @@ def _name(declaration: str) -> str:
     return found[1] if found else declaration.strip()
 
 
-def program() -> str:
-    """The CUDA source with the kernels."""
+def program(shapes: Iterable[Shape]) -> str:
+    """The CUDA source with the kernels of products."""
     kernels = (
-        f"(const void *) mul_mat_q<GGML_TYPE_{TYPE.upper()}, {width}, false>" for width in WIDTHS
+        f"(const void *) {kernel}<GGML_TYPE_{TYPE.upper()}, {shape.tile}, false>"
+        for shape in shapes
+        for kernel in shape.kernels
     )
-    return PROGRAM.format(instances=", ".join(kernels))
+    return PROGRAM.format(instances=", ".join(dict.fromkeys(kernels)))
 
 
-def kernel(ptx: str, width: int) -> str:
+def mangled(ptx: str, kernel: str, tile: int) -> str:
     """The mangled name of a kernel in the text of its module; empty where there is none."""
-    pattern = rf"\.entry (\w*9mul_mat_qIL9ggml_type\d+ELi{width}ELb0E\w*)\("
+    pattern = rf"\.entry (\w*\d{kernel}IL9ggml_type\d+ELi{tile}ELb0E\w*)\("
     found = re.search(pattern, ptx)
     return found[1] if found else ""
 
@@ -98,14 +132,9 @@ def threads(ptx: str, name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def product(names: list[str], width: int) -> tuple[list[Argument], int, Array]:
-    """The arguments of a launch with one block, the place of the result, and the exact result."""
-    found = _product(width)
-    return [found.arguments[name] for name in names], names.index(RESULT), found.exact
-
-
-def _product(width: int) -> Product:
-    """One block computes all: it takes the tiles one after the other ("stream-k")."""
+def product(shape: Shape) -> Product:
+    """Random operands.  A single block takes the tiles one after the other."""
+    width = shape.columns
     rng = np.random.default_rng(2)
     kind = known()[TYPE]
     blocks, values = random_blocks(kind, ROWS * DEPTH // GROUP, rng)
@@ -119,7 +148,8 @@ def _product(width: int) -> Product:
         "ids_dst": None,
         "expert_bounds": None,
         RESULT: np.zeros(width * ROWS, np.float32),
-        "tmp_fixup": None,
+        PARTS: None,
+        PARTS_READ: None,
         "blocks_per_ne00": _divisor(stride),
         "nrows_x": ROWS,
         "ncols_dst": width,
@@ -136,8 +166,10 @@ def _product(width: int) -> Product:
         "stride_sample_x": ROWS * stride,
         "stride_sample_y": words,
         "stride_sample_dst": ROWS * width,
-        "ntx": one,
+        "ntx": _divisor(width // shape.tile),
     }
+    if FIXUP in shape.kernels:
+        arguments[PARTS] = np.zeros(shape.blocks * shape.tile * ROWS, np.float32)
     return Product(arguments, columns @ weights.T)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 from builder.compilers import matrices, tree
 from builder.compilers.blocks import ROWS, Case, case_of, known, nmse
 from builder.compilers.interpreter import KernelError, Launch, run
+from builder.compilers.matrices import Shape
 from builder.compilers.table import NOT_RUN, Result
 from builder.compilers.tree import Tree
 from builder.errors import UntriedError
@@ -19,6 +20,7 @@ from builder.errors import UntriedError
 ARCHITECTURE = "compute_120a"
 FLAGS = ("-std=c++17", "-O3", "-use_fast_math", "-extended-lambda", "-allow-unsupported-compiler")
 """As ggml's cmake has them; the host's code is not compiled, so its compiler does not matter."""
+WARP = 32
 LINES = 5  # of nvcc's output
 DIGITS = "{:.1e}"
 
@@ -30,8 +32,10 @@ class Kernels:
     tree: Tree
     names: Mapping[str, str]
     cases: Mapping[str, Case]
-    matrices: tuple[str, ...]
-    """The names of the parameters of ``mul_mat_q``; none: it is not tried."""
+    parameters: Mapping[str, Sequence[str]]
+    """The names of the parameters of ``mul_mat_q`` and its like."""
+    shapes: tuple[Shape, ...]
+    """The products of matrices."""
     not_compared: Mapping[str, str]
     """Why, by type."""
 
@@ -59,11 +63,11 @@ def kernels_of(found: Tree) -> Kernels:
             f"{tree.HEADER} has no kernel that can be compared",
             "\n".join(f"{name}: {why}" for name, why in lacking.items()),
         )
-    parameters, why = matrices.parameters(found)
-    if why:
-        lacking |= {matrices.label(width): why for width in matrices.WIDTHS}
+    parameters, whys = matrices.parameters(found)
+    lacking |= whys
     compared = {name: kernel for name, kernel in names.items() if name in cases}
-    return Kernels(found, compared, cases, tuple(parameters), lacking)
+    shapes = tuple(shape for shape in matrices.SHAPES if shape.label not in whys)
+    return Kernels(found, compared, cases, parameters, shapes, lacking)
 
 
 def results(kernels: Kernels, nvcc: Path, program: Path, work: Path) -> dict[str, Result]:
@@ -73,7 +77,7 @@ def results(kernels: Kernels, nvcc: Path, program: Path, work: Path) -> dict[str
     """
     found: dict[str, Result] = {}
     _try_dots(kernels, nvcc, program, work, found)
-    if kernels.matrices:
+    if kernels.shapes:
         _try_matrices(kernels, nvcc, program, work, found)
     return found
 
@@ -86,9 +90,9 @@ def _try_dots(
         case = kernels.cases[name]
 
         def error(kernel: str = kernel, case: Case = case) -> float:
-            launch = Launch(ptx, kernel, 1, (ROWS, 1))
+            launch = Launch(ptx, kernel, (1, 1), (ROWS, 1))
             out = np.zeros(ROWS, np.float32)
-            got = run(program, launch, [case.rows, case.column, out, case.blocks], 2)
+            [got] = run(program, launch, [case.rows, case.column, out, case.blocks], [2])
             return nmse(got.view(np.float32), case.exact)
 
         found[name] = why or _result(error)
@@ -97,20 +101,34 @@ def _try_dots(
 def _try_matrices(
     kernels: Kernels, nvcc: Path, program: Path, work: Path, found: dict[str, Result]
 ) -> None:
-    ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", matrices.program())
-    text = "" if why else ptx.read_text()
-    for width in matrices.WIDTHS:
+    source = matrices.program(kernels.shapes)
+    ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", source)
+    for shape in kernels.shapes:
 
-        def error(width: int = width) -> float:
-            kernel = matrices.kernel(text, width)
-            if not kernel:
-                raise KernelError(f"{NOT_RUN}compiled: the PTX has no mul_mat_q x{width}")
-            block = (32, matrices.threads(text, kernel) // 32)
-            arguments, out, exact = matrices.product(list(kernels.matrices), width)
-            got = run(program, Launch(ptx, kernel, 1, block, matrices.SHARED), arguments, out)
-            return nmse(got.view(np.float32).reshape(exact.shape), exact)
+        def error(shape: Shape = shape) -> float:
+            return _product_error(kernels, shape, ptx, program)
 
-        found[matrices.label(width)] = why or _result(error)
+        found[shape.label] = why or _result(error)
+
+
+def _product_error(kernels: Kernels, shape: Shape, ptx: Path, program: Path) -> float:
+    """The error of a product; what the first kernel leaves to the second one goes on to it."""
+    text, made = ptx.read_text(), matrices.product(shape)
+    values = dict(made.arguments)
+    for kernel in shape.kernels:
+        name = matrices.mangled(text, kernel, shape.tile)
+        if not name:
+            raise KernelError(f"{NOT_RUN}compiled: the PTX has no {kernel} x{shape.tile}")
+        warps = matrices.threads(text, name) // WARP
+        grid = (shape.blocks, 1 if kernel == matrices.KERNEL else matrices.ROWS // WARP)
+        names = kernels.parameters[kernel]
+        outs = [matrices.RESULT]
+        outs += [matrices.PARTS] if matrices.PARTS in names and len(shape.kernels) > 1 else []
+        launch = Launch(ptx, name, grid, (WARP, warps), matrices.SHARED)
+        got = run(program, launch, [values[each] for each in names], [*map(names.index, outs)])
+        values |= dict(zip(outs, got, strict=True))
+        values[matrices.PARTS_READ] = values[matrices.PARTS]
+    return nmse(got[0].view(np.float32).reshape(made.exact.shape), made.exact)
 
 
 def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, str]:

@@ -155,7 +155,7 @@ PLANTED = [
     (OPS, "sum += each * each", "sum = __half2float(__float2half(sum + each * each))",
      "products with one column", "squares", "[MUL_MAT] ERR = "),
     (OPS, "__syncthreads();\n        if (threadIdx.x < half) part[threadIdx.x] += ",
-     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "race: reads shared "),
+     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "race: writes shared "),
     (OPS, "in[row + i] * scale", "in[row + i] * scale * 1.03f", "norms", "rms_norm", "[RMS_NORM] ERR = "),
     (OPS, "__syncthreads();\n    out[row", "out[row", "norms of vectors", "l2_norm",
      "race: reads shared memory at offset 0, which warp 0 wrote with no barrier between"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
@@ -19,8 +20,8 @@ static __global__ void mul_mat_q(
         const char * __restrict__ x, const int * __restrict__ y, float * __restrict__ dst,
         const uint3 ntx) {
 }
-template <ggml_type type>
-static __global__ void mul_mat_q_stream_k_fixup(const int32_t * ids, int odd) {}
+template <ggml_type type, int mmq_x, bool need_check>
+static __global__ void mul_mat_q_stream_k_fixup(float * __restrict__ dst, float * tmp_last_tile) {}
 """
 
 
@@ -29,27 +30,53 @@ def tree(folder: Path, text: str) -> Tree:
     return Tree(folder)
 
 
+LABELS = [shape.label for shape in matrices.SHAPES]
+
+
 def test_parameters_are_given_by_their_names(tmp_path: Path) -> None:
-    names, why = matrices.parameters(tree(tmp_path, SOURCE))
-    assert (names, why) == (["x", "y", "dst", "ntx"], "")
-    arguments, out, exact = matrices.product(names, 8)
-    assert out == 2
-    assert exact.shape == (8, matrices.ROWS)
-    assert [type(each).__name__ for each in arguments] == ["ndarray", "ndarray", "ndarray", "bytes"]
+    names, lacking = matrices.parameters(tree(tmp_path, SOURCE))
+    assert lacking == {}
+    assert names == {
+        "mul_mat_q": ["x", "y", "dst", "ntx"],
+        "mul_mat_q_stream_k_fixup": ["dst", "tmp_last_tile"],
+    }
 
 
-def test_a_kernel_with_another_signature_is_named(tmp_path: Path) -> None:
-    _, why = matrices.parameters(tree(tmp_path, SOURCE.replace("uint3 ntx", "float y_scale")))
-    assert why == "mul_mat_q has parameters that are not known: y_scale"
-    _, why = matrices.parameters(tree(tmp_path, SOURCE.replace("bool need_check", "int prec")))
-    assert why == "mul_mat_q has parameters that are not known: prec"
-    _, why = matrices.parameters(tree(tmp_path, "int old;"))
-    assert why == "the tree has no mul_mat_q with BLACKWELL_MMA_AVAILABLE"
+UNKNOWN = "has parameters that are not known:"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why", "labels"),
+    [
+        ("uint3 ntx", "float y_scale", f"mul_mat_q {UNKNOWN} y_scale", LABELS),
+        ("bool need_check", "int prec", f"mul_mat_q {UNKNOWN} prec", LABELS),
+        ("tmp_last_tile", "odd", f"mul_mat_q_stream_k_fixup {UNKNOWN} odd", LABELS[2:]),
+        ("BLACKWELL", "VOLTA", "the tree has no mul_mat_q with BLACKWELL_MMA_AVAILABLE", LABELS),
+    ],
+)
+def test_a_kernel_with_another_signature_is_named(
+    tmp_path: Path, old: str, new: str, why: str, labels: list[str]
+) -> None:
+    _, lacking = matrices.parameters(tree(tmp_path, SOURCE.replace(old, new)))
+    assert [*lacking] == labels
+    assert lacking[labels[0]] == why
+
+
+def test_blocks_that_share_tiles_need_the_second_kernel() -> None:
+    whole, shared = matrices.Shape(256, 128, 2), matrices.Shape(384, 128, 2)
+    assert whole.kernels == ("mul_mat_q",)
+    assert shared.kernels == ("mul_mat_q", "mul_mat_q_stream_k_fixup")
+    parts = matrices.product(shared).arguments["tmp_fixup"]
+    assert isinstance(parts, np.ndarray)
+    assert len(parts) == 2 * 128 * matrices.ROWS
+    assert "mul_mat_q_stream_k_fixup<GGML_TYPE_MXFP4, 128, false>" in matrices.program([shared])
+    assert "fixup" not in matrices.program([whole])
 
 
 def test_the_exact_product_is_the_one_of_both_operands() -> None:
-    arguments, _, exact = matrices.product(["x", "y", "dst"], 8)
-    x, y, _ = arguments
+    made = matrices.product(matrices.SHAPES[0])
+    x, y, exact = made.arguments["x"], made.arguments["y"], made.exact
+    assert exact.shape == (8, matrices.ROWS)
     assert isinstance(x, np.ndarray)
     assert isinstance(y, np.ndarray)
     weights = dequantize(x, GGMLQuantizationType.MXFP4).reshape(matrices.ROWS, -1)
@@ -68,8 +95,9 @@ def test_the_exact_product_is_the_one_of_both_operands() -> None:
 def test_a_kernel_is_found_in_ptx() -> None:
     name = "_Z9mul_mat_qIL9ggml_type39ELi128ELb0EEvPKcPKi"
     text = f".visible .entry {name}(\n\t.param .u64 a\n)\n.maxntid 256, 1, 1\n{{\n}}\n"
-    assert matrices.kernel(text, 128) == name
-    assert matrices.kernel(text, 8) == ""
+    assert matrices.mangled(text, "mul_mat_q", 128) == name
+    assert matrices.mangled(text, "mul_mat_q", 8) == ""
+    assert matrices.mangled(text, "mul_mat_q_stream_k_fixup", 128) == ""
     assert matrices.threads(text, name) == 256
 
 
