@@ -147,6 +147,8 @@ class Compute:
     PTX that is beside the machine code in a program goes first."""
     races: bool = False
     """Whether races on shared memory are found; that is slow."""
+    outputs: bool = False
+    """Whether the report has a checksum of what each launch stored."""
 
 
 def text(
@@ -169,7 +171,7 @@ def text(
     if copy_limit:
         lines.append(f"copy_limit {copy_limit}")
     if compute is not None:
-        lines += ["mode compute", f"races {int(compute.races)}"]
+        lines += ["mode compute", f"races {int(compute.races)}", f"outputs {int(compute.outputs)}"]
         lines += [f"ptx {compute.ptx}"] if compute.ptx else []
     for number, card in enumerate(cards):
         lines += [f"card {number}", *_lines(card)]

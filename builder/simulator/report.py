@@ -8,7 +8,7 @@ error never shows what was sent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -98,6 +98,15 @@ class Launch(Part):
     nanoseconds: Number = 0
 
 
+class Output(Part):
+    """A launch that was computed, where the configuration asks for checksums."""
+
+    launch: Number
+    """Index into ``Report.launches``: its kernel."""
+    checksum: Number
+    """Of the bytes that the kernel stored to global memory."""
+
+
 class Violation(Part):
     """A launch that the card refuses, or a fault of a kernel that was computed."""
 
@@ -168,6 +177,8 @@ class Report(Part):
     allocations: tuple[Allocation, ...] = Parts
     failed: tuple[Failed, ...] = Parts
     launches: tuple[Launch, ...] = Parts
+    outputs: tuple[Output, ...] = Parts
+    """In the order of the launches, the first ones of each process."""
     violations: tuple[Violation, ...] = Parts
     unsupported: tuple[Unsupported, ...] = Parts
     unknown_code: tuple[UnknownCode, ...] = Parts
@@ -186,6 +197,8 @@ class Report(Part):
         on_cards = [*self.allocations, *self.failed, *self.launches]
         if any(part.card >= len(self.cards) for part in on_cards):
             raise ValueError("names a card that it does not have")
+        if any(output.launch >= len(self.launches) for output in self.outputs):
+            raise ValueError("names a launch that it does not have")
         return self
 
     @property
@@ -318,6 +331,7 @@ def _together(reports: Sequence[Report]) -> Report:
         "allocations": _placed(reports, lambda report: report.allocations),
         "failed": _placed(reports, lambda report: report.failed),
         "launches": tuple(chain.from_iterable(report.launches for report in reports)),
+        "outputs": tuple(_outputs(reports)),
         "violations": _placed(reports, lambda report: report.violations),
         "unsupported": _placed(reports, lambda report: report.unsupported),
         "unknown_code": _distinct(report.unknown_code for report in reports),
@@ -347,6 +361,15 @@ def _placed(
         found += (part.model_copy(update={"stack": part.stack + first}) for part in parts)
         first += len(report.stacks)
     return tuple(found)
+
+
+def _outputs(reports: Sequence[Report]) -> Iterator[Output]:
+    """The outputs of all reports, each with the place of its launch among the launches of all."""
+    first = 0
+    for report in reports:
+        for each in report.outputs:
+            yield each.model_copy(update={"launch": each.launch + first})
+        first += len(report.launches)
 
 
 def _copies(parts: Iterable[Copies]) -> Copies:

@@ -45,18 +45,22 @@ class SimulatedServer:
         ptx: Path | None = None,
         *,
         races: bool = False,
+        outputs: bool = False,
     ) -> AbstractContextManager[Simulation]:
         """What one container of the image gets to run on cards, and its reports.
 
         ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
-        race on shared memory is a fault of its kernel, which makes kernels slow.  Raises
+        race on shared memory is a fault of its kernel, which makes kernels slow.  ``outputs``:
+        the report has a checksum of what each launch stored.  Raises
         ``UntriedError`` where the device code of a file could not be read, and like
         ``build.libraries``.
         """
         return run.simulation(
             build.libraries(self.cache, self.devel, self.log, computes=ptx is not None),
-            config.files(cards, model, self._code, Compute(run.PTX, races) if ptx else None),
+            config.files(
+                cards, model, self._code, Compute(run.PTX, races, outputs) if ptx else None
+            ),
             work,
             search_path=self._search_path,
             preload=self._preload,

@@ -140,6 +140,10 @@ void count(const Launch& launch, const ptx::Result& result) {
     ++known.computed;
     known.instructions += result.lane_instructions;
     known.nanoseconds += static_cast<std::uint64_t>(result.seconds * 1e9);
+    std::vector<Output>& outputs = facts().outputs;
+    if (config().outputs && outputs.size() < kOutputs) {
+        outputs.push_back({{launch.kernel, launch.card}, result.checksum});
+    }
     changed();
 }
 
@@ -154,6 +158,7 @@ cudaError_t run(const Launch& launch, const ptx::Kernel& kernel) {
                        .memory = &memory,
                        .cooperative = launch.cooperative};
     wanted.options.races = config().races;
+    wanted.options.checksum = config().outputs;
     const ptx::Result result = ptx::launch(wanted);
     std::fputs(result.printed.c_str(), stdout);
     count(launch, result);

@@ -68,6 +68,8 @@ void read_line(const std::string& word, Words& words, Config& config) {
         std::getline(words >> std::ws, config.ptx);
     } else if (word == "races") {
         words >> config.races;
+    } else if (word == "outputs") {
+        words >> config.outputs;
     } else if (word == "tokens") {
         for (std::uint32_t token = 0; words >> token;) config.tokens.push_back(token);
         if (words.eof()) words.clear();

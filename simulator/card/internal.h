@@ -75,6 +75,12 @@ struct LaunchCount {
     std::uint64_t shared = 0;
     std::uint64_t computed = 0, instructions = 0, nanoseconds = 0;  // launches; of all lanes
 };
+// A launch that was computed: its kernel and card, and the checksum of what it stored.
+struct Output {
+    std::pair<const Kernel*, int> launch;
+    std::uint64_t checksum = 0;
+};
+constexpr std::size_t kOutputs = 1 << 14;  // of a process, the first ones: what a report may have
 struct CopyCount {
     std::uint64_t count = 0, bytes = 0, kept = 0;
 };
@@ -93,6 +99,7 @@ struct Facts {
     std::vector<Failure> failed;
     std::vector<Violation> violations;
     std::map<std::pair<const Kernel*, int>, LaunchCount> launches;  // kernel, card
+    std::vector<Output> outputs;  // in the order of the launches
     CopyCount to_device, to_host, on_device;
     std::vector<CardUse> cards;
 };

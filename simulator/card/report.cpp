@@ -105,14 +105,21 @@ void add_memory(Json& json) {
 }
 
 void add_launches(Json& json) {
+    std::map<std::pair<const Kernel*, int>, int> numbers;
     json.key("launches").open('[');
     for (const auto& [key, launch] : facts().launches) {
+        numbers.emplace(key, static_cast<int>(numbers.size()));
         json.open('{').pair("kernel", std::string_view(launch.kernel))
             .pair("file", std::string_view(launch.file)).pair("code", std::string_view(launch.code))
             .pair("card", launch.card).pair("count", launch.count).pair("grid", launch.grid)
             .pair("block", launch.block).pair("shared", launch.shared)
             .pair("computed", launch.computed).pair("instructions", launch.instructions)
             .pair("nanoseconds", launch.nanoseconds).close('}');
+    }
+    json.close(']').key("outputs").open('[');
+    for (const Output& output : facts().outputs) {
+        json.open('{').pair("launch", numbers.at(output.launch)).pair("checksum", output.checksum)
+            .close('}');
     }
     json.close(']').key("violations").open('[');
     for (const Violation& violation : facts().violations) {

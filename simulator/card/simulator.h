@@ -44,6 +44,7 @@ struct Config {
     bool compute = false;  // kernels run on the CPU, and memory has contents; else both are counted
     std::string ptx;       // where PTX is found by the digest of its machine code: DIGEST.ptx
     bool races = false;    // computed kernels are searched for races on shared memory
+    bool outputs = false;  // the report has a checksum of what each computed launch stored
 };
 
 // The configuration named by BUILDER_SIMULATOR; without cards where it is missing or wrong, which

@@ -12,6 +12,8 @@ import pytest
 from builder.servers import test_model
 from builder.servers.server import ServeSpec, launched
 from builder.simulator import build, cards, run
+from builder.simulator.outputs import first_difference
+from builder.simulator.report import Report
 from builder.smoke import serves
 from builder.tools.docker import copies
 from support.environment import REPOSITORY, SHARED_CACHE
@@ -73,9 +75,10 @@ def cases(
     folder: Path,
     *,
     races: bool = False,
+    outputs: bool = False,
 ) -> Ran:
     card = cards.load(REPOSITORY, "5090")
-    compute = cards.Compute(ptx=run.PTX, races=races)
+    compute = cards.Compute(ptx=run.PTX, races=races, outputs=outputs)
     files = {"cards": cards.text([card, card], compute=compute), "code": ""}
     libraries = build.libraries(SHARED_CACHE, devel, print, computes=True)
     image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
@@ -111,6 +114,25 @@ def test_ptx_is_found_by_the_digest_of_machine_code(ran: Ran) -> None:
     for name, number in (("stored", 2), ("plain", 3)):
         case = ran[name, "sum"]
         assert (case.told("launch"), case.number("sum")) == (OK, number * 63 * 64 // 2), name
+
+
+def test_two_runs_part_at_the_launch_that_stores_other_bytes(
+    hello: dict[str, Any], devel: str, programs: Path, ptx: Path, tmp_path: Path, ran: Ran
+) -> None:
+    assert ran["stored", "sum"].report["outputs"] == []  # nobody asked for checksums
+    runs = [("stored", "sum"), ("plain", "sum"), ("computed", "adds"), ("computed", "reduces")]
+    folders = tmp_path / "once", tmp_path / "again"
+    for folder in folders:
+        folder.mkdir()
+    once, again = (
+        cases(hello, devel, programs, ptx, runs, folder, outputs=True) for folder in folders
+    )
+    reports = {key: Report.model_validate(case.report) for key, case in once.items()}
+    for key, case in again.items():
+        assert reports[key].outputs
+        assert first_difference(reports[key], Report.model_validate(case.report)) == ""
+    found = first_difference(reports["stored", "sum"], reports["plain", "sum"])
+    assert found == "launch 1, add, stores other bytes"  # twice, three times each number
 
 
 def test_a_kernel_without_ptx_is_named_and_never_skipped(ran: Ran) -> None:

@@ -142,11 +142,11 @@ def test_the_configuration_has_a_line_for_each_figure_of_each_card() -> None:
 
 def test_a_card_computes_where_that_is_asked_for() -> None:
     card = cards.load(REPOSITORY, "5090")
-    asked = cards.Compute(ptx="/simulator/ptx", races=True)
+    asked = cards.Compute(ptx="/simulator/ptx", races=True, outputs=True)
     lines = cards.text([card], compute=asked).splitlines()
-    assert lines[1:4] == ["mode compute", "races 1", "ptx /simulator/ptx"]
-    assert cards.text([card], compute=cards.Compute()).splitlines()[1:4] == [
-        *("mode compute", "races 0", "card 0")
+    assert lines[1:5] == ["mode compute", "races 1", "outputs 1", "ptx /simulator/ptx"]
+    assert cards.text([card], compute=cards.Compute()).splitlines()[1:5] == [
+        *("mode compute", "races 0", "outputs 0", "card 0")
     ]
 
 

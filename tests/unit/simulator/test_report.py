@@ -41,6 +41,7 @@ ONE: dict[str, Any] = {
             "shared": 0,
         }
     ],
+    "outputs": [{"launch": 0, "checksum": (1 << 64) - 1}],
     "violations": [],
     "unsupported": [{"function": "cudaFoo", "count": 1, "stack": 0}],
     "unknown_code": [],
@@ -65,6 +66,7 @@ def test_the_processes_of_a_container_are_one_report() -> None:
     assert [each.stack for each in (*found.failed, *found.unsupported)] == [0, 1, 0, 1]
     assert (found.live, found.peak, found.launched) == (400, 800, 6)
     assert found.kernels == {"_Z5scalePf"}
+    assert [each.launch for each in found.outputs] == [0, 1]
     assert found.called == {"cudaMalloc": 6}
     assert found.copies.to_device == report.Copies(count=2, bytes=16, kept=16)
     assert found.implemented == ("cudaMalloc",)
@@ -118,6 +120,7 @@ SECRET = "root:x:0:0"
 FALSE: dict[str, Any] = {
     "a card that is not there": changed("allocations", card=9),
     "a card of a launch that is not there": changed("launches", card=1),
+    "an output of a launch that is not there": changed("outputs", launch=1),
     "a stack that is not there": changed("failed", stack=1),
     "a negative card": changed("allocations", card=-1),
     "a negative size": changed("cards", peak=-1),
