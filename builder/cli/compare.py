@@ -63,7 +63,8 @@ def compare(
     A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
 
     With --numbers, A and B are recipes. The cases of the check `numbers` are computed for both
-    images on a simulated card, and those with another outcome are listed.
+    images on a simulated card. Those with another outcome are listed, the first ones with the
+    first launch that stores other bytes.
 
     An image that Docker does not have is pulled from its registry and removed afterwards. A path
     that is also the name of a recipe is written with `./`.
@@ -95,9 +96,11 @@ def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json:
         print_json(asdict(found))
     else:
         line(f"{counted(found.same, 'case')} with the same outcome, {len(found.parted)} without")
-        rows = [(each.name, _said(each.before), _said(each.after)) for each in found.parted]
+        rows = [
+            (each.name, _said(each.before), _said(each.after), each.launch) for each in found.parted
+        ]
         if rows:
-            first_rows(("case", "A", "B"), rows)
+            first_rows(("case", "A", "B", "first launch that differs"), rows)
     if found.parted:
         raise DifferenceError(
             f"{before} and {after} compute different numbers", f"{len(found.parted)} cases differ"

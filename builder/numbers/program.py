@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
 from builder.farm import installed
-from builder.simulator.build import compiling_image, cross_prefix
+from builder.simulator.build import compiling_image, cross_prefix, key_of
 from builder.tools.docker import buildx, copies
 
 SOURCES = "dockerfiles/numbers"
@@ -17,6 +17,11 @@ PROGRAM = "test-backend-ops"
 SOURCE = f"{PROGRAM}.cpp"
 LIST = re.compile(r"^static std::vector<std::unique_ptr<test_case>> make_test_cases_eval\(\)", re.M)
 """The function of a tree that lists its cases."""
+REPEATABLE = {
+    "std::random_device": "builder_random_device",
+    "std::thread::hardware_concurrency()": "builder_threads()",
+}
+"""What makes the random numbers of cases others in each run, and what random.h has in its place."""
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -51,7 +56,8 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     context, made = work / "context", work / "made"
     shutil.copytree(installed() / SOURCES, context)
     shutil.copytree(_headers(tests), context / "include")
-    (context / SOURCE).write_text(with_more_cases((tests / SOURCE).read_text("utf-8")), "utf-8")
+    source = repeatable(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    (context / SOURCE).write_text(source, "utf-8")
     (context / "lib").mkdir()
     targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
     copies.copy_all_out(reference, targets)
@@ -61,10 +67,22 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
     return made / PROGRAM
 
 
+def key() -> str:
+    """12 hex digits over what is added to a tree's own program."""
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPEATABLE}", (".",))
+
+
 def with_more_cases(source: str) -> str:
     """The source with ``cases.cpp``, which adds to the list of its cases."""
     declared = "static std::vector<std::unique_ptr<test_case>> tree_cases()"
     return LIST.sub(f'{declared};\n#include "cases.cpp"\n{declared}', source, count=1)
+
+
+def repeatable(source: str) -> str:
+    """The source, whose random numbers are the same in each run with ``BUILDER_REPEATABLE``."""
+    for text, ours in REPEATABLE.items():
+        source = source.replace(text, ours)
+    return f'#include "random.h"\n{source}'
 
 
 def _headers(tests: Path) -> Path:

@@ -22,8 +22,9 @@ from builder.tools.docker.containers import mount_options
 
 CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
-LISTING = "BUILDER_LISTING"
-"""The variable with which the program lists chains of operations, too (cases.cpp)."""
+LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"
+"""The variables with which the program lists chains of operations, too (cases.cpp), and has the
+same random numbers in each run (random.h)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
@@ -128,6 +129,13 @@ class Trial:
         for group in cases.groups():
             yield group, [compared[case.name] for case in chosen[group.title]]
 
+    def outputs(self, case: Case) -> Report | None:
+        """What the card reports of a case alone, with a checksum of what each launch stored.
+
+        Random numbers are the same in each run, where the tree draws them as ggml does.
+        """
+        return self._run("test", case.name, outputs=True).report
+
     def _listed(self) -> tuple[list[Case], list[Case]]:
         """The tree's cases of all operations that are compared, and its chains of operations."""
         operations = dict.fromkeys(name for each in cases.groups() for name in each.operations)
@@ -195,21 +203,29 @@ class Trial:
         names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
         return replace(found, why=f"{found.why}; {_faults(report) or f'computed by {names}'}")
 
-    def _run(self, mode: str, selected: str, *, races: bool = False) -> _Run:
+    def _run(self, mode: str, selected: str, *, races: bool = False, outputs: bool = False) -> _Run:
         """``support`` lists the selected cases, ``test`` computes them."""
-        done, report = self._ran(mode, selected, backend=CARD, races=races)
+        done, report = self._ran(mode, selected, backend=CARD, races=races, outputs=outputs)
         rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
         return _Run(done, rows, report)
 
     def _ran(
-        self, mode: str, selected: str, *, backend: str, races: bool = False
+        self,
+        mode: str,
+        selected: str,
+        *,
+        backend: str,
+        races: bool = False,
+        outputs: bool = False,
     ) -> tuple[Finished, Report | None]:
         work = self._work / f"run-{next(self._runs)}"
         ptx = self._ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self._binary}:{self._path}:ro"
-        with self._server.on([self._card], None, work, ptx, races=races) as simulation:
+        on = self._server.on([self._card], None, work, ptx, races=races, outputs=outputs)
+        asked = {LISTING: mode == "support", REPEATABLE: outputs}
+        with on as simulation:
             mounts = simulation.mounts
-            env = {**mounts.env, **({LISTING: "1"} if mode == "support" else {})}
+            env = {**mounts.env, **{name: "1" for name, wanted in asked.items() if wanted}}
             done = containers.run(
                 self._server.reference,
                 [mode, "-b", backend, "-o", selected, "--output", "csv"],

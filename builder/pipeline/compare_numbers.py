@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from builder.errors import UntriedError
-from builder.numbers.trial import Result
+from builder.numbers.cases import Case
+from builder.numbers.trial import Outcome, Result, Trial
 from builder.pipeline.check import Candidate, subject_of
 from builder.pipeline.lookup import built_image
 from builder.pipeline.session import BuildSession
+from builder.simulator.outputs import first_difference
 from builder.smoke import check, numbers
 from builder.smoke.context import Context, InapplicableError
 from builder.tools.docker import containers
 from builder.tools.files import workspace
+
+TRACED = 6  # cases that are run again, launch by launch
+COMPUTED = {Outcome.EQUAL, Outcome.DIFFERS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,23 @@ class Parted:
     name: str
     before: Result | None
     after: Result | None
+    launch: str = ""
+    """The first launch that is not the same, of the first cases that both compute."""
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes of the images that have it."""
+        return [each.outcome for each in (self.before, self.after) if each is not None]
+
+    @property
+    def same(self) -> bool:
+        """Whether the outcome is the same."""
+        return len(self.outcomes) == 2 and len({*self.outcomes}) == 1
+
+    @property
+    def computed(self) -> bool:
+        """Whether both images compute it."""
+        return len(self.outcomes) == 2 and {*self.outcomes} <= COMPUTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +64,35 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
     Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where one has
     nothing to compare, and like ``numbers.trial``.
     """
-    old, new = _results(session, before), _results(session, after)
-    parted = [
-        Parted(name, old.get(name), new.get(name))
-        for name in sorted({*old, *new})
-        if _outcome(old.get(name)) != _outcome(new.get(name))
-    ]
-    return NumbersComparison(len({*old, *new}) - len(parted), tuple(parted))
+    with _trial(session, before) as old, _trial(session, after) as new:
+        mine, other = _results(old), _results(new)
+        names = sorted({*mine, *other})
+        found = [Parted(name, mine.get(name), other.get(name)) for name in names]
+        parted = [each for each in found if not each.same]
+        traced = [mine[each.name].case for each in parted if each.computed][:TRACED]
+        launches = {case.name: _first_launch(old, new, case) for case in traced}
+    parted = [replace(each, launch=launches.get(each.name, "")) for each in parted]
+    return NumbersComparison(len(names) - len(parted), tuple(parted))
 
 
-def _outcome(result: Result | None) -> str:
-    return result.outcome if result else ""
+def _results(trial: Trial) -> dict[str, Result]:
+    """The outcome of each case, by the case's name."""
+    return {each.case.name: each for _, results in trial.results() for each in results}
 
 
-def _results(session: BuildSession, name: str) -> dict[str, Result]:
-    """The outcome of each case of the image of a recipe, by the case's name."""
+def _first_launch(old: Trial, new: Trial, case: Case) -> str:
+    """The first launch of a case that is not the same on two images."""
+    once, again, other = old.outputs(case), old.outputs(case), new.outputs(case)
+    if once is None or again is None or other is None:
+        return ""
+    if first_difference(once, again):
+        return "not known: the case has other numbers in each run"
+    return first_difference(once, other)
+
+
+@contextmanager
+def _trial(session: BuildSession, name: str) -> Iterator[Trial]:
+    """What computes the cases of the image of a recipe."""
     session.settings.require_directories()
     plan = session.resolve(name)
     reference, found = built_image(plan)
@@ -64,7 +102,6 @@ def _results(session: BuildSession, name: str) -> dict[str, Result]:
         context = Context(subject, check.read(subject, work), work)
         session.log(f"computing the cases of {plan.title}")
         try:
-            groups = list(numbers.trial(context).results())
+            yield numbers.trial(context)
         except InapplicableError as error:
             raise UntriedError(f"{plan.title} has no numbers to compare", str(error)) from error
-    return {each.case.name: each for _, results in groups for each in results}

@@ -16,7 +16,7 @@ from builder.sources import gather
 from builder.tools.files import atomic_write, keep_newest, named_lock
 
 FOLDER = "numbers"
-"""The directory, in the cache, of compiled tests by build key."""
+"""The directory, in the cache, of compiled tests by build key and by what is added to them."""
 KEPT = 60  # programs; each has some megabytes
 
 
@@ -44,7 +44,7 @@ def comparison_of(
     ptx.unpack(kept.file, texts)
     texts.chmod(0o755)
     folder = active.settings.cache_dir / FOLDER
-    binary = folder / plan.key[:12]
+    binary = folder / f"{plan.key[:12]}-{program.key()}"
     with named_lock(active.settings.cache_dir, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
             tests = program.in_tree(_source(plan, devel, active, work))

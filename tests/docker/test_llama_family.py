@@ -155,8 +155,9 @@ PLANTED = [
     (OPS, "sum += each * each", "sum = __half2float(__float2half(sum + each * each))",
      "products with one column", "squares", "[MUL_MAT] ERR = "),
     (OPS, "__syncthreads();\n        if (threadIdx.x < half) part[threadIdx.x] += ",
-     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "race: writes shared "),
-    (OPS, "in[row + i] * scale", "in[row + i] * scale * 1.03f", "norms", "rms_norm", "[RMS_NORM] ERR = "),
+     "if (threadIdx.x < half) part[threadIdx.x] += ", "softmax", "soft_max", "race: writes "),
+    (OPS, "in[row + i] * scale", "in[row + i] * scale * 1.03f", "norms", "rms_norm",
+     "[RMS_NORM] ERR = "),
     (OPS, "__syncthreads();\n    out[row", "out[row", "norms of vectors", "l2_norm",
      "race: reads shared memory at offset 0, which warp 0 wrote with no barrier between"),
     (KERNEL, "expf(scores[j] - better)", "i < 64 || j % 2 ? expf(scores[j] - better) : 0",
@@ -301,6 +302,8 @@ def test_a_kernel_that_computes_wrong_numbers_gets_no_tag(
     assert len(found["parted"]) == len(PLANTED) + 1
     (parted,) = (each for each in found["parted"] if each["name"] == long)
     assert (parted["before"]["outcome"], parted["after"]["outcome"]) == ("equal", "differs")
+    # The first launch scales the query.
+    assert parted["launch"] == "launch 2, ggml_cuda::weighted_mean_kernel, stores other bytes"
 
 
 def test_a_recipe_that_was_written_for_the_tree(
