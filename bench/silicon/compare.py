@@ -214,7 +214,7 @@ def approximate_functions(card: Card, library: Library, only: str) -> list[dict[
 
 
 def matrix_products(card: Card, library: Library, only: str) -> list[dict[str, Any]]:
-    """Of each shape the largest error over the interpreter's bound; integers have no bound, and
+    """The largest error of each shape over the interpreter's bound; integers have no bound, and
     their error is counted in elements."""
     rows = []
     for shape in SHAPES:

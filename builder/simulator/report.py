@@ -104,7 +104,7 @@ class Output(Part):
     launch: Number
     """Index into ``Report.launches``: its kernel."""
     checksum: Number
-    """Of the bytes that the kernel stored to global memory."""
+    """A sum over the bytes that the kernel stored to global memory."""
 
 
 class Violation(Part):
