@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     models_dir: Path = Path("models")
     """Directory of models for ``builder run``: OWNER/NAME/FILE, as on the Hugging Face Hub."""
 
+    farm_url: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
+    """URL of this farm's git repository, for git and for a browser: the site links to it."""
     github_api: Annotated[str, StringConstraints(pattern=API)] = "https://api.github.com"
     """URL of GitHub's REST API; GitHub Enterprise has its own."""
     hub_api: Annotated[str, StringConstraints(pattern=API)] = "https://hub.docker.com"

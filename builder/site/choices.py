@@ -3,111 +3,157 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from builder.choose import machine, needs
-from builder.choose.choice import Excluded, Fitting, Question, Receipts, by_standing, choose
+from builder.choose import machine
+from builder.choose.choice import Excluded, Fitting, Standing
+from builder.choose.known import Known
 from builder.exports import compose
 from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.service import Run, service
+from builder.presets.schema import ModelFile, Preset
+from builder.presets.service import OPTIONS_OF_PLACES, Run, service
 from builder.recipes.catalog import Catalog
-from builder.records.trials import Trials
 from builder.simulator import cards
-from builder.simulator.cards import Card
-from builder.site.facts import CardFact, ImageFact, Option, Refusal
+from builder.site.facts import CardFact, Figure, ImageFact, Option, Refusal, Step
+
+PROGRAM = "./farm"
+"""Starts ``builder`` in a checkout, which the first page says how to get."""
+MODELS = "./models"
+"""The models directory, beside the file."""
 
 
-def every_card(
-    catalog: Catalog,
-    entries: Sequence[PresetEntry],
-    trials: Trials,
-    receipts: Receipts,
-    published: Collection[str] = (),
-) -> tuple[CardFact, ...]:
-    """The presets that run on each card, on as many of it as they need.
+def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
+    """The presets that run on one of each card, and why the others do not.
 
+    The first card is the one with most figures of its own, then with most presets that run.
     ``published`` are the recipes whose images a registry has.  Raises ``RecipeError`` where a file
     of ``cards/`` is invalid.
     """
-    known = {name: cards.load(catalog.root, name) for name in cards.names(catalog.root)}
-    presets = {entry.name: entry for entry in entries}
-    found = []
-    for name, card in known.items():
-        fits, excluded = _answers(catalog, entries, name, known, trials, receipts)
-        found.append(
-            CardFact(
-                card=name,
-                name=card.name,
-                capability=card.capability,
-                memory=card.memory,
-                fits=tuple(
-                    _option(each, presets[each.preset], published=each.recipe in published)
-                    for each in fits
-                ),
-                excluded=tuple(_refusal(each, presets[each.preset]) for each in excluded),
-            )
+    answers = _Answers(known, {entry.name: entry for entry in known.entries}, published)
+    found = [answers.on(name, card) for name, card in cards.every(known.catalog.root).items()]
+    return tuple(sorted(found, key=_place))
+
+
+def _place(card: CardFact) -> tuple[int, int, int, str]:
+    own = [each for each in card.fits if each.known in ("measured", "published")]
+    return -len(own), -len(card.fits), -card.memory, card.card
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    known: Known
+    presets: Mapping[str, PresetEntry]
+    published: Collection[str]
+
+    def on(self, name: str, card: cards.Card) -> CardFact:
+        answer = self.known.choice(machine.named(self.known.catalog.root, [name]))
+        best = {each.preset for each in answer.recommended}
+        return CardFact(
+            card=name,
+            name=card.name,
+            capability=card.capability,
+            memory=card.memory,
+            fits=tuple(
+                self._option(each, answer.models[each.preset], each.preset in best)
+                for each in answer.fits
+            ),
+            excluded=tuple(
+                self._refusal(each, answer.models[each.preset]) for each in answer.excluded
+            ),
         )
-    return tuple(sorted(found, key=lambda each: (-len(each.fits), -each.memory, each.card)))
 
-
-def _answers(
-    catalog: Catalog,
-    entries: Sequence[PresetEntry],
-    card: str,
-    known: Mapping[str, Card],
-    trials: Trials,
-    receipts: Receipts,
-) -> tuple[list[Fitting], list[Excluded]]:
-    fits: list[Fitting] = []
-    excluded: list[Excluded] = []
-    for count in sorted({entry.preset.cards for entry in entries}):
-        question = Question(
-            machine.named(catalog.root, [card] * count),
-            catalog,
-            known,
-            trials=lambda entry: needs.by_trial(entry, trials),
-            receipts=receipts,
+    def _option(self, found: Fitting, short_name: str, recommended: bool) -> Option:
+        preset = self.presets[found.preset].preset
+        own = found.context in (0, preset.serve.context)
+        context = None if own else found.context
+        words = [found.preset, *(["--context", str(context)] if context else []), *_given(preset)]
+        missing = _missing(preset, words, published=found.recipe in self.published)
+        return Option(
+            preset=found.preset,
+            short_name=short_name,
+            recommended=recommended,
+            recipe=found.recipe,
+            model=preset.model.name,
+            quantization=found.quantization,
+            download=found.download or None,
+            context=found.context,
+            needs_file=not found.downloadable,
+            known=found.standing.name.lower(),
+            figure=_figure(found),
+            computed=_computed(found),
+            memory=found.memory.size if found.memory else None,
+            memory_by=found.memory.by if found.memory else "",
+            driver=found.driver,
+            caveats=found.caveats,
+            command=shlex.join([PROGRAM, "run", *words]),
+            other_context=context,
+            compose="" if missing else compose_path(found.preset, context),
+            missing=missing,
         )
-        answer = choose([entry for entry in entries if entry.preset.cards == count], question)
-        fits += answer.fits
-        excluded += answer.excluded
-    fits.sort(key=by_standing)
-    return fits, excluded
+
+    def _refusal(self, found: Excluded, short_name: str) -> Refusal:
+        model = self.presets[found.preset].preset.model.name
+        return Refusal(found.preset, short_name, model, found.why)
 
 
-def _option(found: Fitting, entry: PresetEntry, *, published: bool) -> Option:
-    preset = entry.preset
-    own = found.context in (0, preset.serve.context)
-    context = None if own else found.context
-    words = ["builder", "run", found.preset, *(["--context", str(context)] if context else [])]
-    return Option(
-        preset=found.preset,
-        recipe=found.recipe,
-        model=preset.model.name,
-        cards=preset.cards,
-        context=found.context,
-        tokens_per_second=found.tokens_per_second,
-        figure_context=found.figure_context or None,
-        measured_on=found.measured_on,
-        measured=found.measured,
-        computed=found.computed,
-        memory=found.memory.size if found.memory else None,
-        memory_by=found.memory.by if found.memory else "",
-        driver=found.driver,
-        caveats=found.caveats,
-        command=shlex.join(words),
-        other_context=context,
-        compose=compose_path(found.preset, context) if published else "",
-    )
+def _figure(found: Fitting) -> Figure | None:
+    """The speed that decides the preset's standing."""
+    if found.measured is not None:
+        own = found.measured
+        return Figure(
+            tokens_per_second=own.tokens_per_second,
+            interval=own.interval,
+            context=own.context,
+            runs=own.runs,
+            by=own.by,
+            receipt=own.receipt,
+        )
+    if found.tokens_per_second is not None:
+        return Figure(
+            tokens_per_second=found.tokens_per_second,
+            context=found.figure_context or None,
+            card="" if found.on_such_cards else found.measured_on,
+            cards=found.measured_cards,
+        )
+    return _computed(found) if found.standing is Standing.COMPUTED else None
 
 
-def _refusal(found: Excluded, entry: PresetEntry) -> Refusal:
-    return Refusal(found.preset, entry.preset.model.name, entry.preset.cards, found.why)
+def _computed(found: Fitting) -> Figure | None:
+    own = found.computed
+    return Figure(own.tokens_per_second, own.interval) if own is not None else None
 
 
-MODELS = "./models"
-"""The models directory, beside the file."""
+def _unnamed(preset: Preset) -> dict[str, ModelFile]:
+    """The models whose file the preset does not name: a file needs the Hub, or the user, first."""
+    files = model_files.of_preset(preset)
+    return {place: file for place, file in files.items() if not file.whole and file.file is None}
+
+
+def _given(preset: Preset) -> list[str]:
+    """The options for models without a repository, which the user has to name."""
+    unknown = [place for place, file in _unnamed(preset).items() if file.repository is None]
+    return [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
+
+
+def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Step, ...]:
+    """What a file for Docker Compose still needs, and last the command that writes it then.
+
+    ``words`` name the run.  Empty where nothing is missing: the site has the file.
+    """
+    steps = []
+    if not published:
+        why = "The image is not published"
+        steps.append(Step(why, shlex.join([PROGRAM, "build", preset.recipe])))
+    for file in _unnamed(preset).values():
+        command = model_files.download(file, MODELS, [])
+        lacks = "The file" if command else "No repository"
+        steps.append(Step(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command))
+    if steps:
+        command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
+        steps.append(Step("Then the file can be written", f"{command} --output ~/llm"))
+    return tuple(steps)
 
 
 def compose_path(preset: str, context: int | None) -> str:
@@ -116,21 +162,15 @@ def compose_path(preset: str, context: int | None) -> str:
 
 
 def compose_files(
-    catalog: Catalog,
-    entries: Iterable[PresetEntry],
-    images: Iterable[ImageFact],
-    options: Iterable[Option],
+    known: Known, images: Iterable[ImageFact], options: Iterable[Option]
 ) -> dict[str, str]:
-    """The texts of the files that the options name, by compose_path.
-
-    A file of a model whose name the preset does not give has a name that stands for it.
-    """
-    presets = {entry.name: entry for entry in entries}
+    """The texts of the files that the options name, by compose_path."""
+    presets = {entry.name: entry for entry in known.entries}
     references = {each.recipe: f"{each.repository}@{each.digest}" for each in images}
     wanted = {each.compose: each for each in options if each.compose}
     return {
-        file: _document(catalog, presets[each.preset], each.other_context, references)
-        for file, each in sorted(wanted.items())
+        path: _document(known.catalog, presets[each.preset], each.other_context, references)
+        for path, each in sorted(wanted.items())
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
+from builder.choose.known import Known
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
@@ -51,10 +52,12 @@ def collect(
     )
     there = [each.recipe for each in images if each.repository]
     memory = trials.known(catalog.root, names, records)
-    cards = choices.every_card(catalog, entries, memory, lookup(receipts, catalog), there)
+    known = Known(catalog, entries, records, memory, lookup(receipts, catalog), invalid=0)
+    cards = choices.every_card(known, there)
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
+        repository=settings.farm_url,
         cards=cards,
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, memory),
@@ -62,7 +65,7 @@ def collect(
         compilers=compiler_tables(catalog.root),
         compiler_threads=compiler_threads(catalog.root),
         composes=choices.compose_files(
-            catalog, entries, images, [option for card in cards for option in card.fits]
+            known, images, [option for card in cards for option in card.fits]
         ),
     )
 

@@ -11,12 +11,10 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from builder.choose.choice import Measured
-from builder.choose.speeds import Computed
 from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
-FORMAT = 1
+FORMAT = 2
 """The format of ``index.json``."""
 
 Mark = Literal["compiled", "run without a GPU", "run on a card"]
@@ -75,26 +73,59 @@ class ImageFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """A speed on a card."""
+
+    tokens_per_second: float
+    interval: tuple[float, float] | None = None
+    """The interval of a mean with 95 % confidence, or of a computed speed."""
+    context: int | None = None
+    """Tokens."""
+    card: str = ""
+    """The card that it was published for; empty: the card that is asked for."""
+    cards: int = 1
+    """The number of them."""
+    runs: int | None = None
+    """The number of runs, where they are known."""
+    by: str = ""
+    """Who measured it."""
+    receipt: str = ""
+    """The receipt that it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is missing, and the command that brings it; without one, the user has to bring it."""
+
+    why: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """A preset that runs on a card."""
 
     preset: str
+    short_name: str
+    """The model's, as ``builder run`` takes it: several names of models may have one."""
+    recommended: bool
+    """Whether it is the best known preset of the short name."""
     recipe: str
     model: str
-    cards: int
+    quantization: str
+    download: int | None
+    """Bytes of its models."""
     context: int
     """Tokens; 0: the engine's default."""
-    tokens_per_second: float | None
-    """As published."""
-    figure_context: int | None
-    """The context of that figure."""
-    measured_on: str
-    measured: Measured | None
-    """The figure of a receipt on such cards."""
-    computed: Computed | None
-    """What the card's bandwidth allows."""
+    needs_file: bool
+    """Whether the user has to name a file of its models, because no repository is known."""
+    known: str
+    """How its speed is known on the card: the standing of ``builder choose`` in lower case."""
+    figure: Figure | None
+    computed: Figure | None
+    """What is computed for the card, where no run on such a card is known."""
     memory: int | None
-    """Bytes on all cards."""
+    """Bytes."""
     memory_by: str
     """``trial`` or ``source``."""
     driver: str
@@ -103,7 +134,9 @@ class Option:
     other_context: int | None
     """The context of the command, where it is not the preset's."""
     compose: str
-    """Path of its file for Docker Compose; empty where its image is not published."""
+    """Path of its file for Docker Compose; empty where the file could not start."""
+    missing: tuple[Step, ...]
+    """What that file lacks; last, the command that writes it when nothing is missing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +144,14 @@ class Refusal:
     """A preset that does not run on a card, and why."""
 
     preset: str
+    short_name: str
     model: str
-    cards: int
     why: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CardFact:
-    """A card, the presets that run on it, the fastest first, and the others."""
+    """A card, the presets that run on one of it, the best known and fastest first, and the rest."""
 
     card: str
     name: str
@@ -130,14 +163,9 @@ class CardFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """A published figure."""
+class PublishedFigure:
+    """A published speed."""
 
-    preset: str
-    recipe: str
-    model: str
-    card: str
-    cards: int
     context: int | None
     """Tokens."""
     tokens_per_second: float
@@ -150,8 +178,21 @@ class Speed:
     """Tokens in a second without speculation."""
     differs: str
     """What was not as in the preset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The published figures of a preset."""
+
+    preset: str
+    recipe: str
+    model: str
+    card: str
+    cards: int
+    figures: tuple[PublishedFigure, ...]
+    """The preset's own first, then the larger contexts."""
     by: str
-    """Title of the page where it was published."""
+    """Title of the page where they were published."""
     url: str
     published: str
     marks: tuple[Mark, ...]
@@ -240,6 +281,8 @@ class Site:
     """RFC 3339, UTC."""
     builder: str
     """Version of builder."""
+    repository: str
+    """URL of the farm's git repository; empty: not configured."""
     cards: tuple[CardFact, ...]
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]

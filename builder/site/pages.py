@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
@@ -16,21 +18,51 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.errors import WorldError
-from builder.site.facts import Site
+from builder.site.facts import CardFact, Site
 from builder.tools import sizes
 from builder.tools.docker.gpus import version_numbers
 from builder.tools.files import is_disk_full, require_writable
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
-ASSETS = ("site.css", "choose.js")
+ASSETS = ("site.css", "copy.js", "choose.js")
+KNOWN = {
+    "measured": ("measured on this card", "By a receipt of a run on such a card."),
+    "published": ("published on this card", "Somebody published the run on such a card."),
+    "elsewhere": (
+        "published on another card",
+        "Somebody published the run on the card that is named. It is no prediction for this card.",
+    ),
+    "computed": (
+        "computed",
+        "By the bytes that a token makes the card read. It is no measurement: the range says how "
+        "far the published runs are from it.",
+    ),
+    "unknown": (
+        "unknown",
+        "No speed is known; or neither the context nor the memory is known, and so nobody knows "
+        "whether the preset fits.",
+    ),
+}
+"""What a page says of a standing of ``builder choose``; one without an entry has its own name."""
+BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| GPU$")
 
 
 def pages(site: Site) -> Mapping[str, str]:
     """The texts of all pages, by their path below the output directory."""
     found = {
-        "index.html": _page("choose.html.j2", site, drivers=_drivers(site), models=_models(site)),
+        "index.html": _page(
+            "choose.html.j2",
+            site,
+            drivers=_drivers(site),
+            models=_models(site),
+            clone=_clone(site.repository),
+        ),
         "images.html": _page("images.html.j2", site),
-        "speeds.html": _page("speeds.html.j2", site),
+        "speeds.html": _page(
+            "speeds.html.j2",
+            site,
+            fastest=max((speed.figures[0].most for speed in site.speeds), default=1),
+        ),
     }
     if any(image.nights for image in site.images):
         found["nights.html"] = _page("nights.html.j2", site)
@@ -46,8 +78,12 @@ def pages(site: Site) -> Mapping[str, str]:
 
 def _page(template: str, site: Site, up: str = "", **values: object) -> str:
     """A page; ``up`` leads from its directory to the one of ``index.html``."""
-    names = {image.recipe for image in site.images}
-    return _environment().get_template(template).render(site=site, up=up, recipes=names, **values)
+    recipes = {image.recipe for image in site.images}
+    return (
+        _environment()
+        .get_template(template)
+        .render(site=site, up=up, recipes=recipes, names=_names(site), known=KNOWN, **values)
+    )
 
 
 def _drivers(site: Site) -> list[str]:
@@ -55,9 +91,44 @@ def _drivers(site: Site) -> list[str]:
     return sorted(found, key=version_numbers, reverse=True)
 
 
-def _models(site: Site) -> list[str]:
-    fits = {each.model for card in site.cards for each in card.fits}
-    return sorted(fits | {each.model for card in site.cards for each in card.excluded})
+def _models(site: Site) -> dict[str, str]:
+    """The names of the models by their short names: the shortest of several."""
+    found: dict[str, str] = {}
+    names = [(each.short_name, each.model) for card in site.cards for each in card.fits]
+    names += [(each.short_name, each.model) for card in site.cards for each in card.excluded]
+    for short, model in names:
+        found[short] = min(found.get(short, model), model, key=len)
+    return dict(sorted(found.items(), key=lambda each: each[1].casefold()))
+
+
+def _clone(repository: str) -> str:
+    """The commands that get the farm and go to it; empty without a repository."""
+    if not repository:
+        return ""
+    folder = repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    return f"{shlex.join(['git', 'clone', repository])} && {shlex.join(['cd', folder])}"
+
+
+def _names(site: Site) -> dict[str, str]:
+    """What people call each card, with the memory where several cards have one name."""
+    found = {card.card: BRAND.sub("", card.name) for card in site.cards}
+    several = {name for name, count in Counter(found.values()).items() if count > 1}
+    return {
+        card.card: f"{name}, {sizes.shown(card.memory)}" if name in several else name
+        for card, name in zip(site.cards, found.values(), strict=True)
+    }
+
+
+def _fastest(card: CardFact) -> float:
+    """The end of the scale of a card's speeds in tokens a second."""
+    figures = [figure for each in card.fits for figure in (each.figure, each.computed) if figure]
+    ends = [each.interval[1] if each.interval else each.tokens_per_second for each in figures]
+    return max(ends, default=1)
+
+
+def _share(value: float, whole: float) -> str:
+    """A part of a whole in percent, at most all of it."""
+    return f"{min(100.0, 100 * value / whole):.3g}"
 
 
 @cache
@@ -74,6 +145,9 @@ def _environment() -> Environment:
         "anchor": quote,
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
+        "fastest": _fastest,
+        "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
+        "share": _share,
         "size": sizes.shown,
         "tokens": "{:g}".format,
     }

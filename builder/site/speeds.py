@@ -1,4 +1,4 @@
-"""The published figures of all presets, the fastest first, with what is known of each run."""
+"""The published figures of each preset, the fastest first, with what is known of its runs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Result
+from builder.presets.schema import Preset
 from builder.receipts.of_preset import interval
 from builder.receipts.schema import Receipt
 from builder.records.trials import Trials
-from builder.site.facts import ImageFact, Mark, Measurement, Speed
+from builder.site.facts import ImageFact, Mark, Measurement, PublishedFigure, Speed
 
 
 def speeds(
     entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], trials: Trials
 ) -> tuple[Speed, ...]:
-    """Every published figure; ``images`` are by recipe."""
+    """The published figures of each preset that has any; ``images`` are by recipe."""
     found = [
-        _speed(entry, result, tuple(_marks(entry, images, trials)))
+        _speed(entry, tuple(_marks(entry, images, trials)))
         for entry in entries
-        for result in entry.preset.result
+        if entry.preset.result
     ]
-    return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.preset)))
+    return tuple(sorted(found, key=lambda each: (-each.figures[0].tokens_per_second, each.preset)))
 
 
 def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
@@ -58,29 +59,42 @@ def _marks(entry: PresetEntry, images: Mapping[str, ImageFact], trials: Trials) 
         yield "run on a card"
 
 
-def _speed(entry: PresetEntry, result: Result, marks: tuple[Mark, ...]) -> Speed:
-    preset, figures = entry.preset, result.tokens_per_second
-    source = preset.source
-    differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
+def _speed(entry: PresetEntry, marks: tuple[Mark, ...]) -> Speed:
+    preset, source = entry.preset, entry.preset.source
     return Speed(
         preset=entry.name,
         recipe=preset.recipe,
         model=preset.model.name,
         card=preset.card,
         cards=preset.cards,
-        context=preset.context_of(result) or None,
-        tokens_per_second=round(figures.middle, 2),
-        least=figures.least,
-        most=figures.most,
-        runs=figures.count or len(figures.runs) or None,
-        acceptance=_acceptance(result),
-        baseline=result.baseline,
-        differs="; ".join(filter(None, differs)),
+        figures=tuple(_figures(preset)),
         by=(source.title or source.url or "") if source else "",
         url=(source.url or "") if source else "",
         published=(source.published or "") if source else "",
         marks=marks,
     )
+
+
+def _figures(preset: Preset) -> Iterator[PublishedFigure]:
+    """The figures: the preset's own first, then the other ones that ran as the preset says."""
+    own = preset.published
+    order = sorted(
+        preset.result,
+        key=lambda each: (each is not own, not each.of_preset, -preset.context_of(each)),
+    )
+    for result in order:
+        figures = result.tokens_per_second
+        differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
+        yield PublishedFigure(
+            context=preset.context_of(result) or None,
+            tokens_per_second=round(figures.middle, 2),
+            least=figures.least,
+            most=figures.most,
+            runs=figures.count or len(figures.runs) or None,
+            acceptance=_acceptance(result),
+            baseline=result.baseline,
+            differs="; ".join(filter(None, differs)),
+        )
 
 
 def _acceptance(result: Result) -> float | None:

@@ -17,10 +17,15 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
+import html5lib
 import pytest
 
+from builder.choose import machine
+from builder.choose.known import known
 from builder.families import load_catalog
+from builder.presets import short_names
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
 from builder.settings import Settings
@@ -32,15 +37,42 @@ from builder.site.speeds import measurements
 from support.environment import REPOSITORY
 from support.nights import night
 from support.receipts import receipt
+from support.shipped import PRESETS as SHIPPED
+from support.shipped import RECIPES
 
 pytestmark = pytest.mark.browser
 CI = REPOSITORY / ".ci"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-FOCUSED = "document.activeElement.name || document.activeElement.textContent.trim()"
-ANSWER = "document.getElementById('answer').textContent"
-COUNT = "document.querySelector('#card-3090 summary').textContent"
-OPEN = "[...document.querySelectorAll('details.card')].filter((each) => each.open).length"
+FARM = "https://example.org/me/farm"
+CARD = "document.querySelector('.card:not([hidden])')"
+SHOWN = "filter((each) => each.offsetHeight)"
+TEXTS = "map((each) => each.textContent)"
+NAMES = f"[...document.querySelectorAll('.card')].{SHOWN}.map((each) => each.dataset.card)"
+COUNT = f"{CARD}.querySelector('.count').textContent"
+PRESETS = f"[...{CARD}.querySelectorAll('tbody tr')].{SHOWN}.map((row) => row.dataset.preset)"
+PICKS = f"[...{CARD}.querySelectorAll('.pick .preset')].{TEXTS}"
+REFUSED = f"[...{CARD}.querySelectorAll('.excluded li:not([hidden]) li:not([hidden])')].{TEXTS}"
+PICKED = f"{CARD}.querySelector('.picks').textContent.replaceAll('Copy', '')"
 HIDDEN = "document.getElementById('choose').hidden"
+SEARCH = "location.search"
+SORTED = (
+    f"[...{CARD}.querySelectorAll('th[aria-sort]')]"
+    ".map((each) => [each.textContent, each.ariaSort])"
+)
+PLACES = (
+    "[...document.querySelectorAll('select')].map((each) => each.getBoundingClientRect())"
+    ".map((each) => [each.left, each.bottom])"
+)
+PAUSE = "new Promise((resolve) => setTimeout(resolve, 300))"
+ASKED = (
+    "card=5090",
+    "card=5090-laptop&model=qwen3.6-27b",
+    "card=5090-laptop&context=131072",
+    "card=5090-laptop&context=65536&driver=older",
+    "card=5080&model=gemma-4-e2b&driver=580",
+    "card=3090",
+)
+"""Questions to the first page, by its address."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -80,17 +112,23 @@ def full(image: ImageFact) -> ImageFact:
     )
 
 
-def known(state: Path) -> Site:
-    found = collect(load_catalog(REPOSITORY), Settings(namespace="", state_dir=state), print)
+def facts(state: Path) -> Site:
+    settings = Settings(namespace="", state_dir=state, farm_url=FARM)
+    found = collect(load_catalog(REPOSITORY), settings, print)
     images = [full(each) if each.recipe == "llama-cpp-b9261" else each for each in found.images]
     shown = measurements([receipt(recipe="llama-cpp-b9261", by="@me")])
     return replace(found, images=tuple(images), measurements=shown)
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("pages") / "site"
-    write(known(folder.parent), folder)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("pages") / "site"
+    write(facts(found.parent), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -114,30 +152,61 @@ def views() -> list[dict[str, Any]]:
     found = [
         {"page": page, "width": width, "dark": dark, "script": True, "steps": []}
         for page in pages
-        for width in (360, 1400)
+        for width in (390, 1400)
         for dark in (False, True)
     ]
-    looks = {"page": "index", "width": 360, "dark": False}
-    # From the top: skip link, four pages, then the card; the first one below "all".
-    keys = [*["Tab"] * 6, FOCUSED, "ArrowDown", ANSWER, OPEN]
-    opens = ["Tab", "Tab", "Tab", "Tab", "Tab", "Tab", "Enter", OPEN, HIDDEN]
+    looks = {"page": "index", "width": 390, "dark": False, "script": True}
+    head = "Tab to .card:not([hidden]) th[data-key=memory] button"
+    sorts = [head, "Enter", PRESETS, SORTED, SEARCH, "Enter", PRESETS, "Enter", PRESETS, SEARCH]
+    copies = [
+        "Tab to .card:not([hidden]) .pick .copy",
+        "Enter",
+        PAUSE,
+        "navigator.clipboard.readText()",
+        "document.activeElement.textContent",
+    ]
+    changes = [
+        "Tab to [name=card]",
+        "ArrowDown",
+        NAMES,
+        SEARCH,
+        chosen("context", "131072"),
+        SEARCH,
+        "history.length",
+        "Go images.html",
+        "Back",
+        NAMES,
+        "document.querySelector('[name=context]').value",
+        f"history.pushState(null, '', '?card=5080'); history.back(); {PAUSE}",
+        f"history.forward(); {PAUSE}",
+        NAMES,
+        f"history.back(); {PAUSE}",
+        NAMES,
+    ]
+    opens = ["Tab to [href='#card-5080']", "Enter", NAMES, HIDDEN]
     return [
         *found,
-        {**looks, "script": True, "steps": keys, "name": "keys"},
-        {**looks, "script": False, "steps": opens, "name": "plain"},
-        {**looks, "script": True, "steps": [chosen("card", "3090"), ANSWER], "name": "none"},
-        {
-            **looks,
-            "script": True,
-            "steps": [chosen("model", "Gemma 4 E2B"), COUNT],
-            "name": "model",
-        },
+        {**looks, "steps": changes, "name": "changes"},
+        {**looks, "steps": sorts, "name": "sorts", "width": 1400},
+        {**looks, "steps": copies, "name": "copies"},
+        {**looks, "steps": [PLACES, PICKED], "name": "first"},
+        {**looks, "steps": opens, "script": False, "name": "plain"},
+        *(
+            {
+                **looks,
+                "query": f"?{asked}",
+                "steps": [COUNT, PRESETS, PICKS, REFUSED],
+                "name": f"asked-{place}",
+            }
+            for place, asked in enumerate(ASKED)
+        ),
     ]
 
 
 def chosen(name: str, value: str) -> str:
     select = f"document.querySelector('[name={name}]')"
-    return f"{select}.value = '{value}'; {select}.form.dispatchEvent(new Event('change'))"
+    change = "new Event('change', { bubbles: true })"
+    return f"{select}.value = '{value}'; {select}.dispatchEvent({change})"
 
 
 @pytest.fixture(scope="module")
@@ -147,23 +216,25 @@ def visits(
     program = shutil.which("chromium")
     if program is None:
         pytest.fail("there is no chromium: apt-get install chromium")
-    folder = tmp_path_factory.mktemp("shots")
+    shots = tmp_path_factory.mktemp("shots")
     wanted = []
     for view in views():
         name = f"{Path(view['page']).name}-{view['width']}-{'dark' if view['dark'] else 'light'}"
-        wanted.append({"name": name, **view, "url": f"{address}/{view['page']}.html"})
-    (folder / "visits.json").write_text(json.dumps(wanted))
+        wanted.append(
+            {"name": name, **view, "url": f"{address}/{view['page']}.html{view.get('query', '')}"}
+        )
+    (shots / "visits.json").write_text(json.dumps(wanted))
     node = Path(sys.executable).with_name("node")
     script = REPOSITORY / "tests" / "support" / "visit.mjs"
-    command = [node, script, program, axe, folder, folder / "visits.json"]
+    command = [node, script, program, axe, shots, shots / "visits.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    (folder / "found.json").write_text(done.stdout)
+    (shots / "found.json").write_text(done.stdout)
     return {each["name"]: each for each in json.loads(done.stdout)}
 
 
 def test_no_page_has_an_accessibility_error(visits: dict[str, dict[str, Any]]) -> None:
-    assert len(visits) == 24
+    assert len(visits) == len(views())
     assert {name: each["faults"] for name, each in visits.items() if each["faults"]} == {}
 
 
@@ -174,30 +245,84 @@ def test_no_page_is_wider_than_the_screen(visits: dict[str, dict[str, Any]]) -> 
 def test_pages_load_their_own_files_without_errors(
     visits: dict[str, dict[str, Any]], address: str
 ) -> None:
-    for each in visits.values():
-        assert each["errors"] == []
+    for name, each in visits.items():
+        assert each["errors"] == [], name
         assert all(url.startswith((address, "data:")) for url in each["requests"])
-        assert len(each["requests"]) <= 4
+        if name != "changes":  # it goes to another page
+            assert len(each["requests"]) <= 5
 
 
-def test_the_keyboard_alone_finds_an_answer(visits: dict[str, dict[str, Any]]) -> None:
-    focused, answer, opened = visits["keys"]["values"]
-    assert focused == "card"
-    assert "The fastest preset that runs on NVIDIA GeForce RTX 5090" in answer
-    assert "builder run " in answer
-    assert opened == 1
+def test_a_phone_has_the_selects_in_two_rows_of_two(visits: dict[str, dict[str, Any]]) -> None:
+    places = visits["first"]["values"][0]
+    assert len(places) == 4
+    assert len({left for left, _ in places}) == 2
+    assert len({bottom for _, bottom in places}) == 2
 
 
-def test_without_javascript_a_card_can_be_opened(visits: dict[str, dict[str, Any]]) -> None:
-    opened, hidden = visits["plain"]["values"]
-    assert (opened, hidden) == (1, True)
+def test_the_script_shows_what_the_page_has_without_it(
+    visits: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    page = (folder / "index.html").read_text()
+    found = html5lib.parse(page, namespaceHTMLElements=False).find(".//ul[@class='picks']")
+    assert "".join(visits["first"]["values"][1].split()) == "".join(
+        "".join(found.itertext()).split()
+    )
 
 
-def test_a_card_that_runs_nothing_says_why(visits: dict[str, dict[str, Any]]) -> None:
-    answer = visits["none"]["values"][-1]
-    assert "No preset runs on NVIDIA GeForce RTX 3090" in answer
-    assert "presets: its image has no code for compute capability 8.6" in answer
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_address_asks_as_choose_does(
+    visits: dict[str, dict[str, Any]], asked: str, tmp_path: Path
+) -> None:
+    """The same presets in the same order, the same recommendations, and the same refused ones."""
+    given = dict(parse_qsl(asked))
+    presets = SHIPPED.valid()
+    wanted = short_names.named(presets, given["model"]) if "model" in given else presets
+    driver = {"older": "570.1"}.get(given.get("driver", ""), given.get("driver", ""))
+    here = machine.named(REPOSITORY, [given["card"]], driver)
+    answer = known(RECIPES, presets, tmp_path).choice(here, int(given.get("context", "0")))
+    names = {entry.name for entry in wanted}
+    fits = [each.preset for each in answer.fits if each.preset in names]
+    count, rows, picks, refused = visits[f"asked-{ASKED.index(asked)}"]["values"]
+    assert count == f"{len(fits)} of {len(wanted)}"
+    assert rows == fits
+    assert picks == [each.preset for each in answer.recommended if each.preset in names]
+    assert {*refused} == names - {*fits}
 
 
-def test_a_card_counts_the_presets_that_were_asked_for(visits: dict[str, dict[str, Any]]) -> None:
-    assert visits["model"]["values"][-1].endswith(": 0 of 1 presets run")
+def test_the_address_has_the_choice_and_back_returns_to_it(
+    visits: dict[str, dict[str, Any]],
+) -> None:
+    names, first, _, second, length, again, context, *rest = visits["changes"]["values"]
+    assert (names, first) == (["5090-laptop"], "?card=5090-laptop")
+    assert second == "?card=5090-laptop&context=131072"
+    assert length == 2  # the empty page, and this one: a choice is no step to go back to
+    assert (again, context) == (["5090-laptop"], "131072")
+    assert (rest[2], rest[4]) == (["5080"], ["5090-laptop"])
+
+
+def test_a_column_sorts_and_unknown_values_are_last(
+    visits: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    ascending, heads, first, descending, ranked, last = visits["sorts"]["values"]
+    card = json.loads((folder / "index.json").read_text())["cards"][0]
+    names = [each["preset"] for each in card["fits"]]
+    memory = {each["preset"]: each.get("memory") for each in card["fits"]}
+    unknown = [name for name in names if memory[name] is None]
+    sized = [name for name in names if memory[name] is not None]
+    assert unknown
+    assert ascending == sorted(sized, key=lambda name: memory[name]) + unknown
+    assert descending == sorted(sized, key=lambda name: -memory[name]) + unknown
+    assert ranked == names
+    assert heads == [["Memory", "ascending"]]
+    assert (first, last) == ("?card=5090&sort=memory", "?card=5090")
+
+
+def test_a_button_copies_the_command(visits: dict[str, dict[str, Any]], folder: Path) -> None:
+    _, copied, label = visits["copies"]["values"]
+    best = json.loads((folder / "index.json").read_text())["cards"][0]["fits"][0]
+    assert copied == best["command"]
+    assert label == "Copied"
+
+
+def test_without_javascript_a_link_opens_a_card(visits: dict[str, dict[str, Any]]) -> None:
+    assert visits["plain"]["values"] == [["5080"], True]

@@ -1,7 +1,8 @@
 // Visits pages in headless Chromium over its DevTools protocol, and prints what it finds as JSON.
 // Called with the program, axe.min.js, a directory for screenshots, and a file of visits: a list of
-// {name, url, width, dark, script, steps}. A step is a key (Tab, Enter, ArrowDown), or an expression
-// that is evaluated in the page; "script": false switches the page's own scripts off.
+// {name, url, width, dark, script, steps}. A step is a key (Tab, Enter, ArrowDown), "Tab to SELECTOR",
+// "Go PAGE", "Back", or an expression that is evaluated in the page; "script": false switches the
+// page's own scripts off.
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,6 +14,10 @@ const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", 
 const browser = spawn(program, [...flags, "--remote-debugging-port=0", `--user-data-dir=${profile}`, "about:blank"]);
 const ended = new Promise((resolve) => browser.on("exit", resolve));
 const KEYS = { Tab: 9, Enter: 13, ArrowDown: 40 };
+const PAINT = `new Promise((resolve) =>
+  new PerformanceObserver((list) => {
+    for (const each of list.getEntriesByName("first-contentful-paint")) resolve(each.startTime);
+  }).observe({ type: "paint", buffered: true }))`;
 const LONGEST = 2500; // pixels of a screenshot
 
 function address() {
@@ -61,6 +66,7 @@ async function opened({ send, events }, { url, width, dark, script }) {
   for (const domain of ["Page", "Runtime", "Network", "Log"]) await tell(`${domain}.enable`);
   await tell("Emulation.setDeviceMetricsOverride", { width, height: 800, deviceScaleFactor: 1, mobile: false });
   await tell("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }] });
+  await tell("Emulation.setFocusEmulationEnabled", { enabled: true }); // the clipboard wants it
   await tell("Emulation.setScriptExecutionDisabled", { value: !script });
   await tell("Page.navigate", { url });
   while (!seen("Page.loadEventFired").length) await new Promise((resolve) => setTimeout(resolve, 20));
@@ -82,15 +88,33 @@ async function visit(connection, wanted) {
     await tell("Input.dispatchKeyEvent", { type: "keyDown", text: key === "Enter" ? "\r" : undefined, ...event });
     await tell("Input.dispatchKeyEvent", { type: "keyUp", ...event });
   };
+  const arrived = async (page) => {
+    const there = `location.href.endsWith(${JSON.stringify(page)}) && document.readyState === "complete"`;
+    while (!(await evaluate(there).catch(() => false))) await new Promise((resolve) => setTimeout(resolve, 20));
+  };
   const values = [];
   for (const step of steps) {
     if (step in KEYS) await press(step);
+    else if (step.startsWith("Tab to ")) {
+      const focused = `document.activeElement.matches(${JSON.stringify(step.slice(7))})`;
+      for (let count = 0; !(await evaluate(focused)); count++) {
+        if (count > 99) throw new Error(`${name}: no key leads to ${step.slice(7)}`);
+        await press("Tab");
+      }
+    } else if (step.startsWith("Go ")) {
+      await tell("Page.navigate", { url: new URL(step.slice(3), wanted.url).href });
+      await arrived(step.slice(3));
+    } else if (step === "Back") {
+      const { currentIndex, entries } = await tell("Page.getNavigationHistory");
+      await tell("Page.navigateToHistoryEntry", { entryId: entries[currentIndex - 1].id });
+      await arrived(entries[currentIndex - 1].url);
+    }
     else values.push(await evaluate(step));
   }
   const found = {
     name,
     values,
-    paint: await evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"),
+    paint: await evaluate(PAINT),
     wide: await evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
     requests: seen("Network.requestWillBeSent").map((each) => each.request.url),
     errors: seen("Runtime.exceptionThrown", "Log.entryAdded").map((each) => JSON.stringify(each)),
@@ -107,6 +131,7 @@ async function visit(connection, wanted) {
 
 try {
   const connection = await connected(await address());
+  await connection.send("Browser.grantPermissions", { permissions: ["clipboardReadWrite", "clipboardSanitizedWrite"] });
   const found = [];
   for (const each of JSON.parse(readFileSync(list, "utf8"))) found.push(await visit(connection, each));
   await new Promise((resolve) => process.stdout.write(JSON.stringify(found), resolve));

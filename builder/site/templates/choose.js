@@ -1,75 +1,151 @@
-// Filters the rows of the page: the answers themselves come from `builder choose`.
+// Shows one card, and filters and sorts its rows: the answers come from `builder choose`.
 "use strict";
 const form = document.getElementById("choose");
-const answer = document.getElementById("answer");
-const cards = [...document.querySelectorAll("details.card")];
+const sections = [...document.querySelectorAll("section.card")];
+const selects = [...form.querySelectorAll("select")];
+const drivers = [...form.elements.driver.options].map((each) => each.value); // the newest first
+const columns = new Set([...document.querySelectorAll("th[data-key]")].map((each) => each.dataset.key));
+const DESCENDING = new Set(["speed", "context"]); // columns whose first click shows the largest
+let sort = ""; // a column; with "-" before it from the largest to the smallest; empty: as ranked
 
-function fits(row, wanted) {
-  if (wanted.model && row.dataset.model !== wanted.model) return false;
-  if (Number(row.dataset.context) < wanted.context) return false;
-  return row.dataset.driver === undefined || Number(row.dataset.driver) >= wanted.driver;
-}
-
-function whyNot(row, wanted) {
-  if (Number(row.dataset.context) < wanted.context)
-    return Number(row.dataset.context) ? `its context is ${row.dataset.context} tokens` : "its context is not known";
-  return `it needs driver ${row.dataset.needs} or newer`;
-}
-
-// Elements are made with textContent alone: no text becomes markup.
-function add(parent, name, text) {
+// Text is always set as text: none becomes markup.
+function add(parent, name, text = "", kind = "") {
   const made = parent.appendChild(document.createElement(name));
   made.textContent = text;
+  made.className = kind;
   return made;
 }
 
-function show(card, wanted) {
-  const rows = [...card.querySelectorAll(".fits > li")];
-  for (const row of rows) row.hidden = !fits(row, wanted);
-  const others = [...card.querySelectorAll(".excluded > li")];
-  for (const row of others) row.hidden = Boolean(wanted.model) && row.dataset.model !== wanted.model;
-  const asked = [...rows, ...others].filter((row) => !wanted.model || row.dataset.model === wanted.model);
-  card.querySelector(".count").textContent = `${rows.filter((row) => !row.hidden).length} of ${asked.length}`;
-  if (card.dataset.card !== wanted.card) return;
-  const best = rows.find((row) => !row.hidden);
-  const name = card.querySelector("h2").textContent;
-  if (best) {
-    add(answer, "p", `The fastest preset that runs on ${name} is ${best.dataset.preset}:`);
-    answer.append(...[...best.querySelectorAll(".figures, pre, .compose")].map((each) => each.cloneNode(true)));
-    return;
+function whyNot(row, wanted) {
+  const { context, driver } = row.dataset;
+  if (Number(context) < wanted.context) return context ? `its context is ${context} tokens` : "its context is not known";
+  const oldest = drivers.indexOf(driver);
+  return oldest > 0 && wanted.driver > oldest ? `it needs driver ${driver} or newer` : "";
+}
+
+function picked(row) {
+  const made = document.createElement("li");
+  made.className = "pick";
+  for (const cell of row.cells) add(made, "div", "", cell.className).append(...cell.cloneNode(true).childNodes);
+  const fold = made.querySelector(".start details");
+  fold.open = false;
+  fold.before(fold.querySelector(".command"));
+  return made;
+}
+
+// The first row of each model; one whose model's file the user has to name only if it leads anyway.
+function best(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    const { group, recommended, unnamed } = row.dataset;
+    if (!found.has(group) && (recommended !== undefined || unnamed === undefined)) found.set(group, row);
   }
-  add(answer, "p", `No preset${wanted.model ? ` of ${wanted.model}` : ""} runs on ${name}:`);
+  return [...found.values()];
+}
+
+function sorted(rows) {
+  const key = sort.replace("-", "");
+  const sign = sort.startsWith("-") ? -1 : 1;
+  const value = ({ dataset }) => (key === "model" || !dataset[key] ? dataset[key] : Number(dataset[key]));
+  return [...rows].sort((one, other) => {
+    const [left, right] = key ? [value(one), value(other)] : [one.rank, other.rank];
+    if (left === right) return one.rank - other.rank;
+    if (left === "" || right === "") return left === "" ? 1 : -1; // unknown ones are last
+    return sign * (key === "model" ? left.localeCompare(right) : left - right);
+  });
+}
+
+// Lists the presets that do not run, also by the filters; returns their number.
+function refuse(section, rows, wanted) {
+  const list = section.querySelector(".excluded > ul");
+  for (const each of list.querySelectorAll(".filtered")) each.remove();
   const reasons = new Map();
-  const refuse = (preset, why) => reasons.set(why, [...(reasons.get(why) ?? []), preset]);
-  for (const row of rows)
-    if (!wanted.model || row.dataset.model === wanted.model) refuse(row.dataset.preset, whyNot(row, wanted));
-  for (const row of others)
-    if (!row.hidden) refuse(row.querySelector("b").textContent, row.querySelector("span").textContent);
-  const list = add(answer, "ul", "");
-  for (const [why, presets] of reasons)
-    add(list, "li", `${presets.length === 1 ? presets[0] : `${presets.length} presets`}: ${why}`);
+  for (const row of rows) {
+    const why = whyNot(row, wanted);
+    if (why && !reasons.has(why)) {
+      const item = add(list, "li", "", "filtered");
+      add(item, "span", why, "why");
+      reasons.set(why, add(item, "ul"));
+    }
+    if (why) add(reasons.get(why), "li", row.dataset.preset).dataset.group = row.dataset.group;
+  }
+  let count = 0;
+  for (const reason of list.children) {
+    const names = [...reason.querySelectorAll("li")];
+    for (const each of names) each.hidden = Boolean(wanted.model) && each.dataset.group !== wanted.model;
+    const shown = names.filter((each) => !each.hidden).length;
+    reason.hidden = !shown;
+    count += shown;
+  }
+  return count;
+}
+
+function show(section, rows, wanted) {
+  const ranked = rows.filter((row) => (!wanted.model || row.dataset.group === wanted.model) && !whyNot(row, wanted));
+  for (const row of rows) row.hidden = !ranked.includes(row);
+  section.querySelector("tbody").append(...sorted(rows));
+  section.querySelector(".picks").replaceChildren(...best(ranked).map(picked));
+  const refused = refuse(section, rows, wanted);
+  section.querySelector(".listed").hidden = !ranked.length;
+  section.querySelector(".excluded").hidden = !refused;
+  if (!ranked.length) section.querySelector(".excluded").open = true;
+  section.querySelector(".refused").textContent = refused;
+  const count = `${ranked.length} of ${ranked.length + refused}`;
+  section.querySelector(".count").textContent = count;
+  for (const head of section.querySelectorAll("th[data-key]")) {
+    const { key } = head.dataset;
+    head.ariaSort = sort === key ? "ascending" : sort === `-${key}` ? "descending" : null;
+  }
+  document.getElementById("answer").textContent = `${section.querySelector("h2").textContent}: ${count} presets run`;
 }
 
 function update() {
-  const found = new FormData(form);
-  const wanted = {
-    card: found.get("card"),
-    model: found.get("model"),
-    driver: Number(found.get("driver")),
-    context: Number(found.get("context")),
-  };
-  answer.replaceChildren();
-  for (const card of cards) {
-    card.hidden = Boolean(wanted.card) && card.dataset.card !== wanted.card;
-    if (wanted.card === card.dataset.card) card.open = true;
-    show(card, wanted);
+  const { card, model, context, driver } = form.elements;
+  const wanted = { model: model.value, context: Number(context.value), driver: driver.selectedIndex };
+  for (const section of sections) {
+    section.hidden = section.dataset.card !== card.value;
+    if (!section.hidden) show(section, section.rows, wanted);
   }
-  answer.hidden = !answer.hasChildNodes();
 }
 
-if (form && answer) {
-  form.hidden = false;
-  form.addEventListener("change", update);
-  form.addEventListener("submit", (event) => event.preventDefault());
+// The address has all that differs from the first view, and always the card.
+function read() {
+  const state = new URLSearchParams(location.search);
+  if (!state.has("card")) state.set("card", document.querySelector("section.card:target")?.dataset.card ?? "");
+  for (const select of selects) {
+    select.value = state.get(select.name) ?? "";
+    if (select.selectedIndex < 0) select.selectedIndex = 0;
+  }
+  const key = state.get("sort") ?? "";
+  sort = columns.has(key.replace(/^-/, "")) ? key : "";
   update();
 }
+
+function changed() {
+  const state = new URLSearchParams();
+  for (const { name, value } of selects) if (value) state.set(name, value);
+  if (sort) state.set("sort", sort);
+  history.replaceState(null, "", `?${state}`);
+  update();
+}
+
+for (const section of sections) {
+  section.rows = [...section.querySelectorAll("tbody tr")];
+  section.rows.forEach((row, rank) => Object.assign(row, { rank }));
+  for (const head of section.querySelectorAll("th[data-key]")) {
+    const { key } = head.dataset;
+    const text = head.textContent;
+    head.textContent = "";
+    add(head, "button", text).addEventListener("click", () => {
+      const order = DESCENDING.has(key) ? [`-${key}`, key, ""] : [key, `-${key}`, ""];
+      sort = order[(order.indexOf(sort) + 1) % 3];
+      changed();
+    });
+  }
+}
+document.documentElement.classList.add("scripted");
+form.hidden = false;
+form.addEventListener("change", changed);
+form.addEventListener("submit", (event) => event.preventDefault());
+addEventListener("popstate", read);
+read();

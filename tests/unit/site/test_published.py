@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,13 +129,34 @@ def test_the_pages_of_a_published_image(
     data = json.loads((tmp_path / "site" / "index.json").read_text())
     laptop = next(each for each in data["cards"] if each["card"] == "5090-laptop")
     option = next(each for each in laptop["fits"] if each["recipe"] == "llama-cpp-b9261")
-    file = yaml.safe_load((tmp_path / "site" / option["compose"]).read_text())
-    (service,) = file["services"].values()
-    assert service["image"] == f"{repository.name}@{second.digest}"
+    # Its image is published, and the name of the model's file is not known.
+    assert "compose" not in option
+    assert [each["command"].split()[:2] for each in option["missing"]] == [
+        ["hf", "download"],
+        ["./farm", "export"],
+    ]
     marks = {each["preset"]: each.get("marks", []) for each in data["speeds"]}
     assert marks[option["preset"]] == ["compiled", "run on a card"]
-    # Only published images have a file for Docker Compose.
-    assert {each["recipe"] for each in laptop["fits"] if "compose" in each} == {"llama-cpp-b9261"}
+    assert not [each for each in laptop["fits"] if "compose" in each]
+
+
+def test_the_file_for_compose_of_a_published_image(registry: str, tmp_path: Path) -> None:
+    """The preset names every file of its models."""
+    repository = Repository(f"{registry}/me/buun-llama-cpp", print)
+    there = image(repository, day=1)
+    repository.put_manifest("b9304", there)
+    facts = collect(RECIPES, Settings(namespace=f"{registry}/me", state_dir=tmp_path), print)
+    write(facts, tmp_path / "site")
+    laptop = next(each for each in facts.cards if each.card == "5090-laptop")
+    (option,) = (each for each in laptop.fits if each.compose)
+    assert (option.recipe, option.missing) == ("buun-b9304", ())
+    file = yaml.safe_load((tmp_path / "site" / option.compose).read_text())
+    (service,) = file["services"].values()
+    assert service["image"] == f"{repository.name}@{there.digest}"
+    assert not re.search(r"(MODEL|DRAFT|MMPROJ)(\.gguf)?\b", " ".join(service["command"]))
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert f'<a href="compose/{option.preset.replace("@", "%40")}.yaml"' in page
+    html5lib.HTMLParser(strict=True).parse(page)
 
 
 def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> None:

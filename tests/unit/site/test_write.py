@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,24 +14,30 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from builder.choose.choice import Measured
+from builder.choose import machine
+from builder.choose.known import known
 from builder.errors import WorldError
 from builder.families import load_catalog
 from builder.nightly.history import NightlyRun
+from builder.presets import model_files
 from builder.publish.tag_history import Move
 from builder.settings import Settings
+from builder.site import choices
 from builder.site.collect import collect
 from builder.site.facts import (
     CardFact,
     CompilerRow,
     CompilerTable,
+    Figure,
     ImageFact,
     Measurement,
     Option,
     PatchFact,
+    PublishedFigure,
     Refusal,
     Site,
     Speed,
+    Step,
     ThreadFact,
 )
 from builder.site.pages import write
@@ -40,7 +47,7 @@ from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.receipts import DIGEST, receipt
-from support.shipped import RECIPES
+from support.shipped import PRESETS, RECIPES
 
 HOSTILE = "'\"><script>alert(1)</script><img src=x onerror=alert(1)>"
 LOADING = {"src", "srcset", "data", "poster", "action", "background"}
@@ -123,24 +130,45 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         found = Links(page)
         assert {urlsplit(link).scheme for link in found.loaded} <= {"", "data"}
         assert {urlsplit(link).scheme for link in found.links} <= {"", "https", "http"}
-    for asset in (site / "site.css", site / "choose.js"):
+        text = page.read_text()
+        assert "default-src 'none'; script-src 'self' file:; style-src 'self' file:;" in text
+        assert " style=" not in text
+    for asset in (site / "site.css", site / "copy.js", site / "choose.js"):
         assert "http" not in asset.read_text()
         assert "url(" not in asset.read_text()
 
 
-def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder) -> None:
-    told = json.loads(builder("choose", "--card", "5080", "--json").stdout)
-    card = next(each for each in data(site)["cards"] if each["card"] == "5080")
-    shown = [each["preset"] for each in card["fits"]]
-    assert shown == [each["preset"] for each in told["fits"]]
-    assert shown
-    refused = {each["preset"]: each["why"] for each in card["excluded"]}
-    alone = {each["preset"]: each["why"] for each in told["excluded"]}
-    assert {name: alone[name] for name in refused if "@2x" not in name} == {
-        name: why for name, why in refused.items() if "@2x" not in name
-    }
-    text = (site / "index.html").read_text()
-    assert f"<code>builder run {shown[0]}</code>" in text
+@pytest.mark.parametrize("card", ["5090", "5090-laptop", "5080", "3090"])
+def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder, card: str) -> None:
+    """The same presets in the same order, the same reasons and the same recommendations."""
+    answer = json.loads(builder("choose", "--card", card, "--json").stdout)
+    found = next(each for each in data(site)["cards"] if each["card"] == card)
+    shown = [each["preset"] for each in found.get("fits", [])]
+    assert shown == [each["preset"] for each in answer["fits"]]
+    refused = {each["preset"]: each["why"] for each in found["excluded"]}
+    assert refused == {each["preset"]: each["why"] for each in answer["excluded"]}
+    here = machine.named(REPOSITORY, [card])
+    recommended = known(RECIPES, PRESETS.valid(), REPOSITORY / "none").choice(here).recommended
+    assert [each["preset"] for each in found.get("fits", []) if each["recommended"]] == [
+        each.preset for each in recommended
+    ]
+    page = section(site, card)
+    picks, _, table = page.partition("<table")
+    assert re.findall(r"<code>./farm run ([^ <]+)", picks) == [each.preset for each in recommended]
+    assert re.findall(r'<tr data-preset="([^"]+)"', table) == shown
+    assert f'<b class="count">{len(shown)} of {len(shown) + len(refused)}</b>' in picks
+
+
+def section(site: Path, card: str) -> str:
+    """What the first page says of a card."""
+    sections = re.split(r"<section ", (site / "index.html").read_text())
+    return next(each for each in sections if f'data-card="{card}"' in each)
+
+
+def test_a_preset_for_two_cards_does_not_run_on_one(site: Path) -> None:
+    for card in data(site)["cards"]:
+        refused = {each["preset"]: each["why"] for each in card["excluded"]}
+        assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in refused, card["card"]
 
 
 def data(site: Path) -> Any:
@@ -197,14 +225,27 @@ def test_a_directory_that_cannot_be_made(facts: Site) -> None:
 def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None:
     card = next(each for each in facts.cards if each.fits)
     option = replace(
-        card.fits[0], model=HOSTILE, preset=HOSTILE, command=HOSTILE, caveats=(HOSTILE,)
+        card.fits[0],
+        model=HOSTILE,
+        preset=HOSTILE,
+        short_name=HOSTILE,
+        quantization=HOSTILE,
+        known=HOSTILE,
+        figure=Figure(1.0, card=HOSTILE, by=HOSTILE),
+        command=HOSTILE,
+        caveats=(HOSTILE,),
+        missing=(Step(HOSTILE, HOSTILE),),
     )
-    speed = replace(facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", differs=HOSTILE)
+    refusal = Refusal(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,))
+    figure = replace(facts.speeds[0].figures[0], differs=HOSTILE)
+    speed = replace(
+        facts.speeds[0], by=HOSTILE, url="javascript:alert(1)", figures=(figure, figure)
+    )
     image = facts.images[0]
     patch = PatchFact(HOSTILE, "javascript:alert(1)", HOSTILE, HOSTILE, applied=True)
     hostile = replace(
         facts,
-        cards=(replace(card, name=HOSTILE, fits=(option,)),),
+        cards=(replace(card, name=HOSTILE, fits=(option,), excluded=(refusal,)),),
         images=(replace(image, summary=HOSTILE, notes=(HOSTILE,), patches=(patch,)),),
         speeds=(speed,),
     )
@@ -258,13 +299,15 @@ def test_the_manual_names_every_field() -> None:
     for kind in (
         CardFact,
         Option,
-        Measured,
+        Figure,
+        Step,
         Refusal,
         ImageFact,
         PatchFact,
         PublishedTag,
         Move,
         Speed,
+        PublishedFigure,
         Measurement,
         CompilerTable,
         CompilerRow,
@@ -277,7 +320,7 @@ def test_the_manual_names_every_field() -> None:
 
 
 def test_the_first_page_is_light(site: Path) -> None:
-    names = ("index.html", "site.css", "choose.js")
+    names = ("index.html", "site.css", "copy.js", "choose.js")
     assert sum(len(gzip.compress((site / name).read_bytes())) for name in names) < 30_000
 
 
@@ -313,18 +356,138 @@ def test_an_invalid_receipt_is_left_out_and_named(
     assert (listed.returncode, len(json.loads(listed.stdout))) == (16, 1)
 
 
-def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) -> None:
+def with_option(facts: Site, **changes: Any) -> Site:
+    """The site of one card with one preset."""
     card = next(each for each in facts.cards if each.fits)
-    figure = Measured(102.0, (76.59, 127.41), 2, 32768, "@me", "a")
-    option = replace(card.fits[0], measured=figure, context=65536)
-    write(replace(facts, cards=(replace(card, fits=(option,)),)), tmp_path / "site")
-    told = " ".join((tmp_path / "site" / "index.html").read_text().split())
-    assert (
-        "<b>102 tokens/s</b> (2 runs, 76.59 to 127.41 with 95 % confidence) with 32768 tokens"
-        in told
-    )
-    assert 'on such cards by @me (<a href="speeds.html">receipt</a>),' in told
-    assert data(tmp_path / "site")["cards"][0]["fits"][0]["measured"]["by"] == "@me"
+    option = replace(card.fits[0], recommended=True, computed=None, **changes)
+    return replace(facts, cards=(replace(card, fits=(option,)),))
+
+
+def words_of(page: Path) -> str:
+    """The text of a page without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", "", page.read_text()).split())
+
+
+def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) -> None:
+    figure = Figure(102.0, (76.59, 127.41), 32768, runs=2, by="@me", receipt="a")
+    write(with_option(facts, known="measured", figure=figure, context=65536), tmp_path / "site")
+    shown = words_of(tmp_path / "site" / "index.html")
+    assert "102 tokens/s measured on this card76.59 to 127.41 with 95 % confidence, 2 runs" in shown
+    assert "at 32,768 tokens of context, by @me (receipt)" in shown
+    page = (tmp_path / "site" / "index.html").read_text()
+    # The scale ends where the interval does.
+    assert '<rect width="80.1" height="8"/><path d="M60.1 4H100"/>' in page
+    assert data(tmp_path / "site")["cards"][0]["fits"][0]["figure"]["by"] == "@me"
+
+
+def test_a_badge_says_how_a_speed_is_known(facts: Site, tmp_path: Path) -> None:
+    cases = {
+        "published": (Figure(88.0), '<span class="badge published">published on this card</span>'),
+        "elsewhere": (
+            Figure(88.0, card=facts.cards[0].card, cards=2),
+            '<span class="badge elsewhere">published on 2 x RTX 5090</span>',
+        ),
+        "computed": (
+            Figure(123.4, (98.7, 151.2)),
+            '<span class="badge computed">computed</span><span class="quiet">99 to 150</span>',
+        ),
+        "unknown": (None, '<span class="badge unknown">unknown</span>'),
+        "guessed": (Figure(88.0), '<span class="badge guessed">guessed</span>'),
+    }
+    for known_as, (figure, badge) in cases.items():
+        write(with_option(facts, known=known_as, figure=figure), tmp_path / known_as)
+        page = (tmp_path / known_as / "index.html").read_text()
+        assert page.count(badge) >= 2, known_as  # the recommendation, and the row of the table
+        assert ("<b>~120</b> tokens/s" in page) == (known_as == "computed")
+
+
+def test_a_computed_speed_stands_beside_one_of_another_card(facts: Site, tmp_path: Path) -> None:
+    shown = with_option(facts, known="elsewhere", figure=Figure(88.0, card="3090"))
+    (option,) = shown.cards[0].fits
+    option = replace(option, computed=Figure(123.4, (98.7, 176.0)))
+    write(replace(shown, cards=(replace(shown.cards[0], fits=(option,)),)), tmp_path / "site")
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert page.index("<b>88</b> tokens/s") < page.index("<b>~120</b> tokens/s")
+    # Both bars have one scale: 88 of 176.
+    assert '<svg class="bar elsewhere"' in page
+    assert '<rect width="50" height="8"/></svg>' in page
+
+
+def test_a_bar_is_the_share_of_the_cards_memory(facts: Site, tmp_path: Path) -> None:
+    card = next(each for each in facts.cards if each.fits)
+    write(with_option(facts, memory=card.memory // 4, memory_by="trial"), tmp_path / "site")
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert re.search(r'<svg class="bar room"[^>]*><rect width="25" height="8"/></svg>', page)
+    assert "of 33.68 GB, tried" in words_of(tmp_path / "site" / "index.html")
+
+
+def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_path: Path) -> None:
+    """No link leads to a file that cannot start, as `export` refuses one."""
+    names = [image.recipe for image in facts.images]
+    presets = known(RECIPES, PRESETS.valid(), tmp_path)
+    for published in ([], names):
+        cards = choices.every_card(presets, published)
+        seen = {option.preset: option for card in cards for option in card.fits}
+        for name, option in seen.items():
+            files = model_files.of_preset(PRESETS.preset(name).preset)
+            lacks = model_files.mounted(files, "./models", {}).incomplete
+            assert bool(option.compose) == (not lacks and bool(published)), name
+            assert bool(option.missing) != bool(option.compose), name
+            commands = [each.command for each in option.missing]
+            builds = [each for each in commands if each.startswith("./farm build ")]
+            assert len(builds) == (0 if published else 1), name
+            assert len(commands) in {0, len(builds) + len(lacks) + 1}, name
+            for line in lacks:
+                download = line.partition(": ")[2].removesuffix("; then try again")
+                assert download in commands or "No repository" in line, line
+        assert any(option.compose for option in seen.values()) == bool(published)
+
+
+def test_a_model_without_a_repository_is_named_by_the_user(facts: Site) -> None:
+    options = {option.preset: option for card in facts.cards for option in card.fits}
+    option = options["qwen3.6-27b-dflash-lucebox@5090"]
+    given = "qwen3.6-27b-dflash-lucebox@5090 --model FILE --draft FILE"
+    assert option.needs_file
+    assert option.command == f"./farm run {given}"
+    assert option.missing[-1].command.startswith(f"./farm export {given} --format compose")
+    assert "No repository of Qwen3.6 27B DFlash is known" in [each.why for each in option.missing]
+    assert not options["qwen3.6-27b-dflash@5090-laptop"].needs_file
+
+
+def test_the_repository_is_linked_where_one_is_configured(facts: Site, tmp_path: Path) -> None:
+    write(replace(facts, repository="https://example.org/me/farm.git"), tmp_path / "known")
+    page = (tmp_path / "known" / "index.html").read_text()
+    assert "<code>git clone https://example.org/me/farm.git &amp;&amp; cd farm</code>" in page
+    for each in pages(tmp_path / "known"):
+        assert '<a class="outside" href="https://example.org/me/farm.git">' in each.read_text()
+    write(facts, tmp_path / "unknown")
+    page = (tmp_path / "unknown" / "index.html").read_text()
+    assert "git clone" not in page
+    assert "Repository" not in page
+
+
+def test_speeds_have_a_row_for_each_preset(facts: Site, tmp_path: Path) -> None:
+    assert len({speed.preset for speed in facts.speeds}) == len(facts.speeds)
+    figures = sum(len(speed.figures) for speed in facts.speeds)
+    assert figures == sum(len(entry.preset.result) for entry in PRESETS.valid())
+    speed = next(e for e in facts.speeds if e.preset == "qwen3.6-27b-dflash@5090-laptop")
+    # The preset's own figure is first, then the larger contexts.
+    assert [each.context for each in speed.figures] == [262144, 204800, 131072, 98304]
+    assert speed.figures[0].tokens_per_second == 107.54
+    write(facts, tmp_path / "site")
+    page = (tmp_path / "site" / "speeds.html").read_text()
+    rows = page[page.index("<tbody>") : page.index("</tbody>")]
+    assert rows.count("<tr ") == len(facts.speeds)
+    assert "<b>116</b> (107.12 to 127.32), 5 runs, 131,072 tokens of context" in rows
+
+
+def test_cards_of_one_name_are_told_apart(facts: Site, tmp_path: Path) -> None:
+    card = facts.cards[0]
+    small = replace(card, card="small", memory=8_000_000_000)
+    write(replace(facts, cards=(card, small)), tmp_path / "site")
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert "<h2>RTX 5090, 8.00 GB</h2>" in page
+    assert "<h2>RTX 5090, 33.68 GB</h2>" in page
 
 
 def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
