@@ -77,11 +77,7 @@ def _speed(entry: PresetEntry, marks: tuple[Mark, ...]) -> Speed:
 
 def _figures(preset: Preset) -> Iterator[PublishedFigure]:
     """The figures: the preset's own first, then the other ones that ran as the preset says."""
-    own = preset.published
-    order = sorted(
-        preset.result,
-        key=lambda each: (each is not own, not each.of_preset, -preset.context_of(each)),
-    )
+    order = sorted(preset.result, key=lambda each: (not each.of_preset, -preset.context_of(each)))
     for result in order:
         figures = result.tokens_per_second
         differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
