@@ -18,7 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.errors import WorldError
-from builder.site.facts import CardFact, Site
+from builder.site.facts import CardFact, Option, Site
 from builder.tools import sizes
 from builder.tools.docker.gpus import version_numbers
 from builder.tools.files import is_disk_full, require_writable
@@ -55,6 +55,7 @@ def pages(site: Site) -> Mapping[str, str]:
             site,
             drivers=_drivers(site),
             models=_models(site),
+            starts=_starts(site),
             clone=_clone(site.repository),
         ),
         "images.html": _page("images.html.j2", site),
@@ -99,6 +100,13 @@ def _models(site: Site) -> dict[str, str]:
     for short, model in names:
         found[short] = min(found.get(short, model), model, key=len)
     return dict(sorted(found.items(), key=lambda each: each[1].casefold()))
+
+
+def _starts(site: Site) -> list[Option]:
+    """Each preset with each of its contexts once: on all cards it is started the same way."""
+    options = [option for card in site.cards for option in card.fits]
+    found = {(each.preset, each.other_context): each for each in options}
+    return sorted(found.values(), key=lambda each: (each.preset, each.context))
 
 
 def _clone(repository: str) -> str:

@@ -52,7 +52,11 @@ COUNT = f"{CARD}.querySelector('.count').textContent"
 PRESETS = f"[...{CARD}.querySelectorAll('tbody tr')].{SHOWN}.map((row) => row.dataset.preset)"
 PICKS = f"[...{CARD}.querySelectorAll('.pick .preset')].{TEXTS}"
 REFUSED = f"[...{CARD}.querySelectorAll('.excluded li:not([hidden]) li:not([hidden])')].{TEXTS}"
-PICKED = f"{CARD}.querySelector('.picks').textContent.replaceAll('Copy', '')"
+PICKED = (
+    f"(() => {{ const picks = {CARD}.querySelector('.picks').cloneNode(true);"
+    "for (const each of picks.querySelectorAll('.copy, details > :not(summary)')) each.remove();"
+    "return picks.textContent; })()"
+)
 HIDDEN = "document.getElementById('choose').hidden"
 SEARCH = "location.search"
 SORTED = (
@@ -158,6 +162,11 @@ def views() -> list[dict[str, Any]]:
     looks = {"page": "index", "width": 390, "dark": False, "script": True}
     head = "Tab to .card:not([hidden]) th[data-key=memory] button"
     sorts = [head, "Enter", PRESETS, SORTED, SEARCH, "Enter", PRESETS, "Enter", PRESETS, SEARCH]
+    folds = [
+        "Tab to .card:not([hidden]) tbody summary",
+        "Enter",
+        f"{CARD}.querySelector('tbody details[open]').textContent",
+    ]
     copies = [
         "Tab to .card:not([hidden]) .pick .copy",
         "Enter",
@@ -189,6 +198,7 @@ def views() -> list[dict[str, Any]]:
         {**looks, "steps": changes, "name": "changes"},
         {**looks, "steps": sorts, "name": "sorts", "width": 1400},
         {**looks, "steps": copies, "name": "copies"},
+        {**looks, "steps": folds, "name": "folds"},
         {**looks, "steps": [PLACES, PICKED], "name": "first"},
         {**looks, "steps": opens, "script": False, "name": "plain"},
         *(
@@ -322,6 +332,15 @@ def test_a_button_copies_the_command(visits: dict[str, dict[str, Any]], folder: 
     best = json.loads((folder / "index.json").read_text())["cards"][0]["fits"][0]
     assert copied == best["command"]
     assert label == "Copied"
+
+
+def test_a_row_unfolds_what_starts_its_preset(
+    visits: dict[str, dict[str, Any]], folder: Path
+) -> None:
+    best = json.loads((folder / "index.json").read_text())["cards"][0]["fits"][0]
+    (shown,) = visits["folds"]["values"]
+    for text in (best["command"], *best["caveats"], *(each["why"] for each in best["missing"])):
+        assert text in shown
 
 
 def test_without_javascript_a_link_opens_a_card(visits: dict[str, dict[str, Any]]) -> None:

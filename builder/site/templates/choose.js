@@ -23,6 +23,15 @@ function whyNot(row, wanted) {
   return oldest > 0 && wanted.driver > oldest ? `it needs driver ${driver} or newer` : "";
 }
 
+// What starts a preset stands once in the page: a copy of it replaces the link to it.
+function unfold(link) {
+  const fold = document.createElement("details");
+  add(fold, "summary").append(...link.childNodes);
+  const start = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+  fold.append(...[...start.cloneNode(true).children].slice(1)); // without its heading
+  link.replaceWith(fold);
+}
+
 function picked(row) {
   const made = document.createElement("li");
   made.className = "pick";
@@ -81,6 +90,7 @@ function refuse(section, rows, wanted) {
 }
 
 function show(section, rows, wanted) {
+  for (const link of section.querySelectorAll("tbody .start > a")) unfold(link);
   const ranked = rows.filter((row) => (!wanted.model || row.dataset.group === wanted.model) && !whyNot(row, wanted));
   for (const row of rows) row.hidden = !ranked.includes(row);
   section.querySelector("tbody").append(...sorted(rows));

@@ -376,7 +376,7 @@ def test_the_first_page_has_the_speed_of_a_receipt(facts: Site, tmp_path: Path) 
     assert "at 32,768 tokens of context, by @me (receipt)" in shown
     page = (tmp_path / "site" / "index.html").read_text()
     # The scale ends where the interval does.
-    assert '<rect width="80.1" height="8"/><path d="M60.1 4H100"/>' in page
+    assert '<rect width="80.1%" height="8"/><line x1="60.1%" x2="100%" y1="4" y2="4"/>' in page
     assert data(tmp_path / "site")["cards"][0]["fits"][0]["figure"]["by"] == "@me"
 
 
@@ -410,14 +410,14 @@ def test_a_computed_speed_stands_beside_one_of_another_card(facts: Site, tmp_pat
     assert page.index("<b>88</b> tokens/s") < page.index("<b>~120</b> tokens/s")
     # Both bars have one scale: 88 of 176.
     assert '<svg class="bar elsewhere"' in page
-    assert '<rect width="50" height="8"/></svg>' in page
+    assert '<rect width="50%" height="8"/></svg>' in page
 
 
 def test_a_bar_is_the_share_of_the_cards_memory(facts: Site, tmp_path: Path) -> None:
     card = next(each for each in facts.cards if each.fits)
     write(with_option(facts, memory=card.memory // 4, memory_by="trial"), tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text()
-    assert re.search(r'<svg class="bar room"[^>]*><rect width="25" height="8"/></svg>', page)
+    assert re.search(r'<svg class="bar room"[^>]*><rect width="25%" height="8"/></svg>', page)
     assert "of 33.68 GB, tried" in words_of(tmp_path / "site" / "index.html")
 
 
