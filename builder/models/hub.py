@@ -7,6 +7,7 @@ when it is imported.  Importing it takes 0.3 s, so functions do it.
 from __future__ import annotations
 
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Annotated, BinaryIO, cast
 
@@ -15,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from builder.errors import FetchError
 from builder.tools.file_names import require_writable_names
-from builder.tools.web.client import READ_TIMEOUT, Head
+from builder.tools.web.client import READ_TIMEOUT
 from builder.tools.web.errors import WebError, connection_error
 
 LARGEST_FILE = 1 << 50  # bytes
@@ -63,6 +64,7 @@ def authorization(url: str) -> dict[str, str]:
         return {}
     from huggingface_hub import get_token
 
+    _prepare()
     try:
         token = get_token()
     except Exception as error:  # whatever the login of the user needs
@@ -131,12 +133,11 @@ def receive(url: str, sink: BinaryIO, there: int, size: int) -> None:
             "the Hub gives files of more than 50 GB only through Xet",
             "download it with `hf download`, then run the same command again",
         )
-    headers = {"Accept-Encoding": "identity", **authorization(url)}
     http_get(
         url,
         sink,
         resume_size=there,
-        headers=headers,
+        headers=authorization(url),
         expected_size=size,
         tqdm_class=silent_tqdm,
     )
@@ -144,16 +145,9 @@ def receive(url: str, sink: BinaryIO, there: int, size: int) -> None:
 
 def failure(error: Exception) -> WebError:
     """Why the client had no answer, in plain words."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    if isinstance(error, OfflineModeIsEnabled):
-        return WebError(OFFLINE, temporary=False)
-    if isinstance(error, HfHubHTTPError):
-        found = error.response
-        head = Head(
-            "GET", str(found.url), found.status_code, found.reason_phrase, dict(found.headers)
-        )
-        return head.error()
+    for each in (error, error.__cause__):
+        if isinstance(each, WebError):
+            return each
     return connection_error(error)
 
 
@@ -168,9 +162,26 @@ def next_step(repository: str, error: WebError) -> str:
 
 
 def _prepare() -> None:
-    """Make the client send no telemetry, print nothing, and keep what it has received."""
+    """Make the client ask as builder does, send no telemetry, print nothing, keep what it received.
+
+    Its requests raise ``WebError``.
+    """
     from huggingface_hub import constants
 
+    _replace_transport()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     constants.DOWNLOAD_CHUNK_SIZE = BLOCK  # else a cut response loses up to its last 10 MiB
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+@cache
+def _replace_transport() -> None:
+    from huggingface_hub import is_offline_mode, set_client_factory
+
+    from builder.tools.web.httpx_client import HttpxClient
+
+    def require_online(_: object) -> None:
+        if is_offline_mode():
+            raise WebError(OFFLINE, temporary=False)
+
+    set_client_factory(lambda: HttpxClient(event_hooks={"request": [require_online]}))

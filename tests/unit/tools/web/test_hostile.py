@@ -31,7 +31,7 @@ from builder.tools.python import pypi
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
 from builder.tools.web import client as web_client
-from builder.tools.web import downloads, github, retry
+from builder.tools.web import downloads, github, httpx_client, retry
 from support import model_hub
 from support.hostile import Hostile, answer, closing, serving, trickling
 
@@ -165,8 +165,6 @@ JSONS = {
     "a number": b"1",
     "empty": b"",
 }
-BY_THE_HUBS_CLIENT = {"model_list", "model_download"}
-"""What huggingface_hub asks: it bounds each read, and not the whole response."""
 HARMLESS = {
     *(("engine_text", kind) for kind in JSONS),
     *(("engine_stream", kind) for kind in JSONS),
@@ -234,7 +232,7 @@ def test_an_event_that_breaks_parsers(data: bytes) -> None:
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use not in BY_THE_HUBS_CLIENT])
+@pytest.mark.parametrize("use", USES)
 def test_a_response_that_drips(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_client, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setattr(github, "SECONDS", 0.5)
@@ -273,10 +271,7 @@ def test_a_tested_server_makes_the_host_ask_nobody_else(
         assert other.heads == []
 
 
-@pytest.mark.parametrize(
-    "use",
-    [use for use in USES if not use.startswith("engine") and use not in BY_THE_HUBS_CLIENT],
-)
+@pytest.mark.parametrize("use", [use for use in USES if not use.startswith("engine")])
 def test_the_body_of_a_redirect_is_not_read(
     use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +288,50 @@ def test_the_body_of_a_redirect_is_not_read(
         finally:
             tracemalloc.stop()
         assert server.sent < size / 4
+
+
+@pytest.mark.parametrize(
+    "use", ["download", "package_index", "debian", "model_list", "model_download", "model_header"]
+)
+def test_a_server_elsewhere_leads_to_no_server_of_this_machine(
+    use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving(closing(answer("200 OK", b"secret"))) as inner,
+        serving(closing(answer("302 Found", Location=f"{inner.url}/there"))) as proxy,
+    ):
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(BuilderError, match=r"it names 127\.0\.0\.1, which is this machine"):
+            USES[use]("http://elsewhere.example", tmp_path / "into", monkeypatch)
+        assert proxy.heads
+        assert inner.heads in ([], [""])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_list_of_files_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    monkeypatch.setattr(httpx_client, "LARGEST", 1 << 20)
+    content = b'{"siblings": []' + b" " * (64 << 20) + b"}"
+    headers = {"Content_Encoding": "gzip"} if packed else {}
+    content = gzip.compress(content) if packed else content
+    with serving(closing(answer("200 OK", content, Content_Type=JSON, **headers))) as server:
+        assert "larger than 1.0 MB" in refused("model_list", server, tmp_path, monkeypatch)
+        assert server.sent < 32 << 20
+
+
+@pytest.mark.parametrize("status", ["408 Request Timeout", "429 Too Many Requests"])
+def test_the_hubs_client_waits_no_longer_than_others(
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own retries wait as long as a server asks."""
+    waited: list[float] = []
+    monkeypatch.setattr("huggingface_hub.utils._http.time", SimpleNamespace(sleep=waited.append))
+    with serving(closing(answer(status, Retry_After="999999999"))) as server:
+        assert status in refused("model_download", server, tmp_path, monkeypatch)
+    assert waited == []
 
 
 @pytest.mark.parametrize("use", ["model_list", "model_download"])
