@@ -27,8 +27,8 @@ publish    which image of a registry counts; push, tags and their history, prune
 upstream   the newest of upstream; pins, patches and locks moved to it
 nightly    channels that follow upstream;  bisect finds the commit that broke an engine
 fit        how much context of a model fits on a card;  choose finds the presets that run on one
-launch     a preset run on this machine, or written down for another one
 receipts   runs of published images on cards, checked before they are taken
+launch     a preset run on this machine, or written down for another one
 site       all of that as static pages: presets by card, images, published speeds, nights
 ci         the matrix of a workflow;  host prepares a machine
 reproduce  images built again without caches, and compared with the originals

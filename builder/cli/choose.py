@@ -130,9 +130,9 @@ def choose(
     The exit code is 15 if no preset runs.
     """
     from builder import settings
-    from builder.choose.known import known
     from builder.errors import FitError
     from builder.presets import catalog as preset_files
+    from builder.receipts.known import known
 
     least = one_context(context) if context is not None else 0
     recipes = catalog_at(catalog)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.choose import machine
-from builder.choose.known import known
 from builder.choose.machine import Machine
 from builder.errors import FitError, WorldError
 from builder.families import ENGINES
@@ -16,6 +15,7 @@ from builder.launch.described import LaunchRequest
 from builder.presets import catalog as presets
 from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
+from builder.receipts.known import known
 from builder.recipes.catalog import Catalog
 from builder.tools.log import Log
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from builder.choose import machine
 from builder.choose.choice import Excluded, Fitting, Standing
-from builder.choose.known import Known
+from builder.receipts.known import Known
 from builder.exports import compose
 from builder.presets import model_files
 from builder.presets.catalog import PresetEntry

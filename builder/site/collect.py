@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
-from builder.choose.known import Known
+from builder.receipts.known import Known
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository

@@ -23,7 +23,7 @@ import html5lib
 import pytest
 
 from builder.choose import machine
-from builder.choose.known import known
+from builder.receipts.known import known
 from builder.families import load_catalog
 from builder.presets import short_names
 from builder.publish.remote_image import RemotePlatform

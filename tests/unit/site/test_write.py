@@ -15,7 +15,7 @@ import html5lib
 import pytest
 
 from builder.choose import machine
-from builder.choose.known import known
+from builder.receipts.known import known
 from builder.errors import WorldError
 from builder.families import load_catalog
 from builder.nightly.history import NightlyRun
