@@ -28,9 +28,8 @@ from typing import Any
 from builder import settings
 from builder.cli.progress import BuildProgress
 from builder.families import load_catalog
-from builder.images import context
-from builder.images.stages import Below, lay_out
-from builder.pipeline.session import BuildOptions, BuildSession
+from builder.images.stages import ensure_bases_of, lay_out
+from builder.pipeline.session import BuildSession
 from builder.tools.apt import sources as apt
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -81,12 +80,11 @@ def build(checkout: Path, recipe: str) -> tuple[float, float, dict[str, float]]:
 
 def bare(recipe: str, work: Path) -> float:
     """Seconds of a compile by buildx alone, on the base that is there."""
-    options = BuildOptions(settings.load())
-    session = BuildSession(load_catalog(REPOSITORY), options, BuildProgress())
+    catalog, progress = load_catalog(REPOSITORY), BuildProgress()
+    session = BuildSession(catalog=catalog, settings=settings.load(), reporter=progress)
     plan = session.resolve(recipe)
-    names = plan.base.references
-    bases = context.bases_at(names, work, seen=True)
-    laid_out = lay_out(plan, session.active(), bases, Below(), names["devel"], work)
+    with session.active("bench") as active:
+        laid_out = lay_out(plan, ensure_bases_of(plan, active), active, work)
     command = ["docker", "buildx", "build", "--progress=quiet", "--provenance=false"]
     command += ["--no-cache-filter=entrypoint,image,build", "--build-arg=CCACHE_DISABLE=1"]
     command += ["--target=image", "--output=type=image,name=bench:bare"]

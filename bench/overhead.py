@@ -25,9 +25,8 @@ from builder.cli.progress import BuildProgress
 from builder.contents import reading
 from builder.errors import FetchError
 from builder.families import load_catalog
-from builder.images import context
-from builder.images.stages import Below, lay_out
-from builder.pipeline.session import BuildOptions, BuildSession
+from builder.images.stages import ensure_bases_of, lay_out
+from builder.pipeline.session import BuildSession
 from builder.records import record
 from builder.tools.docker import client
 from builder.tools.docker import engine as docker
@@ -52,10 +51,8 @@ def build(root: Path, recipe: str, *options: str) -> tuple[float, Any]:
 def bare(session: BuildSession, recipe: str, work: Path) -> float:
     """Build the rendered context of a recipe with buildx alone; seconds."""
     plan = session.resolve(recipe)
-    images = plan.base.references
-    bases = context.bases_at(images, work, seen=True)
-    runs_scripts = images["devel"]
-    laid_out = lay_out(plan, session.active(), bases, Below(), runs_scripts, work)
+    with session.active("bench") as active:
+        laid_out = lay_out(plan, ensure_bases_of(plan, active), active, work)
     command = [client.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
@@ -65,7 +62,9 @@ def bare(session: BuildSession, recipe: str, work: Path) -> float:
 
 def new_session(root: Path) -> BuildSession:
     """A catalog with the user's settings."""
-    return BuildSession(load_catalog(root), BuildOptions(settings.load()), BuildProgress())
+    return BuildSession(
+        catalog=load_catalog(root), settings=settings.load(), reporter=BuildProgress()
+    )
 
 
 def overhead(root: Path, recipe: str, runs: int) -> dict[str, float]:

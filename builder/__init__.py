@@ -5,9 +5,9 @@ The packages, in the order of the data:
 recipes    TOML files become models: the format, the catalog, lock files, edits
 families   how an engine, or a base, is made: one module a family
 plan       every input of a recipe resolved; the Dockerfile, the key
-sources    the inputs fetched and verified; the source tree laid out
+sources    the inputs fetched and verified; the build context laid out
 patches    diffs and scripts applied to that tree, exactly
-images     the context assembled and built; the names and the bases in the engine
+images     the context built into an image of the engine, the bases first; their names
 kernels    every kernel of an image: registers, spills, size; two images compared
 contents   an image read without running it: files, ELF files, texts, device code
 compare    two images, directories or files: files, ELF sections, device code by kernel
@@ -21,7 +21,7 @@ exports    a service of a preset as docker run, compose, ...
 smoke      the image checked against its recipe: the verdict
 bench      speed, run by run
 records    the record of a build; JUnit and Markdown
-pipeline   from a plan to a record: built, checked, named (``pipeline.build`` is the story)
+pipeline   from a plan to a record: built, checked, named; ``pipeline.build.build`` is the story
 sbom       the bill of materials and the provenance
 publish    which image of a registry counts; push, tags and their history, prune
 upstream   the newest of upstream; pins, patches and locks moved to it

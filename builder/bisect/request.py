@@ -69,8 +69,8 @@ def state_of(
     recipe has several images and none is named; ``FetchError`` for an end that does not exist.
     """
     known = bisect_state.read(builds.settings.state_dir, entry.name)
-    one_of(entry.recipe, builds.options.platform)
-    inputs = bisect_state.inputs_of(builds.catalog, entry, builds.options.platform)
+    one_of(entry.recipe, builds.platform)
+    inputs = bisect_state.inputs_of(builds.catalog, entry, builds.platform)
     if known is None:
         state = State(_question(sources, entry, url, request, inputs))
     else:

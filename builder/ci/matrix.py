@@ -25,9 +25,8 @@ from builder.errors import RecipeError, WorldError
 from builder.nightly import channels
 from builder.pipeline.build import WORK_SPACE
 from builder.pipeline.ccache import mounts_ccache
-from builder.plan.base_image import RootPolicy
 from builder.plan.plan import Plan
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools import archives
@@ -131,7 +130,7 @@ def _direct_key(recipe: Recipe, plan: Plan) -> str:
     """A key over the recipe as it is written, because new defaults are changes of builder."""
     parts = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
-        "source": plan.source_identity,
+        "source": plan.source.identity,
         "patches": [hashlib.sha256(patch.content).hexdigest() for patch in plan.patches],
         "packages": [
             [file.name, file.version, file.sha256]

@@ -235,14 +235,14 @@ def _image(
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
     session = build_session(catalog)
-    reference, image, recipe = lookup.served(session, name)
+    image, recipe = lookup.served(session, name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
             f"{recipe.name} cannot be measured",
             "the recipe does not define how its server is started",
             "add [serve] and image.port to the recipe",
         )
-    return ServedImage(reference, image, recipe.serve, recipe.image.port, model, draft, flags)
+    return ServedImage(image.reference, image, recipe.serve, recipe.image.port, model, draft, flags)
 
 
 def _text(file: Path) -> str:

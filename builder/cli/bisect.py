@@ -15,7 +15,6 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     RecipeName,
-    build_options,
     build_session,
     reporter,
 )
@@ -111,8 +110,9 @@ def bisect(
     from builder.smoke.subject import GpuTest
 
     progress = reporter()
-    build = build_options(gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform)
-    builds = build_session(catalog, build, progress)
+    builds = build_session(
+        catalog, progress, gpu_test=GpuTest(), jobs=jobs, builder=builder, platform=platform
+    )
     if reset:
         search.reset(builds, recipe)
         return

@@ -17,7 +17,6 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
-    build_options,
     build_session,
     output_option,
     reporter,
@@ -69,16 +68,17 @@ def build(
     from builder.pipeline import build as pipeline
     from builder.smoke.subject import GpuTest
 
-    options = build_options(
-        gpu_test=GpuTest(),
-        rebuild=rebuild,
-        offline=offline,
-        jobs=jobs,
-        builder=builder,
-        platform=platform,
-    )
     with reporter(junit) as progress:
-        session = build_session(catalog, options, progress)
+        session = build_session(
+            catalog,
+            progress,
+            gpu_test=GpuTest(),
+            rebuild=rebuild,
+            offline=offline,
+            jobs=jobs,
+            builder=builder,
+            platform=platform,
+        )
         wanted = session.catalog.engine(recipe).recipe
         artifact = export.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.

@@ -16,7 +16,6 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     Recipes,
-    build_options,
     build_session,
     catalog_at,
 )
@@ -211,7 +210,7 @@ def _carry(
     from builder.pipeline.ccache import compile_image
     from builder.tools.files import workspace
 
-    session = build_session(catalog, build_options(builder=builder))
+    session = build_session(catalog, builder=builder)
     image = compile_image(session.plans(recipe)[0], session)
     size = None
     if image is not None:

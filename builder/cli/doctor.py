@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -10,6 +13,12 @@ from builder.cli.options import JsonOption
 from builder.cli.tables import table
 from builder.cli.terminal import print_json
 from builder.errors import WorldError
+
+if TYPE_CHECKING:
+    from builder.host.doctor import Finding
+    from builder.platforms import Platforms
+    from builder.settings import Settings
+    from builder.tools.docker.buildx import Builder
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -19,10 +28,9 @@ def doctor(as_json: JsonOption = False) -> None:
     """
     from builder import settings
     from builder.host import doctor
-    from builder.pipeline import way
 
     found = settings.load()
-    findings = [*doctor.examine(found), *way.findings(found)]
+    findings = [*doctor.examine(found), *ways(found)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -30,3 +38,38 @@ def doctor(as_json: JsonOption = False) -> None:
         table(("", "what", "found", "what to do"), rows)
     if any(finding.state == "missing" for finding in findings):
         raise typer.Exit(WorldError.exit_code)
+
+
+def ways(settings: Settings) -> Iterator[Finding]:
+    """The way of a build for each platform with these settings; nothing where Docker does not
+    answer."""
+    from builder.images.way import compiles_on
+    from builder.platforms import PLATFORMS, Platforms
+    from builder.tools.docker import buildx
+
+    try:
+        build, builder = compiles_on(settings), buildx.builder(settings.buildx)
+    except WorldError:
+        return
+    for target in PLATFORMS.values():
+        yield _way(Platforms(build, target), builder, settings.state_dir)
+
+
+def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
+    from builder.host.doctor import Finding
+    from builder.images import way
+    from builder.records import record
+
+    # Most recipes have an image for linux/amd64 alone.
+    needed = platforms.image == "linux/amd64"
+    what = "way" if needed else f"way to {platforms.image}"
+    last = record.last_time(state, way.way_name(platforms, builder))
+    found = way.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+    try:
+        way.require_emulators(platforms, builder)
+    except WorldError as error:
+        return Finding(what, "missing" if needed else "could", f"{found}; {error.what}", error.hint)
+    if way.is_emulated(platforms, builder):
+        advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
+        return Finding(what, "could", found, advice)
+    return Finding(what, "has", found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, build_options, build_session, contexts
+from builder.cli.options import CatalogOption, JsonOption, build_session, contexts
 from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, print_json
 from builder.tools import sizes
@@ -99,7 +99,7 @@ def fit(
 
     sizes_to_try = contexts(context)
     # The simulated cards are for a PC.
-    session = build_session(catalog, build_options(platform="linux/amd64"))
+    session = build_session(catalog, platform="linux/amd64")
     found_cards = [cards.load(session.catalog.root, name) for name in card]
     wanted = FitRequest(
         model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()), search, seconds

@@ -13,7 +13,6 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     OnePlatformOption,
-    build_options,
     build_session,
 )
 from builder.cli.tables import first_rows, table
@@ -74,7 +73,7 @@ def kernels(
     from builder.pipeline.kernels import ledger_of
 
     chosen = _capability(card)
-    session = build_session(catalog, build_options(platform=platform))
+    session = build_session(catalog, platform=platform)
     print_ledger(_runnable(_only(ledger_of(session, image, chosen), library)), as_json=as_json)
 
 

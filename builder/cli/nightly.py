@@ -12,7 +12,6 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     Recipes,
-    build_options,
     build_session,
     catalog_at,
     reporter,
@@ -54,10 +53,10 @@ def nightly(
     from builder.nightly.night import require_good, run_channels
     from builder.smoke.subject import GpuTest
 
-    options = build_options(gpu_test=GpuTest(), builder=builder)
     runs = []
     with reporter() as progress:
-        for run in run_channels(build_session(catalog, options, progress), recipes or []):
+        session = build_session(catalog, progress, gpu_test=GpuTest(), builder=builder)
+        for run in run_channels(session, recipes or []):
             runs.append(run)
             progress.log(f"{run.recipe}: {run.outcome}: {run.reason or run.upstream}")
     _print([run.model_dump() for run in runs], overview_of_runs(runs), as_json)

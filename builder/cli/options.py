@@ -19,7 +19,7 @@ from builder.tools.sizes import contexts_of
 
 if TYPE_CHECKING:
     from builder.cli.progress import BuildProgress
-    from builder.pipeline.session import BuildOptions, BuildSession
+    from builder.pipeline.session import BuildSession
     from builder.recipes.catalog import Catalog
     from builder.smoke.subject import GpuTest
     from builder.smoke.verdict import Verdict
@@ -253,33 +253,37 @@ def repository_of(recipes: Catalog, name: str) -> Repository:
     return open_repository(settings.load().repository(recipe.image.repository), log)
 
 
-def build_options(
+def build_session(
+    folder: Path | None,
+    progress: BuildProgress | None = None,
     *,
     gpu_test: GpuTest | None = None,
+    card: str | None = None,
     rebuild: bool = False,
     offline: bool = False,
     jobs: int | None = None,
     builder: str | None = None,
-    card: str | None = None,
     platform: Platform | None = None,
-) -> BuildOptions:
-    """The options of a build with the user's settings; raises ``WorldError`` for invalid ones."""
+) -> BuildSession:
+    """The catalog with the options and the reporter of builds, and the user's settings.
+
+    Raises ``RecipeError`` if there is no catalog, ``WorldError`` for invalid settings.
+    """
     from builder import settings
-    from builder.pipeline.session import BuildOptions
+    from builder.pipeline.session import BuildSession
 
     given = {"jobs": jobs, "buildx": builder}
     update = {name: value for name, value in given.items() if value is not None}
-    found = settings.load().model_copy(update=update)
-    return BuildOptions(found, gpu_test, card, rebuild, platform, offline)
-
-
-def build_session(
-    folder: Path | None, options: BuildOptions | None = None, progress: BuildProgress | None = None
-) -> BuildSession:
-    """The catalog with the options and the reporter of builds."""
-    from builder.pipeline.session import BuildSession
-
-    return BuildSession(catalog_at(folder), options or build_options(), progress or reporter())
+    return BuildSession(
+        catalog=catalog_at(folder),
+        settings=settings.load().model_copy(update=update),
+        reporter=progress or reporter(),
+        gpu_test=gpu_test,
+        card=card,
+        rebuild=rebuild,
+        offline=offline,
+        platform=platform,
+    )
 
 
 def contexts(text: str) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     RecipeName,
-    build_options,
     build_session,
     catalog_at,
     output_option,
@@ -65,12 +64,11 @@ def ptx(
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
         _write_published(recipe, catalog, published, platform, output)
         return
-    from builder.pipeline.ptx import of_image
+    from builder.pipeline.kept_ptx import of_image
     from builder.records import ptx as files
 
     with reporter() as progress:
-        options = build_options(platform=platform, builder=builder)
-        session = build_session(catalog, options, progress)
+        session = build_session(catalog, progress, platform=platform, builder=builder)
         kept = of_image(session.resolve(recipe), session, compiles=compiles)
     if output is not None and kept.known:
         files.unpack(kept.file, output)

@@ -11,7 +11,6 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     RecipeName,
-    build_options,
     build_session,
     reason_option,
     repository_of,
@@ -99,7 +98,7 @@ def push(
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
-    session = build_session(catalog, build_options(platform=platform))
+    session = build_session(catalog, platform=platform)
     if check:
         _check(recipe, session, as_json=as_json)
         return
@@ -138,7 +137,7 @@ def _pushed(
     entry = session.catalog.engine(recipe)
     texts = entry.texts()
     several = len(entry.recipe.platform) > 1
-    if several and session.options.platform is None:
+    if several and session.platform is None:
         wanted = index_release(session.plans(recipe), texts, *reasons)
         return release_index(session, wanted, work)
     image, record = verified(session, recipe)

@@ -15,7 +15,6 @@ from builder.cli.options import (
     JsonOption,
     OfflineOption,
     OnePlatformOption,
-    build_options,
     build_session,
     reporter,
 )
@@ -66,9 +65,10 @@ def reproduce(
     from builder.reproduce.attest import attestation
     from builder.reproduce.reproduction import reproduce as build_again
 
-    options = build_options(offline=offline, jobs=jobs, builder=builder, platform=platform)
     with reporter() as progress, ExitStack() as stack:
-        session = build_session(catalog, options, progress)
+        session = build_session(
+            catalog, progress, offline=offline, jobs=jobs, builder=builder, platform=platform
+        )
         attested = stack.enter_context(attestation(session, target)) if attest else None
         result = build_again(session, target, with_bases=bases)
         if attested is not None and result.good:

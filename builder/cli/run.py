@@ -15,7 +15,6 @@ import typer
 from builder.cli import completion
 from builder.cli.options import (
     CatalogOption,
-    build_options,
     build_session,
     catalog_at,
     reporter,
@@ -124,7 +123,7 @@ def _build(catalog: Path | None, recipe: str) -> None:
     from builder.tools.docker import engine as docker
 
     with reporter() as progress:
-        session = build_session(catalog, build_options(gpu_test=GpuTest()), progress)
+        session = build_session(catalog, progress, gpu_test=GpuTest())
         plans = session.plans(recipe)
         here = platform_of(docker.engine().architecture)
         plans = tuple(plan for plan in plans if plan.platform == here) or plans

@@ -12,7 +12,6 @@ from builder.cli.options import (
     CatalogOption,
     OnePlatformOption,
     RecipeName,
-    build_options,
     build_session,
     catalog_at,
     reference_option,
@@ -71,7 +70,7 @@ def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
 
-    session = build_session(catalog, build_options(platform=platform))
+    session = build_session(catalog, platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
         return documents(image, record, work)[kind]

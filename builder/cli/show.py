@@ -13,7 +13,6 @@ from builder.cli.options import (
     JsonOption,
     PlatformOption,
     build_architecture,
-    build_options,
     build_session,
     catalog_at,
 )
@@ -23,7 +22,7 @@ from builder.errors import FetchError, RecipeError
 from builder.platforms import PLATFORMS
 
 if TYPE_CHECKING:
-    from builder.plan.plan import BasePlan, Plan
+    from builder.plan.plan import AnyPlan
 
 
 def list_recipes(
@@ -118,7 +117,7 @@ def show(
             raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
         preset_tables.print_one(preset_files.load(recipes).preset(recipe), recipes, as_json=as_json)
         return
-    session = build_session(catalog, build_options(platform=platform))
+    session = build_session(catalog, platform=platform)
     try:
         plans = session.plans(recipe, build_architecture())
     except FetchError as error:
@@ -138,7 +137,7 @@ def show(
         _print_plan(each)
 
 
-def _describe(plan: Plan | BasePlan) -> dict[str, Any]:
+def _describe(plan: AnyPlan) -> dict[str, Any]:
     return {
         "name": plan.name,
         "summary": plan.recipe.summary,

@@ -13,7 +13,6 @@ from builder.cli.options import (
     JsonOption,
     JunitOption,
     PlatformOption,
-    build_options,
     build_session,
     file_option,
     reporter,
@@ -124,8 +123,13 @@ def smoke(
     gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
-    options = build_options(gpu_test=gpu_test, card=card[0] if card else None, platform=platform)
-    session = build_session(catalog, options, reporter(junit))
+    session = build_session(
+        catalog,
+        reporter(junit),
+        gpu_test=gpu_test,
+        card=card[0] if card else None,
+        platform=platform,
+    )
     found = lookup.smoke_test(session, target, recipe)
     if as_json:
         described = [each.as_json() for each in found]

@@ -52,11 +52,11 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     entry = session.catalog.engines.get(name)
     if entry is not None and entry.recipe is not None:
         _server_of(session, complete(entry.recipe), wanted)  # before a user builds it for nothing
-    reference, image, recipe = lookup.served(session, name)
+    image, recipe = lookup.served(session, name)
     server = _server_of(session, recipe, wanted)
     require_free(wanted.options, recipe)
     with workspace(session.settings.cache_dir) as work:
-        target = _target(session, reference, server, wanted, work)
+        target = _target(session, image.reference, server, wanted, work)
         longest = target.model.header.of_architecture("context_length") or LONGEST
         asked = sorted(wanted.contexts)
         tried = _tried(target, asked, work, session.log)
@@ -69,7 +69,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
             largest = contexts.search(tried, trial, longest)
     return Fit(
         recipe=recipe.name,
-        image=reference,
+        image=image.reference,
         digest=image.digest,
         model=_described(target.model),
         draft=_described(target.draft) if target.draft else None,

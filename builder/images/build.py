@@ -1,15 +1,16 @@
-"""A build context becomes an image of the engine; failures are explained."""
+"""A context becomes an image of the engine, which is found and named; failures are explained."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.images.context import Context
+from builder.families.layout import LABEL_KEY
 from builder.images.log import BuildLog, Step
+from builder.plan.plan import Plan
+from builder.sources.context import Context
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.docker.buildx import Builder
@@ -21,14 +22,6 @@ RACES = 3
 
 class BreakdownError(BuildError):
     """A step lacked memory, or an archive did not answer: the sources may be right."""
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """An image that the engine now has; ``digest`` is what its builder named it."""
-
-    image: docker.Image
-    digest: str
 
 
 def build(
@@ -44,7 +37,7 @@ def build(
     compress_base: bool = False,
     cache: str = "",
     anew: Sequence[str] = (),
-) -> Built:
+) -> docker.Image:
     """Build one stage of a context into an image of the engine named ``reference``.
 
     ``compression`` of its layers is "gzip" or "zstd"; ``compress_base``: the layers of the
@@ -82,12 +75,11 @@ def build(
     if not builder.is_engine:
         docker.load(archive, reference)
         archive.unlink()
-    written = json.loads(metadata.read_text("utf-8"))
-    digest = written.get("containerimage.digest", "")
+    digest = json.loads(metadata.read_text("utf-8")).get("containerimage.digest")
     found = docker.image(reference)
-    if found is None:
+    if found is None or digest not in {None, found.digest}:
         raise BuildError(f"Docker lost the image {reference} just built", hint="build again")
-    return Built(found, digest or found.digest)
+    return found
 
 
 def anew(*, compiles: bool, ccache: bool = True) -> list[str]:
@@ -139,3 +131,40 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     return BuildError(
         what, why, hints or "read the first error above; the log has the command that it came from"
     )
+
+
+def find_image(plan: Plan) -> docker.Image | None:
+    """The image of that key in the engine under its immutable tag, which follows a good verdict."""
+    return _of_key(plan, plan.references[0])
+
+
+def find_candidate(plan: Plan) -> docker.Image | None:
+    """The image of that key in the engine that a stopped run left without a verdict."""
+    return _of_key(plan, plan.candidate)
+
+
+def built_image(plan: Plan) -> docker.Image:
+    """The image of a recipe as it is now; raises ``WorldError`` if the engine does not have it."""
+    found = find_image(plan)
+    if found is None:
+        raise WorldError(
+            f"Docker has no image of the current recipe {plan.title}",
+            f"looked for {plan.references[0]}",
+            f"build it: `builder build {plan.name}`",
+        )
+    return found
+
+
+def _of_key(plan: Plan, reference: str) -> docker.Image | None:
+    found = docker.image(reference)
+    return found if found and found.labels.get(LABEL_KEY) == plan.key else None
+
+
+def ensure_tags(plan: Plan, source: str, names: Collection[str] = ()) -> None:
+    """Point every name of an image to the image that the name ``source`` has; the name of a
+    candidate goes.  ``names``: what this image is named already."""
+    for reference in plan.references:
+        if reference not in names:
+            docker.tag(source, reference)
+    if source == plan.candidate:
+        docker.untag(source)

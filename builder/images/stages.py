@@ -1,32 +1,56 @@
-"""The stages of a plan become images: inputs gathered, the context assembled, buildx started."""
+"""The stages of a plan become images: inputs gathered, the context laid out, buildx started.
+
+The images of a base that the engine lacks are built first; published ones are pulled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from builder.families.layout import CREATED
+from builder.errors import FetchError, WorldError
 from builder.images import build as image_build
-from builder.images import context
-from builder.images.active import ActiveBuild
-from builder.images.build import Built
-from builder.images.extended import extended_image
-from builder.images.log import BuildLog, Step
+from builder.images.log import BuildLog, Step, Timings, build_stage
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
-from builder.plan.plan import BasePlan, Plan
+from builder.plan.plan import AnyPlan, BasePlan, Plan
+from builder.plan.resolver import in_engine
 from builder.settings import Settings
 from builder.sources import gather
+from builder.sources.context import Context
 from builder.tools.beside import beside
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
-from builder.tools.files import require_space
+from builder.tools.docker.blobs import build_contexts
+from builder.tools.files import named_lock, require_space, workspace
 
 OnProgress = Callable[[Step | str], None]
+
+
+class Progress(Protocol):
+    """Receives the progress of a build."""
+
+    def log(self, line: str, /) -> None:
+        """A line for the user."""
+
+    def on_progress(self, progress: Step | str, /) -> None:
+        """A step of a compile, or any other line of BuildKit's progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveBuild:
+    """One build at work: its settings and log, who hears of its progress, and its times."""
+
+    settings: Settings
+    progress: Progress
+    log: BuildLog
+    offline: bool = False
+    """Fetch nothing: an input that is neither mirrored nor cached is an error."""
+    seconds: Timings = field(default_factory=Timings)
 
 
 def require_disk(settings: Settings, gib: float, what: str) -> None:
@@ -35,49 +59,108 @@ def require_disk(settings: Settings, gib: float, what: str) -> None:
         require_space(docker.engine().root, gib, what)
 
 
-def fetch_files(base: BasePlan, active: ActiveBuild) -> None:
-    """Fetch a base's files into the cache, where its build finds them.  Raises ``FetchError``."""
-    gather.fetch(base, _materials(active))
+def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
+    """The images that an engine's stages begin with, by stage.  Raises like ``ensure_bases``."""
+    found: dict[str, docker.Image] = {}
+    for base in plan.bases():
+        found = ensure_bases(base, active) | found
+    return found
 
 
-def _materials(active: ActiveBuild) -> gather.GatherOptions:
-    """Where inputs are gathered."""
-    cache, servers = active.settings.cache_dir, active.settings.debian_servers
-    return gather.GatherOptions(cache, active.progress.log, offline=active.offline, debian=servers)
+def ensure_bases(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
+    """Build the images that the engine lacks of a base and of those below it; all, by stage.
+
+    The files of a base are fetched while the one below it is built.  Raises like ``build_stages``;
+    ``FetchError`` where they would have to be built offline.
+    """
+    if base.base is None:
+        return _ensured(base, {}, active)
+    with beside() as other:
+        if len(_found(base)) < len(base.references):
+            other.begin(partial(gather.fetch, base, _options(active)))
+        below = ensure_bases(base.base, active)
+        other.wait()
+    return _ensured(base, below, active)
+
+
+def _ensured(
+    base: BasePlan, below: dict[str, docker.Image], active: ActiveBuild
+) -> dict[str, docker.Image]:
+    """Build the images that the engine lacks of a base; ``below`` are the images of the base below
+    it."""
+    name, found = base.name, _found(base)
+    if len(found) == len(base.references):
+        return found
+    cache, log_line = active.settings.cache_dir, active.progress.log
+    with named_lock(cache, f"base-{name}", wait=log_line):
+        found = _found(base)  # another run may have built them meanwhile
+        missing = {stage: name for stage, name in base.references.items() if stage not in found}
+        if not missing:
+            return found
+        if active.offline and base.recipe.published is None:
+            _require_mirrored(base)
+        require_disk(active.settings, base.recipe.build.disk, f"the base {name}")
+        log_line(f"building the base {name} ({base.short_key})")
+        below = below or pulled_root(base, active)
+        with workspace(cache) as work:
+            return found | build_stages(base, missing, below, active, work)
+
+
+def pulled_root(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
+    """The published image that a base starts from, pulled; empty: it starts from none.
+
+    Raises ``FetchError`` where it cannot be had.
+    """
+    published, root = base.recipe.published, base.published_root
+    if published is None or root is None:
+        return {}
+    log, target, offline = active.progress.log, base.platforms.target, active.offline
+    found = published_image.fetch(
+        base.name, published, root.digest, log, target=target, offline=offline
+    )
+    return {"published": found}
+
+
+def _require_mirrored(base: BasePlan) -> None:
+    """Raise ``FetchError`` where a base cannot be built offline; its files may still be missing."""
+    from_registry = isinstance(base.root, RegistryRoot) and base.base is None
+    if base.debian.locked and not from_registry:
+        return
+    why = "it starts from a registry's image" if from_registry else "its packages have no lock"
+    raise FetchError(
+        f"the base {base.name} ({base.short_key}) is not in Docker",
+        f"{why}, and nothing is fetched (--offline)",
+        "build it once with a network",
+    )
+
+
+def _found(base: BasePlan) -> dict[str, docker.Image]:
+    """The images of a base that the engine has, by stage."""
+    asked = ((stage, in_engine(base, stage)) for stage in base.references)
+    return {stage: image for stage, image in asked if image is not None}
 
 
 def build_stages(
-    plan: Plan | BasePlan,
+    plan: AnyPlan,
     references: Mapping[str, str],
-    labels: Mapping[str, str],
     base_images: Mapping[str, docker.Image],
     active: ActiveBuild,
-    log: BuildLog,
     work: Path,
     anew: Sequence[str] = (),
-) -> dict[str, Built]:
-    """Gather a plan's inputs and build the stages that ``references`` names.
+) -> dict[str, docker.Image]:
+    """Gather a plan's inputs and build the stages that ``references`` names; the images, by stage.
 
     ``base_images`` are its base's images, by stage; ``work`` is an empty directory; ``anew`` is as
     in ``image_build.build``, and no layer is kept on a registry then.
     """
     builder = buildx.builder(active.settings.buildx)
     with active.seconds.stage(f"fetch {plan.name}"):
-        names = {stage: base.reference for stage, base in base_images.items()}
-        own = plan.base.references if isinstance(plan, Plan) else base_images
-        epoch = max((each.epoch for stage, each in base_images.items() if stage in own), default=0)
-        runs_scripts = names.get("devel") or names.get("runtime")
-        bases = context.bases_at(names, work, seen=builder.is_engine)
-        base = base_images.get("runtime")
-        extended = extended_image(plan, base) if isinstance(plan, Plan) else None
-        config = extended.config if extended else None
-        below = Below(config, epoch)
-        laid_out = lay_out(plan, active, bases, below, runs_scripts, work)
-    if isinstance(plan, Plan):
-        labels = {**labels, CREATED: laid_out.created}
-    with active.seconds.stage(f"build {plan.name}"), beside() as other:
+        laid_out = lay_out(plan, base_images, active, work)
+    runtime = base_images.get("runtime")
+    labels = plan.labels_of(laid_out.created, runtime.digest if runtime else "")
+    with active.seconds.stage(build_stage(plan.name)), beside() as other:
 
-        def built_stage(stage: str, log: BuildLog, on_progress: OnProgress, /) -> Built:
+        def built_stage(stage: str, log: BuildLog, on_progress: OnProgress, /) -> docker.Image:
             return image_build.build(
                 laid_out,
                 stage,
@@ -87,8 +170,8 @@ def build_stages(
                 on_progress,
                 builder,
                 compression=plan.stages[stage],
-                compress_base=isinstance(plan, Plan) and compresses_base(plan),
-                cache=layer_cache(plan, active, stage, anew=bool(anew)),
+                compress_base=plan.compresses_base,
+                cache=layer_cache(plan, stage, active, anew=bool(anew)),
                 anew=anew,
             )
 
@@ -96,14 +179,15 @@ def build_stages(
             with closing(BuildLog(work / f"{stage}.log")) as aside:
                 built_stage(stage, aside, lambda _: None)
 
+        log, on_progress = active.log, active.progress.on_progress
         first, *others = references
         # So that its steps are cached when its turn comes: without a cache, and for an image that
         # is transferred from another builder, the work would be done twice.
         for stage in others if builder.is_engine and not anew else ():
             other.begin(partial(prepare, stage))
-        built = {first: built_stage(first, log, active.progress.on_progress)}
+        built = {first: built_stage(first, log, on_progress)}
         other.wait()
-        built |= {stage: built_stage(stage, log, active.progress.on_progress) for stage in others}
+        built |= {stage: built_stage(stage, log, on_progress) for stage in others}
     if log.not_kept:
         where = active.settings.layer_cache
         active.progress.log(f"the layers are not kept in {where}: {log.not_kept}")
@@ -111,71 +195,74 @@ def build_stages(
     return built
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
-    """What an image takes from those below it."""
-
-    config: Mapping[str, Any] | None = None
-    """The configuration of the image that it extends; None: it extends none."""
-    epoch: int = 0
-    """When the newest was created, in seconds since 1970; only images of a registry are newer than
-    the plan."""
-
-
 def lay_out(
-    plan: Plan | BasePlan,
-    active: ActiveBuild,
-    bases: Mapping[str, str],
-    below: Below,
-    runs_scripts: str | None,
-    work: Path,
-) -> context.Context:
-    """Gather a plan's inputs and assemble its context below the empty directory ``work``.
+    plan: AnyPlan, base_images: Mapping[str, docker.Image], active: ActiveBuild, work: Path
+) -> Context:
+    """Gather a plan's inputs into a build context, below the empty directory ``work``.
 
-    ``bases`` says where the images of its base are, ``runs_scripts`` is an image of the engine that
-    scripts of patches run in.  Raises like ``gather.gather``.
+    Raises like ``gather.gather``.
     """
-    config = below.config or {}
-    epoch = max(plan.epoch, below.epoch, _of_registry(plan, offline=active.offline))
+    names = {stage: base.reference for stage, base in base_images.items()}
+    seen = buildx.builder(active.settings.buildx).is_engine
+    config = base_images["runtime"].config if plan.extends_base else {}
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}
-    materials = replace(_materials(active), image=runs_scripts, base_start=starts, epoch=epoch)
-    sources = gather.gather(plan, plan.suite, materials, work)
-    arguments = {} if below.config is None else {"BASE_USER": config.get("User") or "root"}
-    return context.assemble(plan, sources, bases, active.settings.jobs, work, arguments)
+    arguments = {"BASE_USER": config.get("User") or "root"} if plan.extends_base else {}
+    if active.settings.jobs:  # else the machine that compiles decides
+        arguments["BUILDER_JOBS"] = str(active.settings.jobs)
+    options = replace(
+        _options(active),
+        image=names.get("devel") or names.get("runtime"),
+        base_start=starts,
+        bases=build_contexts(names, work / "bases", seen=seen),
+        arguments=arguments,
+        epoch=_epoch(plan, base_images, offline=active.offline),
+    )
+    return gather.gather(plan, options, work)
 
 
-def _of_registry(plan: Plan | BasePlan, *, offline: bool) -> int:
-    """When the registry's image was created that a Debian root starts from; 0: it starts from none.
+def _options(active: ActiveBuild) -> gather.GatherOptions:
+    """Where inputs are gathered."""
+    cache, servers = active.settings.cache_dir, active.settings.debian_servers
+    return gather.GatherOptions(cache, active.progress.log, offline=active.offline, debian=servers)
 
-    In seconds since 1970.  Raises ``FetchError`` where it is not known.
+
+def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: bool) -> int:
+    """The time of the newest input that is not a source, in seconds since 1970.
+
+    Only images of a registry are newer than the plan: one that a base starts from, and a published
+    one.  Raises ``FetchError`` where it is not known.
     """
-    if not isinstance(plan, BasePlan) or plan.recipe.root is None:
-        return 0
-    if not isinstance(plan.root, RegistryRoot):
-        return 0
-    return published_image.config(plan.root, plan.platforms.target, offline=offline)[1]
+    own = plan.base.references if plan.base else base_images
+    times = [image.epoch for stage, image in base_images.items() if stage in own]
+    if isinstance(plan.root, RegistryRoot) and not base_images:
+        times.append(published_image.config(plan.root, plan.platforms.target, offline=offline)[1])
+    return max(plan.epoch, *times, 0)
 
 
-def compresses_base(plan: Plan) -> bool:
-    """Whether the layers of its base are compressed anew: a base's layers are gzip, and layers of a
-    published image stay as they are, because people have them already."""
-    published = any(base.recipe.published is not None for base in plan.base.chain())
-    return plan.stages["image"] != "gzip" and not published
+def extended_image(plan: Plan) -> docker.Image | None:
+    """The image of the engine that an image extends; None where it extends none.
+
+    Raises ``WorldError`` where the engine does not have it.
+    """
+    if not plan.extends_base:
+        return None
+    name = plan.base.references["runtime"]
+    found = docker.image(name)
+    if found is None:
+        raise WorldError(
+            f"Docker does not have the base of {plan.name}",
+            f"looked for {name}",
+            f"build it: `builder build {plan.name}`",
+        )
+    return found
 
 
-def layer_cache(
-    plan: Plan | BasePlan, active: ActiveBuild, stage: str, *, anew: bool = False
-) -> str:
+def layer_cache(plan: AnyPlan, stage: str, active: ActiveBuild, *, anew: bool = False) -> str:
     """Where the layers of a stage are kept on a registry; empty: nowhere.
 
-    An image that extends a published one is built in seconds, and would take all of that image
-    along.  The layers of a build without caches (``anew``) are found by no other build.
+    The layers of a build without caches (``anew``) are found by no other build.
     """
-    if isinstance(plan, Plan):
-        useless = plan.family.extends_base
-    else:
-        useless = plan.recipe.published is not None
-    if not active.settings.layer_cache or active.offline or useless or anew:
+    cache = active.settings.layer_cache
+    if not cache or active.offline or anew or not plan.worth_caching:
         return ""
-    suffix = "" if stage == "image" else f"-{stage}"
-    return f"{active.settings.layer_cache}:{plan.name}{suffix}"
+    return f"{cache}:{plan.name}" if stage == "image" else f"{cache}:{plan.name}-{stage}"

@@ -52,7 +52,7 @@ def build_time(catalog: Catalog, recipe: Recipe, settings: Settings) -> str:
     Where a recipe does not give its steps, the other recipes of its family do.
     """
     kept = newest_good(settings.state_dir, recipe.name)
-    took = kept.seconds.get(f"build {recipe.name}") if kept else None
+    took = kept.build_seconds if kept else None
     if took is not None:
         return f"which took {duration(took)} last time"
     if not ENGINES[recipe.family].uses_ccache:

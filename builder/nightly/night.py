@@ -107,9 +107,8 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
         repository.require_clock()
         repository.require_push()
         writable = repository
-        options = session.options
         with open_session(
-            session.catalog, session.settings, session.log, offline=options.offline
+            session.catalog, session.settings, session.log, offline=session.offline
         ) as sources:
             _update_channel(session, channel, sources, repository, progress)
     except Exception as error:

@@ -96,8 +96,7 @@ def _built(session: BuildSession, plan: Plan) -> Record:
 
 def _rebuilt(session: BuildSession, plan: Plan) -> Record:
     """The record of the image, which is built here without layers of a cache."""
-    options = replace(session.options, rebuild=True)
-    return pipeline.build(plan, replace(session, options=options)).record
+    return pipeline.build(plan, replace(session, rebuild=True)).record
 
 
 def lock_tags(session: BuildSession) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
 that is removed after its job loses it.  One small build copies it out of the mount, another one
 copies it back.  Both run in the stage in which engines are compiled, which has ccache and tar.
-Beside ccache's results, the mount has the PTX of the machine code in them: builder.images.ptx.
+Beside ccache's results, the mount has the PTX of the machine code in them: builder.sources.context.
 https://docs.docker.com/reference/dockerfile/#run---mounttypecache
 """
 
@@ -19,13 +19,12 @@ from uuid import uuid4
 
 from builder import farm
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.images.bases import ensure_bases
-from builder.images.context import bases_at
-from builder.images.log import new_log
+from builder.images.stages import ensure_bases
 from builder.pipeline.session import BuildSession
 from builder.plan.dockerfile import render_template
 from builder.plan.plan import Plan
 from builder.tools.docker import buildx
+from builder.tools.docker.blobs import build_contexts
 from builder.tools.docker.buildx import Builder
 from builder.tools.files import atomic_write, mentions_full_disk
 
@@ -55,8 +54,8 @@ def compile_image(plan: Plan, session: BuildSession) -> str | None:
     if not mounts_ccache(plan):
         return None
     session.settings.require_directories()
-    with new_log(session.settings.state_dir, f"base-{plan.base.name}") as log:
-        return ensure_bases(plan.base, session.active(), log)["devel"].reference
+    with session.active(f"base-{plan.base.name}") as active:
+        return ensure_bases(plan.base, active)["devel"].reference
 
 
 def save(
@@ -161,7 +160,8 @@ def _rendered(name: str, **variables: str) -> str:
 def _devel(image: str, work: Path, builder: str) -> str:
     """The option by which a builder finds the stage that engines are compiled in."""
     seen = buildx.builder(builder).is_engine
-    return f"--build-context=base-devel={bases_at({'devel': image}, work, seen=seen)['devel']}"
+    context = build_contexts({"devel": image}, work / "bases", seen=seen)["devel"]
+    return f"--build-context=base-devel={context}"
 
 
 def _build(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Any
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY
-from builder.images.active import ActiveBuild, Timings
-from builder.images.extended import extended_image
-from builder.images.ptx import has_nvcc
+from builder.images.log import Timings
+from builder.images.stages import extended_image
 from builder.pipeline import numbers
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
-from builder.records import candidate as candidates
 from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
@@ -33,26 +30,6 @@ from builder.smoke.device import card_for
 from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An image of the engine that is to be checked; ``log`` is its build's log, where known."""
-
-    reference: str
-    digest: str
-    labels: Mapping[str, str]
-    log: str = ""
-    created: str = ""
-    """When its build began (RFC 3339, UTC); empty: another run built it."""
-    built: bool = False
-    """This run built it."""
-    built_here: bool = False
-    """This machine built it, in this run or an earlier one."""
-    base: docker.Image | None = None
-    """The image that it extends, where it is known."""
-    way: str = ""
-    """How it was compiled, where that is known."""
 
 
 def contract_of(plan: Plan) -> str:
@@ -91,77 +68,79 @@ def _root(plan: Plan) -> Path:
     return plan.file.parents[1]
 
 
-def subject_of(plan: Plan, session: BuildSession, candidate: Candidate) -> Subject:
+def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subject:
     """An image of the engine and all that its recipe asks of it.
 
     Raises like ``extended_image``, ``card_for`` and ``contract_of``.
     """
-    recipe, options = plan.recipe, session.options
-    card = card_for(_root(plan), recipe, options.card)
+    recipe, cache = plan.recipe, session.settings.cache_dir
     presets = _presets(plan)
+    card = card_for(_root(plan), recipe, session.card)
     theirs = _cards(_root(plan), presets.values())
-    reference, digest = candidate.reference, candidate.digest
     return Subject(
-        reference,
-        digest,
+        image.reference,
+        image.digest,
         recipe,
         plan.platform,
         plan.labels,
         plan.base.references.get("devel"),
-        options.gpu_test,
-        DeviceTest(card, options.settings.cache_dir, session.log, theirs),
-        extended_image(plan, candidate.base),
-        options.settings.cache_dir,
+        session.gpu_test,
+        DeviceTest(card, cache, session.log, theirs),
+        extended_image(plan),
+        cache,
         presets,
-        partial(
-            numbers.comparison_of, plan, candidate.reference, candidate.digest, session.active()
-        ),
+        partial(numbers.comparison_of, plan, image, session),
     )
 
 
-def compile_simulator(plan: Plan, active: ActiveBuild) -> None:
+def compile_simulator(plan: Plan, session: BuildSession) -> None:
     """Compile the libraries of the simulated cards, where the check of an image will need them.
 
     Raises like ``simulator.build.libraries``.
     """
     devel = plan.base.references.get("devel")
-    extends = plan.family.extends_base
-    if devel is not None and not why_not(plan.recipe, plan.platform, extends=extends):
-        for computes in (False, True) if has_nvcc(plan) else (False,):
-            build.libraries(
-                active.settings.cache_dir, devel, active.progress.log, computes=computes
-            )
+    if devel is not None and not why_not(plan.recipe, plan.platform, extends=plan.extends_base):
+        for computes in (False, True) if plan.has_nvcc else (False,):
+            build.libraries(session.settings.cache_dir, devel, session.log, computes=computes)
 
 
 def check(
-    plan: Plan, candidate: Candidate, session: BuildSession, seconds: Timings, work: Path
+    plan: Plan,
+    image: docker.Image,
+    session: BuildSession,
+    seconds: Timings,
+    work: Path,
+    *,
+    created: str = "",
+    way: str = "",
+    built_here: bool = False,
+    log: str = "",
 ) -> Record:
     """Check an image; the record is not written.
 
-    ``seconds`` are its build's times, and get the times of the check; ``work`` is a directory for
-    what is unpacked.
+    ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
+    what is unpacked.  ``created``, ``way``, ``built_here`` and ``log`` are as in ``Record``, where
+    they are known.
 
     Raises ``UntriedError`` when not even the image can be read.
     """
-    name = plan.name
     with seconds.stage("smoke"):
-        verdict = check_image(subject_of(plan, session, candidate), work)
+        verdict = check_image(subject_of(plan, image, session), work)
     session.reporter.on_verdict(plan.title, verdict)
-    labels = candidate.labels
     return Record(
-        recipe=name,
+        recipe=plan.name,
         platform=plan.platform,
         key=plan.key,
         contract=contract_of(plan),
         references=plan.references,
         digest=verdict.digest,
         verdict=verdict,
-        created=candidate.created or datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=dict(seconds),
-        way=candidate.way,
-        built_here=candidate.built or candidate.built_here,
-        base={labels.get(BASE_NAME, ""): labels.get(BASE_DIGEST, "")},
-        log=candidate.log,
+        way=way,
+        built_here=built_here,
+        base={image.labels.get(BASE_NAME, ""): image.labels.get(BASE_DIGEST, "")},
+        log=log,
     )
 
 
@@ -174,21 +153,22 @@ def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Pa
     state = session.settings.state_dir
     good = find_verified(plan, found, session.settings)
     before = record.read(state, plan.name, plan.key)
-    if before is not None and before.digest != found.digest:
-        before = None  # it says nothing about this image
-    built = candidates.digest_of(state, plan.name, plan.key)  # by a run that was stopped
-    candidate = Candidate(
-        plan.references[0], found.digest, found.labels, built_here=built == found.digest
-    )
-    if before is not None:
-        candidate = replace(
-            candidate,
-            log=before.log,
+    if before is None or before.digest != found.digest:  # it says nothing about this image
+        # A run that was stopped may have built it.
+        built = record.candidate_digest(state, plan.name, plan.key) == found.digest
+        kept = check(plan, found, session, Timings(), work, built_here=built)
+    else:
+        kept = check(
+            plan,
+            found,
+            session,
+            Timings(before.seconds),
+            work,
             created=before.created,
             way=before.way,
             built_here=before.built_here,
+            log=before.log,
         )
-    kept = check(plan, candidate, session, Timings(before.seconds if before else {}), work)
     if good is not None and kept.verdict.untried and not kept.verdict.failures:
         session.log("a check could not be run: the earlier good verdict stays recorded")
     else:

@@ -85,8 +85,8 @@ def _found(
             raise WorldError(f"there is no file or directory {name}")
         else:
             stack.enter_context(pulled_if_remote(session, name, platform or AMD64))
-            reference, image = located(session, name, platform)
-            found = blobs_of(reference, work, image.digest)
+            image = located(session, name, platform)
+            found = blobs_of(image.reference, work, image.digest)
         yield _for_platform(name, found, platform) if platform else found
 
 

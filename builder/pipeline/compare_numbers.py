@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from builder.errors import UntriedError
+from builder.images.build import built_image
 from builder.numbers.cases import Case
 from builder.numbers.trial import Outcome, Result, Trial
-from builder.pipeline.check import Candidate, subject_of
-from builder.pipeline.lookup import built_image
+from builder.pipeline.check import subject_of
 from builder.pipeline.session import BuildSession
 from builder.simulator.outputs import first_difference
 from builder.smoke import check, numbers
@@ -95,10 +95,8 @@ def _trial(session: BuildSession, name: str) -> Iterator[Trial]:
     """What computes the cases of the image of a recipe."""
     session.settings.require_directories()
     plan = session.resolve(name)
-    reference, found = built_image(plan)
-    candidate = Candidate(reference, found.digest, found.labels)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():
-        subject = subject_of(plan, session, candidate)
+        subject = subject_of(plan, built_image(plan), session)
         context = Context(subject, check.read(subject, work), work)
         session.log(f"computing the cases of {plan.title}")
         try:

@@ -11,9 +11,8 @@ from builder.compilers import toolkits, tree, trial
 from builder.compilers.table import Compiler, Table
 from builder.compilers.toolkits import Toolkit
 from builder.compilers.trial import Kernels
-from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import GitCommit, where
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import interpreter

@@ -7,15 +7,19 @@ from pathlib import Path
 
 from builder.contents import reading
 from builder.contents.options import ReadOptions
-from builder.errors import BuilderError
+from builder.errors import BuilderError, UntriedError
 from builder.families.layout import LAYOUT
-from builder.images.active import ActiveBuild
-from builder.images.ptx import has_nvcc
+from builder.images.build import anew, built_image
+from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
 from builder.kernels.selection import Capability
 from builder.pipeline import ccache
+from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.records import ptx
+from builder.settings import Settings
+from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
+from builder.tools.files import named_lock, workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +38,13 @@ class Kept:
         return self.modules - len(self.missing)
 
 
-def machine_code(plan: Plan, reference: str, digest: str, cache: Path, work: Path) -> set[str]:
+def machine_code(plan: Plan, image: docker.Image, cache: Path, work: Path) -> set[str]:
     """sha256 (hex) of the machine code that an image of the engine has for its recipe's cards.
 
     CUDA's own libraries do not count: NVIDIA does not publish their PTX.  Raises ``UntriedError``
     where the image cannot be read.
     """
-    blobs = blobs_of(reference, work, digest)
+    blobs = blobs_of(image.reference, work, image.digest)
     found: set[str] = set()
     for arch in plan.recipe.cuda.arch:
         options = ReadOptions(card=Capability.of_arch(arch), code_outside=LAYOUT.cuda)
@@ -50,16 +54,15 @@ def machine_code(plan: Plan, reference: str, digest: str, cache: Path, work: Pat
     return found - {""}
 
 
-def keep(plan: Plan, reference: str, digest: str, active: ActiveBuild, work: Path) -> Kept | None:
+def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kept | None:
     """Keep the PTX of an image of the engine that this machine compiled.
 
     None: the image has no machine code of nvcc's.  ``work`` is a directory.  Raises
     ``UntriedError``, ``BuildError``, ``SpaceError``, ``WorldError``.
     """
-    settings = active.settings
-    if not has_nvcc(plan):
+    if not plan.has_nvcc:
         return None
-    wanted = machine_code(plan, reference, digest, settings.cache_dir, work)
+    wanted = machine_code(plan, image, settings.cache_dir, work)
     if not wanted:
         return None
     file = ptx.path_of(settings.state_dir, plan.name, plan.key)
@@ -76,7 +79,7 @@ def keep(plan: Plan, reference: str, digest: str, active: ActiveBuild, work: Pat
     return Kept(file, len(wanted), frozenset(wanted - known))
 
 
-def keep_built(plan: Plan, reference: str, digest: str, active: ActiveBuild, work: Path) -> None:
+def keep_built(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path) -> None:
     """Keep the PTX of an image that was just built; what is missing, and an error, is logged.
 
     The image is the same without.
@@ -84,7 +87,7 @@ def keep_built(plan: Plan, reference: str, digest: str, active: ActiveBuild, wor
     log = active.progress.log
     try:
         with active.seconds.stage("keep PTX"):
-            kept = keep(plan, reference, digest, active, work)
+            kept = keep(plan, image, active.settings, work)
     except (BuilderError, OSError) as error:
         log(f"the PTX of {plan.title} is not kept: {error}")
         return
@@ -93,3 +96,45 @@ def keep_built(plan: Plan, reference: str, digest: str, active: ActiveBuild, wor
             f"the PTX of {len(kept.missing)} of {kept.modules} modules of {plan.title} is not "
             f"known: `builder ptx {plan.name} --compile` compiles them again"
         )
+
+
+def of_image(plan: Plan, session: BuildSession, *, compiles: bool) -> Kept:
+    """The PTX of the image of a recipe that the engine has.
+
+    ``compiles``: where some is not known, the engine is compiled again; the image stays.  Raises
+    ``WorldError`` where there is no image, ``UntriedError`` where it has no machine code of nvcc's,
+    and like ``keep`` and ``build_stages``.
+    """
+    settings = session.settings
+    settings.require_directories()
+    image = built_image(plan)
+    with workspace(settings.cache_dir) as work:
+        kept = keep(plan, image, settings, work)
+    if kept is not None and kept.missing and compiles:
+        with workspace(settings.cache_dir) as work:
+            _compile_again(plan, session, work)
+        with workspace(settings.cache_dir) as work:
+            kept = keep(plan, image, settings, work)
+    if kept is None:
+        raise UntriedError(
+            f"{plan.title} has no machine code that nvcc compiled from PTX",
+            f"looked at {image.reference}",
+            "engines on published images, and engines without CUDA code, have none",
+        )
+    return kept
+
+
+def _compile_again(plan: Plan, session: BuildSession, work: Path) -> None:
+    """Compile an engine without the results of the compiler cache, so that its PTX is written.
+
+    ``work`` is an empty directory.
+    """
+    settings = session.settings
+    with session.active(plan.name) as active, named_lock(settings.cache_dir, plan.name):
+        base_images = ensure_bases_of(plan, active)
+        require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
+        log = active.log.path
+        session.log(f"compiling {plan.title} without the compiler cache; the log is {log}")
+        options = anew(compiles=True, ccache=False)
+        build_stages(plan, {"image": plan.candidate}, base_images, active, work, options)
+        docker.untag(plan.candidate)

@@ -20,9 +20,9 @@ def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
     ``UntriedError`` where it, or the GPU code of a file, cannot be read, or there is none.
     """
     session.settings.require_directories()
-    reference, image = located(session, target)
+    image = located(session, target)
     with workspace(session.settings.cache_dir) as work:
-        blobs = blobs_of(reference, work, image.digest)
+        blobs = blobs_of(image.reference, work, image.digest)
         options, cache = ReadOptions(card=card), session.settings.cache_dir
         contents = reading.read(blobs, work, options, cache)
     libraries = sorted(contents.libraries(), key=lambda library: library.path)

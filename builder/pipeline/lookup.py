@@ -8,8 +8,8 @@ from typing import Any
 
 from builder.errors import BuilderError, RecipeError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.images.names import ensure_tags, find_image
-from builder.pipeline.check import Candidate, check_again, find_verified, subject_of
+from builder.images.build import built_image, ensure_tags, find_image
+from builder.pipeline.check import check_again, find_verified, subject_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.plan.resolve import complete
@@ -54,13 +54,13 @@ def smoke_test(
     """
     session.settings.require_directories()
     if recipe is None and is_recipe(session, target):
-        there = [(plan, built_image(plan)[1]) for plan in session.plans(target)]
+        there = [(plan, built_image(plan)) for plan in session.plans(target)]
         return tuple(_check_again(session, plan, found) for plan, found in there)
     found = _any_image(session, target)
     named = recipe or found.labels.get(LABEL_RECIPE, "")
     known = recipe is not None or named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
-        subject = _subject_of_image(session, target, found, named if known else None)
+        subject = _subject_of_image(session, found, named if known else None)
         verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
@@ -77,13 +77,11 @@ def _recipes(session: BuildSession) -> set[str]:
     return {*session.catalog.engines, *engines}
 
 
-def _subject_of_image(
-    session: BuildSession, reference: str, found: docker.Image, recipe: str | None
-) -> Subject:
+def _subject_of_image(session: BuildSession, found: docker.Image, recipe: str | None) -> Subject:
     if recipe is None:
         session.log("no recipe describes this image: only the checks for every image are made")
-        gpu_test, cache = session.options.gpu_test, session.settings.cache_dir
-        return Subject(reference, found.digest, gpu_test=gpu_test, cache=cache)
+        gpu_test, cache = session.gpu_test, session.settings.cache_dir
+        return Subject(found.reference, found.digest, gpu_test=gpu_test, cache=cache)
     plan = image_for(session, recipe, found)
     key = found.labels.get(LABEL_KEY, "")
     if key != plan.key:
@@ -93,8 +91,7 @@ def _subject_of_image(
             if other
             else f"the image was not built from the current recipe {plan.name}"
         )
-    candidate = Candidate(reference, found.digest, found.labels)
-    subject = subject_of(plan, session, candidate)
+    subject = subject_of(plan, found, session)
     return replace(subject, labels={**subject.labels, LABEL_KEY: key})
 
 
@@ -105,9 +102,8 @@ def compiled_on(session: BuildSession, plan: Plan, key: str) -> Architecture | N
     """
     (other,) = {*GNU_TRIPLETS} - {plan.platforms.build}
     settings = session.settings.model_copy(update={"compile_on": other})
-    there = replace(session, options=replace(session.options, settings=settings))
     try:
-        found = there.resolve(plan.name, plan.platform)
+        found = replace(session, settings=settings).resolve(plan.name, plan.platform)
     except BuilderError:  # a family that is not cross-compiled
         return None
     return other if found.key == key else None
@@ -131,7 +127,7 @@ def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
     return plan, kept
 
 
-def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recipe]:
+def served(session: BuildSession, target: str) -> tuple[docker.Image, Recipe]:
     """The image of a recipe, or one that names its recipe by its label, and that recipe.
 
     A recipe with several images: the one for the engine's machine, unless the options name a
@@ -141,12 +137,12 @@ def served(session: BuildSession, target: str) -> tuple[str, docker.Image, Recip
     if is_recipe(session, target):
         platforms = session.catalog.engine(target).recipe.platform
         own = platform_of(docker.engine().architecture)
-        several = session.options.platform is None and len(platforms) > 1 and own in platforms
+        several = session.platform is None and len(platforms) > 1 and own in platforms
         plan = session.resolve(target, own if several else None)
-        return *built_image(plan), plan.recipe
+        return built_image(plan), plan.recipe
     found = _any_image(session, target)
     named = _recipe_in_label(session, target, found)
-    return target, found, complete(session.catalog.engine(named).recipe.on(found.platform))
+    return found, complete(session.catalog.engine(named).recipe.on(found.platform))
 
 
 def image_for(session: BuildSession, recipe: str, found: docker.Image) -> Plan:
@@ -183,33 +179,15 @@ def _recipe_in_label(session: BuildSession, target: str, found: docker.Image) ->
     return named
 
 
-def located(
-    session: BuildSession, target: str, platform: Platform | None = None
-) -> tuple[str, docker.Image]:
-    """The image of a recipe as it is now, or any image of the engine, with its reference.
+def located(session: BuildSession, target: str, platform: Platform | None = None) -> docker.Image:
+    """The image of a recipe as it is now, or any image of the engine.
 
     ``platform`` chooses among the images of a recipe.  Raises ``WorldError`` where there
     is no such image, ``RecipeError`` for a preset.
     """
     if is_recipe(session, target):
         return built_image(session.resolve(target, platform))
-    return target, _any_image(session, target)
-
-
-def built_image(plan: Plan) -> tuple[str, docker.Image]:
-    """The image of a recipe as it is now, with its reference.
-
-    Raises ``WorldError`` where the engine does not have it.
-    """
-    found = find_image(plan)
-    reference = plan.references[0]
-    if found is None:
-        raise WorldError(
-            f"Docker has no image of the current recipe {plan.title}",
-            f"looked for {reference}",
-            f"build it: `builder build {plan.name}`",
-        )
-    return reference, found
+    return _any_image(session, target)
 
 
 def _any_image(session: BuildSession, reference: str) -> docker.Image:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.contents.contents import Contents
-from builder.images.active import ActiveBuild
-from builder.images.ptx import has_nvcc
 from builder.numbers import program
 from builder.pipeline import kept_ptx
+from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.records import ptx
 from builder.smoke.subject import NumbersTest
 from builder.sources import gather
+from builder.tools.docker import engine as docker
 from builder.tools.files import atomic_write, keep_newest, named_lock
 
 FOLDER = "numbers"
@@ -21,20 +21,20 @@ KEPT = 60  # programs; each has some megabytes
 
 
 def comparison_of(
-    plan: Plan, reference: str, digest: str, active: ActiveBuild, contents: Contents, work: Path
+    plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
 ) -> NumbersTest | str:
     """What the comparison of an image needs, below the directory ``work``; or why there is none.
 
     Raises like ``ptx.keep``, ``gather.source_of`` and ``program.compiled``.
     """
     devel = plan.base.references.get("devel")
-    if devel is None or not has_nvcc(plan):
+    if devel is None or not plan.has_nvcc:
         return "the base has no nvcc: there is no PTX to compute from"
     if not program.libraries(contents):
         return "the image has no shared library of ggml"
     kept_work = work / "kept"
     kept_work.mkdir()
-    kept = kept_ptx.keep(plan, reference, digest, active, kept_work)
+    kept = kept_ptx.keep(plan, image, session.settings, kept_work)
     if kept is None or not kept.known:
         return (
             "its PTX is not known, so its kernels cannot be computed: "
@@ -43,15 +43,15 @@ def comparison_of(
     texts = work / "ptx"
     ptx.unpack(kept.file, texts)
     texts.chmod(0o755)
-    folder = active.settings.cache_dir / FOLDER
+    folder = session.settings.cache_dir / FOLDER
     binary = folder / f"{plan.key[:12]}-{program.key()}"
-    with named_lock(active.settings.cache_dir, f"numbers-{plan.key[:12]}"):
+    with named_lock(session.settings.cache_dir, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
-            tests = program.in_tree(_source(plan, devel, active, work))
+            tests = program.in_tree(_source(plan, devel, session, work))
             if tests is None:
                 return NumbersTest(texts, f"the source tree has no {program.SOURCE}")
-            active.progress.log(f"compiling {program.PROGRAM} of the source tree of {plan.title}")
-            made = program.compiled(tests, reference, contents, devel, work)
+            session.log(f"compiling {program.PROGRAM} of the source tree of {plan.title}")
+            made = program.compiled(tests, image.reference, contents, devel, work)
             with atomic_write(binary) as waiting:
                 waiting.write_bytes(made.read_bytes())
             binary.chmod(0o755)  # the image's own user runs it
@@ -59,10 +59,10 @@ def comparison_of(
     return NumbersTest(texts, binary)
 
 
-def _source(plan: Plan, devel: str, active: ActiveBuild, work: Path) -> Path:
+def _source(plan: Plan, devel: str, session: BuildSession, work: Path) -> Path:
     """The patched source tree of a plan, below ``work``."""
-    settings = active.settings
+    settings = session.settings
     options = gather.GatherOptions(
-        settings.cache_dir, active.progress.log, devel, active.offline, settings.debian_servers
+        settings.cache_dir, session.log, devel, session.offline, settings.debian_servers
     )
     return gather.source_of(plan, options, work)[0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from builder.images.active import ActiveBuild, Progress
+from builder.images.log import new_log
+from builder.images.stages import ActiveBuild, Progress
 from builder.images.way import compiles_on
-from builder.plan.base_image import RootPolicy
 from builder.plan.plan import BasePlan, Plan
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy
 from builder.platforms import PLATFORMS, Platform
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
@@ -24,11 +26,13 @@ class Reporter(Progress, Protocol):
         """The verdict on an image, good or not, before anything follows from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """The user's settings, and the options of one command."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSession:
+    """What all builds of one command share: the recipes, the options and the reporter."""
 
+    catalog: Catalog
     settings: Settings
+    reporter: Reporter
     gpu_test: GpuTest | None = None
     """The checks on a GPU; None: there are none."""
     card: str | None = None
@@ -40,34 +44,22 @@ class BuildOptions:
     offline: bool = False
     """Fetch nothing: an input that is neither mirrored nor cached is an error."""
 
-
-@dataclass(frozen=True, slots=True)
-class BuildSession:
-    """What all builds of one command share: the recipes, the options and the reporter."""
-
-    catalog: Catalog
-    options: BuildOptions
-    reporter: Reporter
-
-    @property
-    def settings(self) -> Settings:
-        """The user's settings."""
-        return self.options.settings
-
     def log(self, line: str) -> None:
         """Report a line for the user."""
         self.reporter.log(line)
 
-    def active(self) -> ActiveBuild:
-        """A new build of this session.
+    @contextmanager
+    def active(self, name: str) -> Iterator[ActiveBuild]:
+        """A new build of this session, with a log of that name.
 
         One that builds again takes no layers of a registry's cache, for its bases neither: whoever
         can write an image that is to be compared may write those.
         """
         settings = self.settings
-        if self.options.rebuild:
+        if self.rebuild:
             settings = settings.model_copy(update={"layer_cache": ""})
-        return ActiveBuild(settings, self.reporter, self.options.offline)
+        with new_log(settings.state_dir, name) as log:
+            yield ActiveBuild(settings, self.reporter, log, self.offline)
 
     def plans(self, name: str, build_architecture: str | None = None) -> tuple[Plan, ...]:
         """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
@@ -76,7 +68,7 @@ class BuildSession:
         neither engine nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or
         ``FetchError``.
         """
-        if self.options.platform is not None:
+        if self.platform is not None:
             return (self.resolve(name, build_architecture=build_architecture),)
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         return self._resolver(build_architecture).plans(name)
@@ -91,19 +83,18 @@ class BuildSession:
         none is named.
         """
         self.catalog.engine(name)
-        return self._resolver(build_architecture).resolve(name, platform or self.options.platform)
+        return self._resolver(build_architecture).resolve(name, platform or self.platform)
 
     def resolve_base(self, name: str) -> BasePlan:
         """The plan of a base, for the platform of the options, else for linux/amd64.
 
         Raises like ``plans``.
         """
-        target = PLATFORMS[self.options.platform or "linux/amd64"]
+        target = PLATFORMS[self.platform or "linux/amd64"]
         return self._resolver(None).resolve_base(name, target)
 
     def _resolver(self, build_architecture: str | None) -> Resolver:
-        options, settings = self.options, self.settings
-        ask = build_architecture is None
-        policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=options.offline)
+        settings, ask = self.settings, build_architecture is None
+        policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=self.offline)
         build = compiles_on(settings, build_architecture)
         return Resolver(self.catalog, build, policy, settings.namespace)

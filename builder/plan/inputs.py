@@ -28,6 +28,7 @@ class SourceTree:
 
     path: Path
     identity: str
+    part = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class GitCommit:
     submodules: bool = True
     moved: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def identity(self) -> str:
+        """The commit."""
+        return self.commit
+
+    @property
+    def part(self) -> str:
+        """Says where submodules are left out."""
+        return "" if self.submodules else "without submodules"
+
 
 @dataclass(frozen=True, slots=True)
 class PypiFile:
@@ -54,6 +65,16 @@ class PypiFile:
     below: str = ""
     """Directory of the tree that has these files; empty: its root."""
 
+    @property
+    def identity(self) -> str:
+        """The sha256 (hex) of the file."""
+        return self.file.sha256
+
+    @property
+    def part(self) -> str:
+        """The directory that is taken; empty: all."""
+        return "" if self.subdirectory == "." else self.subdirectory
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -61,6 +82,12 @@ class Installed:
 
     name: str
     version: str
+    part = ""
+
+    @property
+    def identity(self) -> str:
+        """The version."""
+        return self.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +98,22 @@ class Archive:
     sha256: str
     subdirectory: str
 
+    @property
+    def identity(self) -> str:
+        """The sha256 (hex)."""
+        return self.sha256
+
+    @property
+    def part(self) -> str:
+        """The directory that is taken; empty: all."""
+        return "" if self.subdirectory == "." else self.subdirectory
+
 
 SourceChoice = SourceTree | GitCommit | PypiFile | Archive | Installed
+"""The source of an engine.
+
+The key contains its ``identity``, and ``part``: what is taken of it, empty for all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +161,10 @@ class RegistryRoot:
     digest: str
     way: Literal["registry"] = "registry"
 
+    def inputs(self) -> dict[str, Any]:
+        """The values that decide the root, as JSON data."""
+        return {"digest": self.digest}
+
 
 OF_THIS_MACHINE = ("etc/hostname", "etc/resolv.conf")
 """Files that mmdebstrap copies into a root, and that are removed: Docker gives each container its
@@ -134,6 +179,11 @@ class BootstrappedRoot:
     as_of: str
     packages: tuple[str, ...]
     way: Literal["mmdebstrap"] = "mmdebstrap"
+
+    def inputs(self) -> dict[str, Any]:
+        """The values that decide the root, as JSON data."""
+        made = {"suite": self.suite, "as_of": self.as_of, "packages": self.packages}
+        return made | {"without": OF_THIS_MACHINE}
 
 
 RootChoice = RegistryRoot | BootstrappedRoot

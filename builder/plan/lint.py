@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from builder import families
 from builder.compilers import table as compilers
 from builder.errors import BuilderError, Problem
-from builder.plan.base_image import RootPolicy
 from builder.plan.resolve import complete
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import BaseRecipe, Recipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,30 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from builder import families
-from builder.families import entrypoint
-from builder.families.layout import (
-    LABEL_ARCHITECTURES,
-    LABEL_BASE,
-    LABEL_KEY,
-    LABEL_PATCHES,
-    LABEL_RECIPE,
-)
+from builder.families import entrypoint, layout
 from builder.plan.debian import DebianPackages
 from builder.plan.dockerfile import link_lints, rendered
-from builder.plan.inputs import (
-    OF_THIS_MACHINE,
-    Archive,
-    BootstrappedRoot,
-    GitCommit,
-    Installed,
-    PlannedPatch,
-    PypiFile,
-    RegistryRoot,
-    RootChoice,
-    SourceChoice,
-    SourceTree,
-    where,
-)
+from builder.plan.inputs import PlannedPatch, RegistryRoot, RootChoice, SourceChoice, where
 from builder.platforms import Architecture, Platform, Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe, Recipe
@@ -46,9 +26,10 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Planned(ABC):
-    """What the plans of a base and of an engine have in common."""
+class AnyPlan(ABC):
+    """The plan of an engine's image, ``Plan``, or of a base, ``BasePlan``."""
 
+    recipe: Recipe | BaseRecipe
     file: Path
     """The recipe's."""
     platforms: Platforms
@@ -62,16 +43,99 @@ class _Planned(ABC):
     tools: BasePlan | None = None
     """The base in whose root the entrypoint is compiled; None: in the stage devel of ``base``."""
     debian: DebianPackages = field(default_factory=DebianPackages)
+    root: RootChoice | None = None
+    """The root that its stages start from; None: they start from ``base``."""
+    entrypoint: Mapping[str, str] = field(default_factory=dict)
+    """sha256 (hex) of each source file of the entrypoint; none: the image is not started."""
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """The recipe's name."""
+        return self.recipe.name
 
     @property
     @abstractmethod
+    def family(self) -> families.BaseFamily | families.EngineFamily:
+        """The family that makes it."""
+
+    @property
+    @abstractmethod
+    def stages(self) -> Mapping[str, str]:
+        """The stages that become images, and the compression of their layers."""
+
+    def architectures(self, stage: str) -> tuple[Architecture, ...]:  # noqa: ARG002
+        """The architectures that a stage is made for."""
+        return (self.platforms.target,)
+
+    @property
+    @abstractmethod
+    def labels(self) -> dict[str, str]:
+        """The labels that follow from the recipe, and the key."""
+
+    def labels_of(self, created: str, base: str) -> dict[str, str]:  # noqa: ARG002
+        """The labels of an image that was ``created`` then (RFC 3339), on a base of this digest."""
+        return self.labels
+
+    @property
+    def extends_base(self) -> bool:
+        """Whether the image is its base with some files changed."""
+        return False
+
+    @property
+    def compresses_base(self) -> bool:
+        """Whether the layers of its base are compressed again, like its own."""
+        return False
+
+    @property
+    def worth_caching(self) -> bool:
+        """Whether a registry may keep the layers of its steps: an image that changes a few files of
+        its base is built in seconds, and all layers of the base would be kept with it."""
+        return not self.extends_base
+
+    @property
+    def has_nvcc(self) -> bool:
+        """Whether its base has an image to compile in, with nvcc and ``ptxas``."""
+        if self.base is None or "devel" not in self.base.stages:
+            return False
+        lists = (files for base in self.base.chain() for files in base.packages.values())
+        return any(file.name == "nvidia-cuda-nvcc" for files in lists for file in files)
+
+    @property
+    def suite(self) -> str | None:
+        """The Debian suite of its root, or None."""
+        return self.base.suite if self.base else None
+
+    @property
+    def epoch(self) -> int:
+        """The newest date of the Debian packages of this plan and its bases, in seconds since 1970;
+        0: none is known."""
+        date = self._packages_date()
+        own = int(date.timestamp()) if date is not None else 0
+        return max(own, self.base.epoch if self.base else 0)
+
+    def _packages_date(self) -> datetime | None:
+        return self.debian.as_of
+
+    @cached_property
     def text(self) -> str:
         """The Dockerfile; raises ``RecipeError`` when it breaks one of our rules."""
+        variables = {
+            "recipe": self.recipe,
+            "packages": self.packages,
+            "debian": self.debian.stages,
+            "platforms": self.platforms,
+            "epoch": self.epoch,
+            **self._variables(),
+        }
+        return rendered(self.name, self.dockerfiles, self.family.template, variables, self._faults)
+
+    @abstractmethod
+    def _variables(self) -> dict[str, Any]:
+        """The variables of the family's template."""
+
+    def _faults(self, text: str) -> Iterable[str]:  # noqa: ARG002
+        """The faults of the Dockerfile that no other plan has."""
+        return ()
 
     @cached_property
     def key(self) -> str:
@@ -86,14 +150,14 @@ class _Planned(ABC):
         canonical = json.dumps(decided, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def require_acceptable(self) -> None:
-        """Raise ``RecipeError`` where its Dockerfile, or a base's, breaks one of our rules."""
-        _ = self.key  # renders each of them
-
     @property
     def short_key(self) -> str:
         """The first 12 digits of the key, as tags contain them."""
         return self.key[:12]
+
+    def require_acceptable(self) -> None:
+        """Raise ``RecipeError`` where its Dockerfile, or a base's, breaks one of our rules."""
+        _ = self.key  # renders each of them
 
     def inputs(self) -> dict[str, Any]:
         """Everything that decides the image besides the Dockerfile and the bases, as JSON data."""
@@ -110,21 +174,15 @@ class _Planned(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BasePlan(_Planned):
+class BasePlan(AnyPlan):
     """A base, resolved; each of its stages becomes an image of the engine."""
 
     recipe: BaseRecipe
-    root: RootChoice | None
 
     @property
     def cuda(self) -> str | None:
         """The version of its CUDA, or of the base below: "13.0"; None: it is not known."""
         return self.recipe.cuda or (self.base.cuda if self.base else None)
-
-    @property
-    def name(self) -> str:
-        """The base's name."""
-        return self.recipe.name
 
     @property
     def family(self) -> families.BaseFamily:
@@ -147,23 +205,21 @@ class BasePlan(_Planned):
         return platforms.both if stage == "root" else (platforms.target,)
 
     @property
-    def epoch(self) -> int:
-        """The newest date of Debian packages of this base and those below it, in seconds since
-        1970; 0: none is known.
+    def worth_caching(self) -> bool:
+        """Whether no registry has it already."""
+        return self.recipe.published is None
 
-        For a root without a lock, the date is 00:00 UTC of its day.
-        """
-        date = self.debian.as_of
-        if self.recipe.root is not None and self.recipe.root.as_of is not None:
-            date = datetime.fromisoformat(self.recipe.root.as_of).replace(tzinfo=UTC)
-        own = int(date.timestamp()) if date is not None else 0
-        return max(own, self.base.epoch if self.base else 0)
+    def _packages_date(self) -> datetime | None:
+        """The lock's; for a root without a lock, 00:00 UTC of its day."""
+        root = self.recipe.root
+        if root is not None and root.as_of is not None:
+            return datetime.fromisoformat(root.as_of).replace(tzinfo=UTC)
+        return self.debian.as_of
 
     @property
     def published_root(self) -> RegistryRoot | None:
         """The published image that it starts from; None: it starts from none."""
-        is_published = self.recipe.published is not None
-        return self.root if is_published and isinstance(self.root, RegistryRoot) else None
+        return self.root if self.recipe.published and isinstance(self.root, RegistryRoot) else None
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -174,7 +230,7 @@ class BasePlan(_Planned):
     @property
     def labels(self) -> dict[str, str]:
         """The labels of its images."""
-        return {LABEL_BASE: self.name, LABEL_KEY: self.key}
+        return {layout.LABEL_BASE: self.name, layout.LABEL_KEY: self.key}
 
     def chain(self) -> Iterator[BasePlan]:
         """This base, the one that it extends, and so on."""
@@ -186,30 +242,19 @@ class BasePlan(_Planned):
     @property
     def suite(self) -> str | None:
         """The Debian suite of its root, or None."""
-        roots = (below.recipe.root for below in self.chain())
-        return next((str(root.suite) for root in roots if root is not None), None)
+        root = self.recipe.root
+        return str(root.suite) if root is not None else super().suite
 
-    @cached_property
-    def text(self) -> str:
-        """The Dockerfile; raises ``RecipeError`` when it breaks one of our rules."""
-        variables = {
-            "recipe": self.recipe,
-            "root": self.root,
-            "packages": self.packages,
-            "debian": self.debian.stages,
-            "platforms": self.platforms,
-            "epoch": self.epoch,
-            **self.family.variables(self.recipe, self.platforms),
-        }
-        return rendered(self.name, self.dockerfiles, self.family.template, variables)
+    def _variables(self) -> dict[str, Any]:
+        return {"root": self.root, **self.family.variables(self.recipe, self.platforms)}
 
     def inputs(self) -> dict[str, Any]:
         """As for every plan, and the root."""
-        return {**super().inputs(), "root": _root_inputs(self.root)}
+        return {**super().inputs(), "root": self.root.inputs() if self.root else None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(_Planned):
+class Plan(AnyPlan):
     """An engine's image, resolved: what it is made of, and the names that it will have."""
 
     recipe: Recipe
@@ -217,14 +262,7 @@ class Plan(_Planned):
     """The image's repository, with the user's namespace."""
     source: SourceChoice
     patches: tuple[PlannedPatch, ...]
-    entrypoint: Mapping[str, str]
-    """sha256 (hex) of each source file of the entrypoint; none: the image is not started."""
     base: BasePlan
-
-    @property
-    def name(self) -> str:
-        """The recipe's name."""
-        return self.recipe.name
 
     @property
     def platform(self) -> Platform:
@@ -234,14 +272,7 @@ class Plan(_Planned):
     @property
     def title(self) -> str:
         """For people: the recipe's name, with the platform where it has several."""
-        several = len(self.recipe.platform) > 1
-        return f"{self.name} ({self.platform})" if several else self.name
-
-    @property
-    def epoch(self) -> int:
-        """The date of its base, or of its own Debian lock if that is newer; seconds since 1970."""
-        date = self.debian.as_of
-        return max(int(date.timestamp()) if date is not None else 0, self.base.epoch)
+        return f"{self.name} ({self.platform})" if len(self.recipe.platform) > 1 else self.name
 
     @property
     def family(self) -> families.EngineFamily:
@@ -253,34 +284,24 @@ class Plan(_Planned):
         """The stage that becomes the image, and the compression of its layers."""
         return {"image": self.recipe.image.compression}
 
-    def architectures(self, stage: str) -> tuple[Architecture, ...]:  # noqa: ARG002
-        """The architecture that the image is for."""
-        return (self.platforms.target,)
-
     @property
     def code(self) -> list[str]:
         """The code that decides which cards run the engine: "sm_120a"."""
         return list(self.family.machine_code(self.recipe))
 
     @property
-    def suite(self) -> str | None:
-        """The Debian suite of its bases' root, or None."""
-        return self.base.suite
+    def extends_base(self) -> bool:
+        """Whether the image is its base with some files changed."""
+        return self.family.extends_base
 
     @property
-    def source_identity(self) -> str:
-        """The revision: a commit, or the sha256 of a tree or of a file."""
-        match self.source:
-            case SourceTree(identity=identity):
-                return identity
-            case GitCommit(commit=commit):
-                return commit
-            case PypiFile(file=file):
-                return file.sha256
-            case Archive(sha256=digest):
-                return digest
-            case Installed(version=version):
-                return version
+    def compresses_base(self) -> bool:
+        """Whether the layers of its base are compressed again: our bases have gzip.
+
+        Layers of a published image stay as they are, because people have them already.
+        """
+        published = any(base.recipe.published is not None for base in self.base.chain())
+        return self.recipe.image.compression != "gzip" and not published
 
     def bases(self) -> Iterator[BasePlan]:
         """The bases that its stages begin with."""
@@ -321,7 +342,15 @@ class Plan(_Planned):
     @property
     def labels(self) -> dict[str, str]:
         """The labels that follow from the recipe, and the key."""
-        return self._recipe_labels() | {LABEL_KEY: self.key}
+        return self._recipe_labels() | {layout.LABEL_KEY: self.key}
+
+    def labels_of(self, created: str, base: str) -> dict[str, str]:
+        """The labels of an image that was ``created`` then (RFC 3339), on a base of this digest;
+        empty: on none."""
+        made = self.labels | {layout.CREATED: created}
+        if not base:
+            return made
+        return made | {layout.BASE_NAME: self.base_references["runtime"], layout.BASE_DIGEST: base}
 
     def _recipe_labels(self) -> dict[str, str]:
         """OCI image annotations, and our own."""
@@ -329,70 +358,38 @@ class Plan(_Planned):
         labels = {
             "org.opencontainers.image.title": recipe.engine,
             "org.opencontainers.image.description": recipe.summary,
-            "org.opencontainers.image.version": recipe.version,
-            "org.opencontainers.image.revision": self.source_identity,
+            layout.VERSION: recipe.version,
+            layout.REVISION: self.source.identity,
             "org.opencontainers.image.source": recipe.url or where(recipe.source),
             "org.opencontainers.image.licenses": recipe.license,
-            LABEL_RECIPE: recipe.name,
-            LABEL_ARCHITECTURES: " ".join(recipe.cuda.arch),
+            layout.LABEL_RECIPE: recipe.name,
+            layout.LABEL_ARCHITECTURES: " ".join(recipe.cuda.arch),
         }
         if recipe.url:
             labels["org.opencontainers.image.url"] = recipe.url
         applied = [patch.name for patch in self.patches if patch.patch.expect == "applies"]
         applied += [f"at start: {' '.join(step.run)}" for step in recipe.start]
         if applied:
-            labels[LABEL_PATCHES] = ", ".join(applied)
+            labels[layout.LABEL_PATCHES] = ", ".join(applied)
         return labels
 
-    @cached_property
-    def text(self) -> str:
-        """The Dockerfile; raises ``RecipeError`` when it breaks one of our rules."""
-        variables = {
-            "recipe": self.recipe,
-            "packages": self.packages,
-            "debian": self.debian.stages,
-            "platforms": self.platforms,
-            "epoch": self.epoch,
-            "needs": list(entrypoint.needs(self.recipe, self.code, self.base.cuda)),
-            **self.family.template_variables(self.recipe, self.platforms),
-        }
-        return rendered(
-            self.name,
-            self.dockerfiles,
-            self.family.template,
-            variables,
-            lambda text: link_lints(text, self.recipe, self.family.no_vmm),
-        )
+    def _variables(self) -> dict[str, Any]:
+        needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda))
+        return {"needs": needs, **self.family.template_variables(self.recipe, self.platforms)}
+
+    def _faults(self, text: str) -> Iterable[str]:
+        return link_lints(text, self.recipe, self.family.no_vmm)
 
     def inputs(self) -> dict[str, Any]:
         """As for every plan, and the source, its patches, the entrypoint and the labels."""
         compression = self.recipe.image.compression
         return {
             **super().inputs(),
-            "source": self.source_identity,
-            "source_part": _part_of(self.source),
+            "source": self.source.identity,
+            "source_part": self.source.part,
             "patches": [patch.inputs() for patch in self.patches],
             "entrypoint": dict(self.entrypoint),
             "labels": self._recipe_labels(),
             # The keys of older images do not name gzip.
             **({} if compression == "gzip" else {"compression": compression}),
         }
-
-
-def _part_of(source: SourceChoice) -> str:
-    """The part of the source that is taken; empty: all of it."""
-    match source:
-        case GitCommit(submodules=False):
-            return "without submodules"
-        case PypiFile(subdirectory=folder) | Archive(subdirectory=folder) if folder != ".":
-            return folder
-    return ""
-
-
-def _root_inputs(root: RootChoice | None) -> Any:
-    if isinstance(root, RegistryRoot):
-        return {"digest": root.digest}
-    if isinstance(root, BootstrappedRoot):
-        made = {"suite": root.suite, "as_of": root.as_of, "packages": root.packages}
-        return made | {"without": OF_THIS_MACHINE}
-    return None

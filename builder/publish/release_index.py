@@ -17,7 +17,7 @@ from typing import Any
 
 from builder.errors import RegistryError, WorldError
 from builder.families.layout import LABEL_KEY, VERSION
-from builder.images.names import find_image
+from builder.images.build import find_image
 from builder.pipeline.check import find_verified
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan

@@ -1,16 +1,23 @@
-"""The record of an image: how it was made and its verdict, as one JSON file."""
+"""The record of an image: how it was made and its verdict, as one JSON file.
+
+Before an image has its good verdict, another file says which image this machine built: anybody can
+give an image of the engine the name of a candidate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from builder.images.log import build_stage
 from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
+from builder.tools.log import duration
 
 
 class Record(BaseModel):
@@ -40,6 +47,11 @@ class Record(BaseModel):
     base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
+
+    @property
+    def build_seconds(self) -> float | None:
+        """The time of the stage that built the image; None: not known."""
+        return self.seconds.get(build_stage(self.recipe))
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""
@@ -84,3 +96,52 @@ def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
         if record.verdict.good and (not way or record.way == way):
             found.append(record)
     return max(found, key=lambda record: record.created, default=None)
+
+
+def last_time(state: Path, way: str, recipe: str = "*") -> str:
+    """How long the last build of a recipe took that went this way: "hello-1: 2 min 3 s".
+
+    "*" is any recipe; empty where there is none.
+    """
+    kept = newest_good(state, recipe, way)
+    if kept is None or kept.build_seconds is None:
+        return ""
+    return f"{kept.recipe}: {duration(kept.build_seconds)}"
+
+
+class BuiltCandidate(BaseModel):
+    """An image that this machine built, and that has no good verdict yet."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: int = 1
+    """The version of the file."""
+    key: str
+    digest: str
+
+
+def candidate_path(state: Path, recipe: str, key: str) -> Path:
+    """The file of a candidate."""
+    return state / "candidates" / recipe / f"{key[:12]}.json"
+
+
+def write_candidate(state: Path, recipe: str, key: str, digest: str) -> None:
+    """Write which image was built.  Raises ``OSError``."""
+    candidate = BuiltCandidate(key=key, digest=digest)
+    write_json(candidate_path(state, recipe, key), candidate.model_dump(mode="json"))
+
+
+def candidate_digest(state: Path, recipe: str, key: str) -> str:
+    """The digest of the candidate that this machine built; empty: it is not known to have."""
+    try:
+        text = candidate_path(state, recipe, key).read_bytes()
+        found = BuiltCandidate.model_validate_json(text)
+    except (OSError, ValueError):
+        return ""
+    return found.digest if found.key == key else ""
+
+
+def remove_candidate(state: Path, recipe: str, key: str) -> None:
+    """Forget a candidate that is gone, or has its good verdict."""
+    with suppress(OSError):
+        candidate_path(state, recipe, key).unlink()

@@ -78,7 +78,7 @@ def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> C
 
     Raises ``RegistryError``, ``FetchError``, ``UsageError``.
     """
-    if session.options.offline:
+    if session.offline:
         raise FetchError("nothing is fetched (--offline)")
     repository, reference = place_of(session, target)
     texts = recipe_texts(attached(repository, reference, RECIPE))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from builder.images.active import ActiveBuild
-from builder.images.bases import ensure_bases_of
 from builder.images.build import anew
-from builder.images.log import BuildLog
-from builder.images.names import build_labels
-from builder.images.stages import build_stages, require_disk
-from builder.plan import published_image
-from builder.plan.plan import BasePlan, Plan
+from builder.images.stages import (
+    ActiveBuild,
+    build_stages,
+    ensure_bases_of,
+    pulled_root,
+    require_disk,
+)
+from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.tools.docker import containers
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
@@ -25,10 +26,10 @@ IMAGE = "image"  # the stage that is an engine's image
 
 
 @contextmanager
-def rebuilding(active: ActiveBuild, log: BuildLog) -> Iterator[Rebuilder]:
+def rebuilding(active: ActiveBuild) -> Iterator[Rebuilder]:
     """Builds images again; they go when the context ends, and first the images of killed runs."""
     remove_orphans()
-    rebuilder = Rebuilder(active, log)
+    rebuilder = Rebuilder(active)
     try:
         yield rebuilder
     finally:
@@ -57,7 +58,6 @@ class Rebuilder:
     """Builds images again, each once."""
 
     active: ActiveBuild
-    log: BuildLog
     names: list[str] = field(default_factory=list)
     """Names of the images in the engine."""
     bases: dict[str, dict[str, docker.Image]] = field(default_factory=dict)
@@ -73,13 +73,8 @@ class Rebuilder:
             for base in plan.bases():
                 found = self.base(base) | found
         else:
-            found = ensure_bases_of(plan, self.active, self.log)
-        runtime = found.get("runtime")
-        if runtime is not None:  # the label has the name that the base has in Docker
-            runtime = replace(runtime, reference=plan.base_references["runtime"])
-        options = anew(compiles=True, ccache=False)
-        labels = build_labels(plan, runtime)
-        return self._built(plan, {IMAGE: ""}, labels, found, options)[IMAGE]
+            found = ensure_bases_of(plan, self.active)
+        return self._built(plan, found, anew(compiles=True, ccache=False))[IMAGE]
 
     def base(self, plan: BasePlan) -> dict[str, docker.Image]:
         """Build a base on the bases below it, built again; its images by stage.
@@ -88,36 +83,17 @@ class Rebuilder:
         """
         name = plan.name
         if name not in self.bases:
-            below = self.base(plan.base) if plan.base else self._published(plan)
-            options = anew(compiles=False)
-            stages = plan.stages
-            self.bases[name] = self._built(plan, stages, plan.labels, below, options)
+            below = self.base(plan.base) if plan.base else pulled_root(plan, self.active)
+            self.bases[name] = self._built(plan, below, anew(compiles=False))
         return self.bases[name]
 
-    def _published(self, plan: BasePlan) -> dict[str, docker.Image]:
-        published, root = plan.recipe.published, plan.published_root
-        if published is None or root is None:
-            return {}
-        log, target = self.active.progress.log, plan.platforms.target
-        fetched = published_image.fetch(
-            plan.name, published, root.digest, log, target=target, offline=self.active.offline
-        )
-        return {"published": fetched}
-
     def _built(
-        self,
-        plan: Plan | BasePlan,
-        stages: Mapping[str, str],
-        labels: Mapping[str, str],
-        below: Mapping[str, docker.Image],
-        options: list[str],
+        self, plan: AnyPlan, below: Mapping[str, docker.Image], options: list[str]
     ) -> dict[str, docker.Image]:
-        active = self.active
-        owner = containers.owner()
-        wanted = {stage: name_of(plan.name, stage, plan.short_key, owner) for stage in stages}
+        active, owner = self.active, containers.owner()
+        wanted = {stage: name_of(plan.name, stage, plan.short_key, owner) for stage in plan.stages}
         self.names += wanted.values()
         require_disk(active.settings, plan.recipe.build.disk, f"the build of {plan.name}")
         active.progress.log(f"building {plan.name} ({plan.short_key}) without caches")
         with workspace(active.settings.cache_dir) as work:
-            built = build_stages(plan, wanted, labels, below, active, self.log, work, options)
-        return {stage: each.image for stage, each in built.items()}
+            return build_stages(plan, wanted, below, active, work, options)

@@ -10,9 +10,9 @@ from typing import Literal
 from builder.compare.images import compare_images
 from builder.compare.results import Comparison
 from builder.errors import WorldError
-from builder.images.log import new_log
+from builder.images.build import built_image
 from builder.pipeline.compare import AMD64, pulled_if_remote
-from builder.pipeline.lookup import built_image, is_recipe, located
+from builder.pipeline.lookup import is_recipe, located
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import BasePlan, Plan
 from builder.reproduce.published import image_of
@@ -96,12 +96,12 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         if target in session.catalog.bases and not is_recipe(session, target):
             plan: Plan | BasePlan = session.resolve_base(target)
         else:
-            platform = session.options.platform or AMD64
+            platform = session.platform or AMD64
             stack.enter_context(pulled_if_remote(session, target, platform))
             plan = _described(session, target, work)
         name = plan.name
-        log = stack.enter_context(new_log(session.settings.state_dir, f"reproduce-{name}"))
-        rebuilder = stack.enter_context(rebuilding(session.active(), log))
+        active = stack.enter_context(session.active(f"reproduce-{name}"))
+        rebuilder = stack.enter_context(rebuilding(active))
         builder = buildx.builder(session.settings.buildx).name
         if isinstance(plan, BasePlan):
             originals = _originals(plan)
@@ -117,7 +117,7 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
 def _described(session: BuildSession, target: str, work: Path) -> Plan:
     if is_recipe(session, target):
         return session.resolve(target)
-    _, found = located(session, target)
+    found = located(session, target)
     return image_of(session, target, found, work)
 
 
@@ -142,13 +142,11 @@ def _compared(
 ) -> Reproduction:
     base, stage, old = original
     new = rebuilder.base(base)[stage]
-    return _reproduction(f"{base.name} {stage}", (old.reference, old), new, work)
+    return _reproduction(f"{base.name} {stage}", old, new, work)
 
 
-def _reproduction(
-    name: str, original: tuple[str, docker.Image], new: docker.Image, work: Path
-) -> Reproduction:
-    reference, old = original
+def _reproduction(name: str, old: docker.Image, new: docker.Image, work: Path) -> Reproduction:
+    reference = old.reference
     if old.digest == new.digest:
         return Reproduction(name, reference, old.digest, new.digest)
     before = replace(blobs_of(reference, work, old.digest), platform=new.platform)

@@ -21,7 +21,7 @@ from builder.plan.inputs import (
     SourceTree,
     where,
 )
-from builder.plan.plan import BasePlan, Plan
+from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.sbom import addresses
 from builder.sbom.debian import Dpkg
@@ -175,14 +175,14 @@ def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
                 )
 
 
-def _plans(plan: Plan, base_shipped: bool) -> Iterator[tuple[Plan | BasePlan, bool]]:
+def _plans(plan: Plan, base_shipped: bool) -> Iterator[tuple[AnyPlan, bool]]:
     """The plans of the image and of all bases, each with whether the image contains its files."""
     yield plan, True
     for below, within in all_bases(plan):
         yield below, base_shipped and within
 
 
-def _stays(plan: Plan | BasePlan, context: str, name: str) -> bool:
+def _stays(plan: AnyPlan, context: str, name: str) -> bool:
     """Whether a wheel is in the image, or only used by the build.
 
     The image contains the wheels of a CUDA toolkit that have its runtime libraries; they are for
@@ -202,8 +202,7 @@ def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     entrypoint = plan.entrypoint
     kept = {"healthcheck", *(["start.py"] if starts else []), *entrypoint}
     for each, shipped in _plans(plan, base_shipped):
-        programs = entrypoint if isinstance(each, Plan) else {}
-        for name, digest in {**each.scripts, **programs}.items():
+        for name, digest in {**each.scripts, **each.entrypoint}.items():
             yield Part(
                 "script",
                 name,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from builder.choose import machine
 from builder.choose.choice import Excluded, Fitting, Standing
-from builder.receipts.known import Known
 from builder.exports import compose
 from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import ModelFile, Preset
 from builder.presets.service import OPTIONS_OF_PLACES, Run, service
+from builder.receipts.known import Known
 from builder.recipes.catalog import Catalog
 from builder.simulator import cards
 from builder.site.facts import CardFact, Figure, ImageFact, Option, Refusal, Step

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
-from builder.receipts.known import Known
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
 from builder.receipts.catalog import ReceiptEntry
+from builder.receipts.known import Known
 from builder.receipts.of_preset import lookup
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record, trials

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
-from builder.images.extended import ExtendedImage
 from builder.recipes.schema import Recipe
 from builder.simulator import run
 from builder.simulator.cards import Card
@@ -20,6 +19,7 @@ from builder.smoke.rules import Rules
 from builder.smoke.subject import NumbersTest, Subject
 from builder.smoke.verdict import Check, DeviceUse, PresetUse
 from builder.tools.docker import containers, copies
+from builder.tools.docker import engine as docker
 
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
@@ -130,7 +130,7 @@ def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]
         yield Check.untried(kind, subject, "an answer", error)
 
 
-def _above(contents: Contents, extended: ExtendedImage) -> Contents:
+def _above(contents: Contents, extended: docker.Image) -> Contents:
     """What an image adds to the image that it extends: layers, files, variables and labels."""
     layers = contents.layers[extended.layers :]
     paths = {file.path for layer in layers for file in layer.files}

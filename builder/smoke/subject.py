@@ -8,11 +8,11 @@ from pathlib import Path
 
 from builder.bench.measure import Settings
 from builder.contents.contents import Contents
-from builder.images.extended import ExtendedImage
 from builder.platforms import Platform
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
 from builder.simulator.cards import Card
+from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
 from builder.tools.log import Log
 
@@ -94,7 +94,7 @@ class Subject:
     """The checks on a GPU; None: none."""
     device_test: DeviceTest | None = None
     """The checks on simulated cards; None: none."""
-    extended: ExtendedImage | None = None
+    extended: docker.Image | None = None
     """The published image that it extends; its own files are not checked."""
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""

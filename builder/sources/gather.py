@@ -18,10 +18,11 @@ from builder.patches.context import PatchContext
 from builder.patches.series import apply_all
 from builder.plan.debian import DebianPackages
 from builder.plan.inputs import BootstrappedRoot, GitCommit
-from builder.plan.plan import BasePlan, Plan
+from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap, bootstrap_locked
+from builder.sources.context import Context, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import Servers, archive_of
@@ -29,19 +30,6 @@ from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
 from builder.tools.python import pypi
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Directories by their name in the Dockerfile's FROM and --mount lines."""
-
-    folders: Mapping[str, Path]
-    roots: tuple[Path, ...] = ()
-    """Tars of the Debian root, one for each platform, if mmdebstrap made them."""
-    apt_sources: Path | None = None
-    """A deb822 file: the apt sources of this machine, where some packages are not locked."""
-    epoch: int = 0
-    """The time of the newest input, in seconds since 1970: see ``GatherOptions.epoch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +48,15 @@ class GatherOptions:
     """The servers of Debian packages."""
     base_start: Mapping[str, Any] = field(default_factory=dict)
     """``entrypoint`` and ``command`` of the base, for an overlay."""
+    bases: Mapping[str, str] = field(default_factory=dict)
+    """The images of the base by stage, as ``--build-context`` takes them."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Build arguments."""
     epoch: int = 0
     """The time of the base, in seconds since 1970; a source that is a newer commit has its own."""
 
 
-def fetch(plan: Plan | BasePlan, options: GatherOptions) -> None:
+def fetch(plan: AnyPlan, options: GatherOptions) -> None:
     """Fetch the files of ``plan`` that have a digest into the cache: wheels and Debian packages.
 
     Raises ``FetchError``.
@@ -74,19 +66,20 @@ def fetch(plan: Plan | BasePlan, options: GatherOptions) -> None:
     _debs_of(plan, options)
 
 
-def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, work: Path) -> Sources:
-    """Fetch, verify, unpack and patch the inputs of ``plan``, below the directory ``work``.
+def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> Context:
+    """The build context of ``plan``: its inputs fetched, verified, unpacked and patched.
 
-    ``suite`` of the Debian root, if it needs packages.  Raises ``FetchError`` for an input
-    that cannot be fetched or differs from its pin, ``PatchError`` for a patch that does not fit,
-    ``WorldError`` for a missing tool.
+    It is made below the directory ``work``, which is empty.
+
+    Raises ``FetchError`` for an input that cannot be fetched or differs from its pin,
+    ``PatchError`` for a patch that does not fit, ``WorldError`` for a missing tool.
     """
     log = options.log
     folders: dict[str, Path] = {}
     epoch = options.epoch
     if plan.scripts:
         folders["inside"] = _copied(plan.dockerfiles / "scripts", plan.scripts, work / "inside")
-    if isinstance(plan, Plan) and plan.entrypoint:
+    if plan.entrypoint:
         folders["entrypoint-source"] = _copied(
             plan.dockerfiles / "entrypoint", plan.entrypoint, work / "entrypoint-source"
         )
@@ -95,26 +88,43 @@ def gather(plan: Plan | BasePlan, suite: str | None, options: GatherOptions, wor
             pypi.fetch(locked, options.cache, log, offline=options.offline), work / context
         )
     if isinstance(plan, Plan):
-        make = _overlay if plan.family.extends_base else _source
+        make = _overlay if plan.extends_base else _source
         folders["source"], committed = make(plan, options, work)
         epoch = max(epoch, committed)
     for install in plan.debian.stages.values():
         if install.files is not None:
             folders[install.context] = work / install.context
     _fetch_debs(plan, options, work)
-    apt_sources = None
-    if suite and not plan.debian.locked:
-        sources = apt.deb822(apt.sources_at(suite, options.debian.mirror))
-        if sources:
-            apt_sources = work / "apt.sources"
-            apt_sources.write_text(sources)
-    roots: tuple[Path, ...] = ()
-    if isinstance(plan, BasePlan) and isinstance(plan.root, BootstrappedRoot):
-        roots = tuple(_roots(plan.root, plan.debian, apt_sources, work, log))
-    return Sources(folders, roots, apt_sources, epoch)
+    secrets = _apt_sources(plan, options, work)
+    folder = work / "context"
+    folder.mkdir()
+    if isinstance(plan.root, BootstrappedRoot):
+        for root in _roots(plan.root, plan.debian, secrets.get("apt-sources"), work, log):
+            root.rename(folder / root.name)
+    text, wrapper = keeping_ptx(plan, work)
+    (folder / "Dockerfile").write_text(text)
+    named = {name: str(path) for name, path in folders.items()} | wrapper
+    named |= {f"base-{stage}": where for stage, where in options.bases.items()}
+    arguments = {**options.arguments, "SOURCE_DATE_EPOCH": str(epoch)}
+    platforms = {
+        stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
+    }
+    return Context(folder, named, secrets, arguments, platforms, epoch)
 
 
-def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> None:
+def _apt_sources(plan: AnyPlan, options: GatherOptions, work: Path) -> dict[str, Path]:
+    """The apt sources of this machine, a deb822 file, where some packages are not locked."""
+    if not plan.suite or plan.debian.locked:
+        return {}
+    sources = apt.deb822(apt.sources_at(plan.suite, options.debian.mirror))
+    if not sources:
+        return {}
+    file = work / "apt.sources"
+    file.write_text(sources)
+    return {"apt-sources": file}
+
+
+def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> None:
     """Lay out the locked packages: a directory for each context, and in it for each architecture.
 
     An architecture names the machine that installs them, which may have packages of another.
@@ -132,7 +142,7 @@ def _fetch_debs(plan: Plan | BasePlan, options: GatherOptions, work: Path) -> No
         _together([paths[file] for file in install.files or ()], folder)
 
 
-def _debs_of(plan: Plan | BasePlan, options: GatherOptions) -> dict[DebianFile, Path]:
+def _debs_of(plan: AnyPlan, options: GatherOptions) -> dict[DebianFile, Path]:
     """The locked packages, fetched where the cache lacks them."""
     packages = plan.debian
     if packages.as_of is None:
@@ -241,7 +251,7 @@ def _patched(
 
     def make() -> int:
         tree, committed = EMPTY_TREE, 0
-        if plan.patches or not plan.family.extends_base:
+        if plan.patches or not plan.extends_base:
             tree = checkout.tree_of(plan.source, repositories, work)
             if isinstance(plan.source, GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)

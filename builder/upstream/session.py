@@ -9,9 +9,8 @@ from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
 from builder.patches.context import PatchContext
-from builder.plan.base_image import RootPolicy, in_engine
 from builder.plan.resolve import resolve_patches, resolve_source
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy, in_engine
 from builder.platforms import architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import difference, write

@@ -23,11 +23,11 @@ import html5lib
 import pytest
 
 from builder.choose import machine
-from builder.receipts.known import known
 from builder.families import load_catalog
 from builder.presets import short_names
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
+from builder.receipts.known import known
 from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.facts import ImageFact, Site

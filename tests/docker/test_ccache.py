@@ -12,9 +12,9 @@ import pytest
 from builder.errors import BuildError, WorldError
 from builder.images import build as image_build
 from builder.images.build import BuildLog
-from builder.images.context import Context
 from builder.pipeline import ccache
 from builder.pipeline.ccache import ID
+from builder.sources.context import Context
 from builder.tools.docker import buildx
 from support.catalogs import rendered
 from support.ccaches import Mount

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from builder.compare import entries
-from builder.images.ptx import MOUNTS
 from builder.pipeline import ccache
+from builder.sources.context import MOUNTS
 from support.ccaches import Mount
 from support.commands import Builder
 

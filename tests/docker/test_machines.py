@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from builder.images import build as image_build
-from builder.images import context
 from builder.images.build import BuildLog
-from builder.images.context import Context
+from builder.sources.context import Context
 from builder.tools.docker import buildx, engine
+from builder.tools.docker.blobs import build_contexts
 from support.commands import Builder
 from support.environment import abandoned
 from support.machines import CONTEXT, REMOTE, Machine
@@ -127,7 +127,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
     for who in ("", REMOTE):
         work = tmp_path / f"work-{who}"
         builder = buildx.builder(who)
-        bases = context.bases_at({"root": images["root"]}, work, seen=builder.is_engine)
+        bases = build_contexts({"root": images["root"]}, work, seen=builder.is_engine)
         found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
         log = BuildLog(tmp_path / f"{who}.log")
         image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
@@ -154,7 +154,7 @@ def test_a_registry_that_does_not_take_layers_fails_no_build(
         buildx.builder(),
         cache="127.0.0.1:1/farm/cache:x",
     )
-    assert docker("image", "inspect", "--format={{.Id}}", built.image.reference) == built.digest
+    assert docker("image", "inspect", "--format={{.Id}}", built.reference) == built.digest
     assert "connection refused" in log.not_kept
     assert not log.errors or "importer" not in " ".join(log.errors)
 
@@ -181,7 +181,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
     found = engine.image(name)
     assert found is not None
     assert found.digest == built.digest
-    bases = context.bases_at({"root": name}, tmp_path / "devel", seen=builder.is_engine)
+    bases = build_contexts({"root": name}, tmp_path / "devel", seen=builder.is_engine)
     cross = laid_out(
         tmp_path / "devel",
         "FROM --platform=linux/arm64 base-root AS devel\n"

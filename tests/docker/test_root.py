@@ -16,12 +16,11 @@ from builder import settings
 from builder.cli.progress import BuildProgress
 from builder.compare.image_tree import read_image
 from builder.errors import FetchError
-from builder.images.active import ActiveBuild
-from builder.images.bases import ensure_bases
 from builder.images.log import BuildLog
-from builder.plan.base_image import RootPolicy
+from builder.images.stages import ActiveBuild, ensure_bases
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolve import plan_base
+from builder.plan.resolver import RootPolicy
 from builder.platforms import Platforms, architecture
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
@@ -83,8 +82,8 @@ def test_the_base_is_built_from_that_digest(
     name, digest = pushed
     found = with_image(catalog, name, digest)
     base = plan_base(found, "debian-trixie", platforms(), RegistryRoot(name, digest))
-    active = ActiveBuild(settings.load(), BuildProgress())
-    images = ensure_bases(base, active, BuildLog(tmp_path / "log"))
+    active = ActiveBuild(settings.load(), BuildProgress(), BuildLog(tmp_path / "log"))
+    images = ensure_bases(base, active)
     assert images["root"].labels["builder.key"] == base.key
     assert docker.image(images["root"].reference) == images["root"]
     docker.untag(images["root"].reference)
@@ -102,8 +101,8 @@ def test_a_registrys_root_gets_the_locked_packages(
     assert lacking is not None
     root = RegistryRoot(name, lacking.digest)
     rendered = plan_base(load(catalog), "debian-trixie", platforms(), root)
-    active = ActiveBuild(settings.load(), BuildProgress())
-    found = ensure_bases(rendered, active, BuildLog(tmp_path / "log"))["root"].reference
+    active = ActiveBuild(settings.load(), BuildProgress(), BuildLog(tmp_path / "log"))
+    found = ensure_bases(rendered, active)["root"].reference
     query = ["docker", "run", "--rm", found, "dpkg-query", "-W", "-f", "${Package} ${Version}\n"]
     asked = subprocess.run(query, check=True, capture_output=True, text=True)
     locked = {f"{file.name} {file.version}" for file in rendered.debian.files}

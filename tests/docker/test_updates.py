@@ -9,13 +9,12 @@ from random import Random
 import pytest
 
 from builder.images import build as image_build
-from builder.images import context
 from builder.images.build import BuildLog
-from builder.images.context import Context
 from builder.publish import tags
 from builder.publish.upload import LocalImage, upload
+from builder.sources.context import Context
 from builder.tools.docker import buildx
-from builder.tools.docker.blobs import blobs_of
+from builder.tools.docker.blobs import blobs_of, build_contexts
 from builder.tools.registry.client import Manifest, Repository
 from support.machines import REMOTE, Machine
 
@@ -29,7 +28,7 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
     """An image with zstd layers, made by one of the machines: a file on a base."""
     work.mkdir()
     builder = buildx.builder(who)
-    bases = context.bases_at({"root": base}, work, seen=builder.is_engine)
+    bases = build_contexts({"root": base}, work, seen=builder.is_engine)
     folder = work / "context"
     folder.mkdir()
     (folder / "Dockerfile").write_text("FROM base-root AS image\nCOPY --link engine /engine\n")

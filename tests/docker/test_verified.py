@@ -21,7 +21,7 @@ from builder.publish.referrers import attach, referrers
 from builder.publish.tag_history import MOVE
 from builder.publish.upload import local_image, upload
 from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
-from builder.records import candidate, record
+from builder.records import record
 from builder.sbom.provenance import LOCAL
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from support.commands import ForkServer
@@ -195,7 +195,7 @@ def test_a_run_that_was_stopped_before_the_check_leaves_its_candidate(
     name = image["references"][0].rpartition(":")[0]
     forget(image, state, f"{name}:unverified-{image['key'][:12]}")
     again = ["build", "overlaid-1", "--catalog", str(tmp_path / "catalog")]
-    written = candidate.path_of(state, image["recipe"], image["key"])
+    written = record.candidate_path(state, image["recipe"], image["key"])
     with fork_server.running([*again, "--rebuild"], session=True) as process:
         for _ in range(600):
             if written.exists() or process.poll() is not None:

@@ -9,11 +9,10 @@ from shutil import copytree
 
 from builder import families
 from builder.families import load_catalog as load
-from builder.plan.base_image import RootPolicy
 from builder.plan.inputs import RootChoice
 from builder.plan.plan import Plan
 from builder.plan.resolve import bootstrapped_root
-from builder.plan.resolver import Resolver
+from builder.plan.resolver import Resolver, RootPolicy
 from builder.platforms import Platforms
 from builder.recipes import catalog, debian_lock
 from builder.recipes.catalog import Catalog

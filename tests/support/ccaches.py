@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from builder.images import ptx
+from builder.sources.context import WRAPPER
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
@@ -46,7 +46,7 @@ class Mount:
             f"FROM scratch\nCOPY --from=run /said {made} /\n"
         )
         self.out = folder / "out"
-        context = f"--build-context={ptx.WRAPPER}={REPOSITORY / 'dockerfiles/scripts'}"
+        context = f"--build-context={WRAPPER}={REPOSITORY / 'dockerfiles/scripts'}"
         docker("buildx", "build", context, f"--output=type=local,dest={self.out}", str(folder))
         return (self.out / "said").read_text()
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from builder.cli.options import build_session
-from builder.images.names import build_labels
 from builder.nightly import channels
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
@@ -91,7 +90,7 @@ def put_together(
         work.mkdir(parents=True, exist_ok=True)
         (work / "data").write_text(data[plan.platform])
         (work / "Dockerfile").write_text("FROM scratch\nCOPY data /data\nUSER root\n")
-        labels = [f"--label={key}={value}" for key, value in build_labels(plan, None).items()]
+        labels = [f"--label={key}={value}" for key, value in plan.labels.items()]
         output = (
             f"--output=type=image,name={plan.references[0]},compression=gzip,oci-mediatypes=true"
         )

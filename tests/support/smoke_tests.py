@@ -19,6 +19,7 @@ from builder.smoke.check import check_image
 from builder.smoke.context import Context
 from builder.smoke.subject import Subject
 from builder.smoke.verdict import Check, Verdict
+from builder.tools.docker.engine import Image
 from support.environment import SHARED_CACHE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,6 +77,11 @@ def context_of(
 ) -> Context:
     """What a check is given; ``more`` are fields of the subject."""
     return Context(Subject(reference, "", recipe, **more), contents, work)
+
+
+def extended_image(layers: int, config: Mapping[str, Any]) -> Image:
+    """An image that an image extends."""
+    return Image("base", "", "linux/amd64", frozenset(), frozenset(), layers, config)
 
 
 class SmokeTest:

@@ -82,6 +82,26 @@ def save_layout(reference: str, folder: Path) -> None:
         )
 
 
+def build_contexts(images: Mapping[str, str], folder: Path, *, seen: bool) -> dict[str, str]:
+    """Images of the engine by any name, as ``--build-context`` takes them.
+
+    A builder that has ``seen`` the images of the engine takes them by name.  For any other they
+    are written below ``folder``, and only the layers that it lacks are sent
+    (https://docs.docker.com/reference/cli/docker/buildx/build/#source-oci-layout).  Raises
+    ``WorldError`` where the engine does not give one.
+    """
+    if seen:
+        return {name: f"docker-image://{image}" for name, image in images.items()}
+    found = {}
+    for name, image in images.items():
+        saved = docker.image(image)
+        if saved is None:
+            raise WorldError(f"Docker lost the image {image}", hint="build again")
+        save_layout(image, folder / name)
+        found[name] = f"oci-layout://{folder / name}@{saved.digest}"
+    return found
+
+
 @contextmanager
 def _saved(reference: str) -> Iterator[IO[bytes]]:
     """The tar of ``docker image save``, while it is written.

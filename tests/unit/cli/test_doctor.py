@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli.doctor import ways
+from builder.settings import Settings
+from support.buildx_output import use_arm64_builder
 from support.commands import Builder
 
 
@@ -67,3 +70,17 @@ def test_the_servers_of_debian_packages_are_named(
     (found,) = (each for each in lines if each["what"] == "Debian packages")
     names = "mirror.example.invalid (BUILDER_DEBIAN_MIRROR), else from http://old.example.invalid"
     assert (found["state"], found["found"]) == ("has", f"from {names}")
+
+
+def test_doctor_shows_the_way_to_each_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_arm64_builder(tmp_path, monkeypatch)
+    amd64, arm64 = ways(Settings(buildx="mac"))
+    assert (amd64.what, amd64.state) == ("way", "missing")
+    assert "remote cross: compiled on linux/arm64 for linux/amd64" in amd64.found
+    assert (arm64.what, arm64.state) == ("way to linux/arm64", "has")
+    assert arm64.found == "remote native: compiled on linux/arm64 by the builder mac"
+    # Most recipes need no image for arm64.
+    _, arm64 = ways(Settings(buildx="mac", compile_on="amd64"))
+    assert (arm64.state, "qemu-user-static" in arm64.advice) == ("could", True)

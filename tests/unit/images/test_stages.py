@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builder.cli.progress import BuildProgress
-from builder.images.active import ActiveBuild
-from builder.images.stages import compresses_base, layer_cache
+from builder.images.log import BuildLog
+from builder.images.stages import ActiveBuild, layer_cache
 from builder.plan.plan import Plan
 from builder.settings import Settings
 from support.catalogs import rendered
@@ -26,8 +28,8 @@ def cached(
     """Where the layers of a recipe, or of its base, are kept."""
     found = rendered(REPOSITORY, name)
     chosen = Settings(layer_cache="r.example/farm/cache")
-    active = ActiveBuild(chosen, BuildProgress(), offline)
-    return layer_cache(found.base if base else found, active, stage, anew=anew)
+    active = ActiveBuild(chosen, BuildProgress(), BuildLog(Path(os.devnull)), offline)
+    return layer_cache(found.base if base else found, stage, active, anew=anew)
 
 
 def test_layers_are_kept_where_making_them_again_takes_longer_than_fetching_them() -> None:
@@ -68,4 +70,4 @@ def test_layers_of_our_own_bases_are_of_the_kind_of_the_image(
 ) -> None:
     found = packed(name, compression)
     assert found.stages == {"image": compression}
-    assert compresses_base(found) is anew
+    assert found.compresses_base is anew

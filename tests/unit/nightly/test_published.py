@@ -41,7 +41,8 @@ def test_the_comparing_build_takes_no_layer_from_a_cache(
         _ready(session, plan, repository, tmp_path)
     assert isinstance(caught.value.__context__, UnvouchedError)
     (one,) = started
-    assert one.options.rebuild
-    assert replace(one.options, rebuild=False) == session.options
-    assert not one.active().settings.layer_cache
-    assert session.active().settings == session.settings
+    assert one.rebuild
+    assert replace(one, rebuild=False) == session
+    with one.active("again") as again, session.active("first") as first:
+        assert not again.settings.layer_cache
+        assert first.settings == session.settings

@@ -9,10 +9,10 @@ import pytest
 from builder.cli.progress import BuildProgress
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY
-from builder.pipeline.build import Outcome, _found_candidate, require_all
-from builder.pipeline.session import BuildOptions, BuildSession
+from builder.pipeline.build import Outcome, _candidate, require_all
+from builder.pipeline.session import BuildSession
 from builder.plan.resolver import Resolver
-from builder.records import candidate as candidates
+from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.docker.engine import Image
@@ -65,24 +65,24 @@ def test_a_candidate_counts_only_where_this_machine_built_it(
     plan, digest = IMAGES[0], "sha256:" + "d" * 64
     named: dict[str, object] = {"Labels": {LABEL_KEY: plan.key}}
     pulled = Image(plan.candidate, digest, "linux/amd64", frozenset(), frozenset(), 1, named, 0)
-    monkeypatch.setattr("builder.images.names.docker.image", lambda _: pulled)
-    options = BuildOptions(Settings(state_dir=tmp_path))
-    session = BuildSession(load(REPOSITORY), options, BuildProgress())
+    monkeypatch.setattr("builder.images.build.docker.image", lambda _: pulled)
+    session = BuildSession(
+        catalog=load(REPOSITORY), settings=Settings(state_dir=tmp_path), reporter=BuildProgress()
+    )
 
     def found() -> bool:
-        candidate = _found_candidate(plan, None, session)
-        return candidate is not None and candidate.built_here
+        return _candidate(plan, session) is not None
 
     assert not found()
-    candidates.write(tmp_path, plan.name, plan.key, "sha256:" + "e" * 64)
+    record.write_candidate(tmp_path, plan.name, plan.key, "sha256:" + "e" * 64)
     assert not found()
-    candidates.write(tmp_path, plan.name, "f" * 64, digest)
+    record.write_candidate(tmp_path, plan.name, "f" * 64, digest)
     assert not found()
-    candidates.write(tmp_path, plan.name, plan.key, digest)
+    record.write_candidate(tmp_path, plan.name, plan.key, digest)
     assert found()
-    candidates.path_of(tmp_path, plan.name, plan.key).write_text("{")
+    record.candidate_path(tmp_path, plan.name, plan.key).write_text("{")
     assert not found()
-    candidates.write(tmp_path, plan.name, plan.key, digest)
-    candidates.remove(tmp_path, plan.name, plan.key)
-    candidates.remove(tmp_path, plan.name, plan.key)
+    record.write_candidate(tmp_path, plan.name, plan.key, digest)
+    record.remove_candidate(tmp_path, plan.name, plan.key)
+    record.remove_candidate(tmp_path, plan.name, plan.key)
     assert not found()

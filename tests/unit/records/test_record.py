@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from builder.records import record
-from builder.smoke.verdict import DeviceUse
+from builder.records.record import Record
+from builder.smoke.verdict import Check, DeviceUse, Verdict
 
 KEY = "0123456789ab" + "c" * 52
+DIGEST = "sha256:" + "d" * 64
 UNTRIED = {"subject": "x", "expected": "y", "found": "z", "state": "untried", "seconds": 0.0}
 OLD = {"kind": "runs", "subject": "x", "expected": "0", "found": "0", "passed": True}
 """A check as format 2 had it."""
@@ -22,9 +24,9 @@ RECORD: dict[str, Any] = {
     "key": KEY,
     "contract": "c" * 64,
     "references": ["me/x:1-0123456789ab", "me/x:1"],
-    "digest": "sha256:" + "d" * 64,
+    "digest": DIGEST,
     "verdict": {
-        "digest": "sha256:" + "d" * 64,
+        "digest": DIGEST,
         "checks": [
             {
                 "kind": "runs",
@@ -139,3 +141,29 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
 def test_another_shape_is_no_record(tmp_path: Path, change: dict[str, Any]) -> None:
     stored(tmp_path, RECORD | change)
     assert record.read(tmp_path, "x-1", KEY) is None
+
+
+def keep(state: Path, recipe: str, key: str, way_name: str, created: str, seconds: float) -> None:
+    verdict = Verdict(DIGEST, (Check.of("runs", "x", "0", "0", passed=True),), 0, 0)
+    found = Record(
+        recipe=recipe,
+        key=key,
+        contract="",
+        references=(),
+        digest=DIGEST,
+        verdict=verdict,
+        created=created,
+        seconds={f"build {recipe}": seconds},
+        way=way_name,
+    )
+    record.write(state, found)
+
+
+def test_the_last_time_is_that_of_the_same_way(tmp_path: Path) -> None:
+    assert record.last_time(tmp_path, "native") == ""
+    keep(tmp_path, "a-1", "1" * 64, "native", "2026-11-20T00:00:00+00:00", 5.0)
+    keep(tmp_path, "a-1", "2" * 64, "cross", "2026-11-21T00:00:00+00:00", 90.0)
+    keep(tmp_path, "b-1", "3" * 64, "native", "2026-11-22T00:00:00+00:00", 7.0)
+    assert record.last_time(tmp_path, "native", "a-1") == "a-1: 5.0 s"
+    assert record.last_time(tmp_path, "cross", "a-1") == "a-1: 1 min 30 s"
+    assert record.last_time(tmp_path, "native") == "b-1: 7.0 s"

@@ -15,12 +15,12 @@ import html5lib
 import pytest
 
 from builder.choose import machine
-from builder.receipts.known import known
 from builder.errors import WorldError
 from builder.families import load_catalog
 from builder.nightly.history import NightlyRun
 from builder.presets import model_files
 from builder.publish.tag_history import Move
+from builder.receipts.known import known
 from builder.settings import Settings
 from builder.site import choices
 from builder.site.collect import collect

@@ -12,12 +12,11 @@ import pytest
 
 from builder import smoke
 from builder.contents.contents import Contents, File, Layer
-from builder.images.extended import ExtendedImage
 from builder.recipes.schema.probes import Accept
 from builder.smoke.check import CHECKS_OF_LAYERS, CHECKS_OF_PROGRAMS, Row
 from builder.smoke.context import Context
 from support.environment import REPOSITORY
-from support.smoke_tests import context_of, hello_recipe
+from support.smoke_tests import context_of, extended_image, hello_recipe
 
 CHECKS = (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGRAMS)
 FILES = (File("/opt/a", "file", size=1, mode=0o6666), File("/build/x.a", "file", digest="1"))
@@ -41,7 +40,7 @@ def test_the_page_has_every_check(row: Row) -> None:
 
 
 def context(*, extends: bool, recipe: bool) -> Context:
-    extended = ExtendedImage(0, {}) if extends else None
+    extended = extended_image(0, {}) if extends else None
     return context_of(IMAGE, hello_recipe() if recipe else None, extended=extended)
 
 

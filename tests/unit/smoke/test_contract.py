@@ -9,9 +9,8 @@ import pytest
 from builder.contents.contents import Contents, File, Layer
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
-from builder.images.extended import ExtendedImage
 from builder.smoke import contract
-from support.smoke_tests import context_of, hello_recipe
+from support.smoke_tests import context_of, extended_image, hello_recipe
 
 BEFORE = {"Entrypoint": ["vllm", "serve"], "Cmd": ["--default"]}
 KEPT = "entrypoint vllm\nentrypoint serve\ncommand --default\n"
@@ -33,7 +32,7 @@ def test_what_follows_the_entrypoint(before: dict[str, Any], needs: str, passes:
     files = {LAYOUT.needs: File(LAYOUT.needs, "file", text=needs)}
     config = {"Entrypoint": entrypoint.command([])}
     contents = Contents(files, {"config": config}, (), 0)
-    checks = contract.check(context_of(contents, recipe, extended=ExtendedImage(1, before)))
+    checks = contract.check(context_of(contents, recipe, extended=extended_image(1, before)))
     found = {check.subject: check for check in checks}
     assert found["what follows the entrypoint"].passed is passes
     assert found["entrypoint"].passed
@@ -58,6 +57,6 @@ def test_all_layers_that_an_image_adds_are_of_one_kind(
     layers = [Layer("", 1, 1, 0, "", (), f"{kind}{each}") for each in (below, *own)]
     contents = Contents({}, {"config": {}}, tuple(layers), 0)
     changed = recipe.model_copy(update={"image": image})
-    checks = contract.check(context_of(contents, changed, extended=ExtendedImage(1, {})))
+    checks = contract.check(context_of(contents, changed, extended=extended_image(1, {})))
     (found,) = [check for check in checks if check.subject == "compression"]
     assert found.passed is passes

@@ -10,14 +10,13 @@ import pytest
 
 from builder.contents.contents import Contents, File, Layer
 from builder.errors import UsageError
-from builder.images.extended import ExtendedImage
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
 from builder.smoke.device import card_for, check, check_absent
 from builder.smoke.subject import DeviceTest
 from builder.tools.elf import ElfFile
 from support.environment import REPOSITORY
-from support.smoke_tests import context_of, hello_recipe, of_arch
+from support.smoke_tests import context_of, extended_image, hello_recipe, of_arch
 
 
 def elf_file(soname: str, *needed: str) -> File:
@@ -68,7 +67,7 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
     [
         ({"recipe": HELLO.model_copy(update={"serve": None})}, "the recipe describes no server"),
         ({"recipe": without_device("it needs NCCL")}, "it needs NCCL"),
-        ({"extended": ExtendedImage(1, {})}, "the image extends another one"),
+        ({"extended": extended_image(1, {})}, "the image extends another one"),
         (
             {"contents": contents(architecture="arm64")},
             "there are simulated cards for linux/amd64 only",

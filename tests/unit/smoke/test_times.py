@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from builder.contents.contents import Contents, File, Layer
-from builder.images.extended import ExtendedImage
 from builder.smoke import times
 from builder.smoke.verdict import Check
-from support.smoke_tests import context_of
+from support.smoke_tests import context_of, extended_image
 
 DAY = "2026-11-20T00:00:00Z"
 EPOCH = 1795132800  # the same
@@ -23,7 +22,7 @@ def checked(
     image: dict[str, Any] = {"created": created} if created else {}
     image["history"] = [{"created": time, "created_by": f"RUN at {time}"} for time in history]
     contents = Contents({}, image, (layer,), 1)
-    extended = ExtendedImage(0, {}) if extends else None
+    extended = extended_image(0, {}) if extends else None
     return list(times.check(context_of(contents, extended=extended)))
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from builder.errors import FetchError, PatchError
 from builder.plan.plan import Plan
-from builder.sources.gather import GatherOptions, Sources, fetch, gather
+from builder.sources.context import Context
+from builder.sources.gather import GatherOptions, fetch, gather
 from builder.tools.apt.sources import sources_for
 from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
@@ -64,16 +65,16 @@ class Farm:
         return digest
 
     def tree(self, source: str, patch: str = "") -> Path:
-        return self.gathered(source, patch).folders["source"] / "tree"
+        return Path(self.gathered(source, patch).named["source"]) / "tree"
 
-    def gathered(self, source: str, patch: str = "") -> Sources:
+    def gathered(self, source: str, patch: str = "") -> Context:
         (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
         plan = rendered(self.catalog, "x-1")
         self.count += 1
         work = self.folder / f"work-{self.count}"
         work.mkdir()
         materials = GatherOptions(self.folder / "cache", self.said.append, epoch=BASE_EPOCH)
-        return gather(plan, "trixie", materials, work)
+        return gather(plan, materials, work)
 
 
 @pytest.fixture
@@ -221,20 +222,21 @@ def test_locked_debian_packages_are_laid_out_for_each_stage(farm: Farm, tmp_path
     options = GatherOptions(tmp_path / "cache", farm.said.append, offline=True)
     (work := tmp_path / "first").mkdir()
     with pytest.raises(FetchError, match=r"not in the cache: aa_1_amd64\.deb, bb_1_all\.deb"):
-        gather(plan, "trixie", options, work)
+        gather(plan, options, work)
     for name, content, digest in zip(
         ("aa_1_amd64.deb", "bb_1_all.deb"), (b"aa", b"bb"), digests, strict=True
     ):
         (folder := tmp_path / "cache" / "debian" / digest).mkdir(parents=True)
         (folder / name).write_bytes(content)
     (work := tmp_path / "second").mkdir()
-    sources = gather(plan, "trixie", options, work)
-    assert sources.apt_sources is None
+    sources = gather(plan, options, work)
+    assert "apt-sources" not in sources.secrets
     # The base has all that the runtime needs: nothing is installed there.
-    assert [name for name in sources.folders if name.startswith("debian-")] == ["debian-build"]
-    found = {file.name: file.read_bytes() for file in sources.folders["debian-build"].glob("*/*")}
+    assert [name for name in sources.named if name.startswith("debian-")] == ["debian-build"]
+    folder = Path(sources.named["debian-build"])
+    found = {file.name: file.read_bytes() for file in folder.glob("*/*")}
     assert found == {"aa_1_amd64.deb": b"aa", "bb_1_all.deb": b"bb"}
-    assert (sources.folders["debian-build"] / "amd64").is_dir()
+    assert (folder / "amd64").is_dir()
 
 
 def test_what_has_a_digest_is_fetched_before_it_is_gathered(farm: Farm, tmp_path: Path) -> None:
@@ -255,8 +257,8 @@ def test_unlocked_debian_packages_are_those_of_today(farm: Farm, tmp_path: Path)
     options = GatherOptions(tmp_path / "cache", farm.said.append)
     (work := tmp_path / "work").mkdir()
     plan = with_debian(farm)
-    sources = gather(plan, "trixie", options, work)
-    assert (sources.apt_sources is None) == (sources_for("trixie") is None)
+    sources = gather(plan, options, work)
+    assert ("apt-sources" not in sources.secrets) == (sources_for("trixie") is None)
     assert farm.said == [
         "x-1 installs the Debian packages of today: `builder pin lock x-1` records them, so that "
         "the image can be built again"

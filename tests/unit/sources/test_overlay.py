@@ -122,10 +122,11 @@ class Repository:
         work = self.folder / "work"
         work.mkdir()
         options = GatherOptions(self.folder / "cache", self.said.append)
-        found = gather(rendered(self.catalog, "x-1"), None, options, work).folders["source"]
-        manifest = json.loads((found / "manifest.json").read_text())
+        found = gather(rendered(self.catalog, "x-1"), options, work)
+        folder = Path(found.named["source"])
+        manifest = json.loads((folder / "manifest.json").read_text())
         assert {each["before"] for each in manifest} == {hashlib.sha256(OLD.encode()).hexdigest()}
-        return {each["path"]: (found / "files" / each["path"]).read_text() for each in manifest}
+        return {each["path"]: (folder / "files" / each["path"]).read_text() for each in manifest}
 
     def write(self, source: str, patch: str) -> None:
         text = RECIPE.format(source=source, patch=patch)

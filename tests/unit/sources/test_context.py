@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.images import ptx
 from builder.plan.dockerfile import instructions, lints
 from builder.platforms import Platforms
+from builder.sources import context
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 
@@ -19,7 +19,7 @@ WITHOUT = ("hami-core-pr188", "vllm-0.20.2", "vllm-0.20.2-wheel")
 @pytest.mark.parametrize("name", WITH_NVCC)
 def test_each_step_that_compiles_has_the_wrapper(name: str, tmp_path: Path) -> None:
     plan = rendered(REPOSITORY, name)
-    text, contexts = ptx.keeping(plan, tmp_path)
+    text, contexts = context.keeping_ptx(plan, tmp_path)
     assert [*lints(text)] == []
     before, after = instructions(plan.text), instructions(text)
     added = [rest for keyword, rest in after if keyword == "FROM" and rest.endswith(" AS toolkit")]
@@ -27,19 +27,19 @@ def test_each_step_that_compiles_has_the_wrapper(name: str, tmp_path: Path) -> N
     changed = {*after} - {*before}
     compiles = [rest for _, rest in before if '"/inside/jobs"' in rest]
     assert compiles
-    assert {rest.replace(ptx.MOUNTS, "") for _, rest in changed} == {*added, *compiles}
-    script = Path(contexts[ptx.WRAPPER], ptx.WRAPPER)
+    assert {rest.replace(context.MOUNTS, "") for _, rest in changed} == {*added, *compiles}
+    script = Path(contexts[context.WRAPPER], context.WRAPPER)
     assert script.stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_without_nvcc_the_dockerfile_stays(name: str, tmp_path: Path) -> None:
     plan = rendered(REPOSITORY, name)
-    assert ptx.keeping(plan, tmp_path) == (plan.text, {})
+    assert context.keeping_ptx(plan, tmp_path) == (plan.text, {})
 
 
 def test_a_cross_build_takes_the_toolkit_of_the_machine_that_compiles(tmp_path: Path) -> None:
     arm64 = rendered(REPOSITORY, "hello-sm120-0.1.0", Platforms("arm64", "amd64"))
-    text, _ = ptx.keeping(arm64, tmp_path)
+    text, _ = context.keeping_ptx(arm64, tmp_path)
     [toolkit] = [rest for _, rest in instructions(text) if rest.endswith(" AS toolkit")]
     assert toolkit.startswith("--platform=linux/arm64 base-devel")

@@ -1,0 +1,81 @@
+"""The build context: the Dockerfile, named contexts, secrets and build arguments.
+
+While an engine is compiled, the PTX that nvcc writes on the way to machine code is kept: in the
+step that compiles, dockerfiles/scripts/ptxas is mounted over the toolkit's ``ptxas``.  That changes
+no byte of the image, so it is no part of the plan: the key has the Dockerfile without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder import farm
+from builder.families.layout import LAYOUT
+from builder.plan.plan import AnyPlan
+from builder.tools.docker import buildx
+
+WRAPPER = "ptxas"
+"""The script, and the named context that holds it."""
+BUILD_STAGE = re.compile(r"^FROM (.*\bbase-devel) AS build$", re.MULTILINE)
+COMPILE = re.compile(r'^(RUN .*)(\["/inside/jobs", )', re.MULTILINE)
+MOUNTS = (
+    f"--mount=type=bind,from={WRAPPER},source={WRAPPER},target={LAYOUT.cuda}/bin/ptxas "
+    f"--mount=type=bind,from=toolkit,source={LAYOUT.cuda}/bin,target=/toolkit "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A build context that ``docker buildx build`` takes."""
+
+    folder: Path
+    """Holds the Dockerfile, and the roots' tars where there are any."""
+    named: Mapping[str, str]
+    """--build-context, by name in the Dockerfile's FROM and --mount lines: a directory, or where an
+    image of the base is found."""
+    secrets: Mapping[str, Path]
+    build_arguments: Mapping[str, str]
+    platforms: Mapping[str, tuple[str, ...]]
+    """By stage that becomes an image: "linux/amd64"."""
+    epoch: int
+    """The time of the newest input, in seconds since 1970: the time of the image."""
+
+    @property
+    def created(self) -> str:
+        """The same as RFC 3339."""
+        return datetime.fromtimestamp(self.epoch, UTC).isoformat()
+
+    def arguments(self, stage: str) -> list[str]:
+        """The options of ``docker buildx build`` for a stage, the context's path last."""
+        platforms = ",".join(self.platforms[stage])
+        options = [f"--platform={platforms}", f"--file={self.folder / 'Dockerfile'}"]
+        options += [f"--build-context={name}={where}" for name, where in self.named.items()]
+        options += [
+            f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
+            for name, path in self.secrets.items()
+        ]
+        options += [f"--build-arg={name}={value}" for name, value in self.build_arguments.items()]
+        return [*options, str(self.folder)]
+
+
+def keeping_ptx(plan: AnyPlan, work: Path) -> tuple[str, dict[str, str]]:
+    """The Dockerfile of a plan that keeps PTX, and the named context that it needs.
+
+    The context is made below ``work``.  A plan that compiles with no nvcc is left as it is.
+    """
+    if not plan.has_nvcc:
+        return plan.text, {}
+    text, stages = BUILD_STAGE.subn(r"FROM \1 AS toolkit\n\g<0>", plan.text)
+    text, steps = COMPILE.subn(rf"\g<1>{MOUNTS}\2", text)
+    if not (stages and steps):
+        return plan.text, {}
+    folder = work / WRAPPER
+    folder.mkdir()
+    script = folder / WRAPPER
+    script.write_bytes((farm.installed() / "dockerfiles/scripts" / WRAPPER).read_bytes())
+    script.chmod(0o755)
+    return text, {WRAPPER: str(folder)}
