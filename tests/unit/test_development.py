@@ -24,7 +24,7 @@ from support.environment import REPOSITORY
 PAGE = (REPOSITORY / "docs/development.md").read_text()
 SECTIONS = dict(re.findall(r"^## Add (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 PLACEHOLDERS = {"NAME": "tiny", "ENGINE": "tiny", "VERSION": "1.0"}
-COPIED = ("builder", "cards", "docs", "dockerfiles", "recipes", "tests")
+COPIED = ("builder", "cards", "docs", "dockerfiles", "recipes", "shapes", "tests")
 LINKED = ("engines", "patches", "presets")
 Edit = Callable[[Path, str], None]
 """Fills a place (its path) in a copy of the repository."""
@@ -290,7 +290,21 @@ EXAMPLES = {
         ("choose", "--card", "tiny"),
         (("cards/NAME.toml",), ("tests/unit/simulator/test_cards.py",)),
     ),
+    "a model's shape": Example(
+        {
+            "shapes/NAME.toml": of("shapes/qwen3-0.6b.toml"),
+            "tests/unit/models/test_shapes.py": inserted(
+                ("COUNTS = {", '    "tiny": (310, 0.596),')
+            ),
+        },
+        ("-c", "from builder.models import shapes; assert len(shapes.of('tiny').tensors) == 310"),
+        (("shapes/NAME.toml",), ("tests/unit/models/test_shapes.py",)),
+    ),
 }
+
+
+def test_every_section_has_an_example() -> None:
+    assert {*EXAMPLES} == {*SECTIONS}
 
 
 @pytest.fixture
