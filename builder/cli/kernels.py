@@ -70,7 +70,7 @@ def kernels(
 
     The exit code is 8 if the card runs no kernel of the image.
     """
-    from builder.pipeline.kernels import ledger_of
+    from builder.pipeline.lookup import ledger_of
 
     chosen = _capability(card)
     session = build_session(catalog, platform=platform)

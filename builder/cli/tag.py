@@ -64,9 +64,7 @@ def promote(
     """
     from builder.publish import tags
 
-    with only_run_with_tags(), _trust() as trust:
-        repository = _repository_to_move(recipe, catalog, tag, trust)
-        _log_what_is_checked(to)
+    with _moving(recipe, catalog, tag, to) as (repository, trust):
         target = to or _image_of_key(recipe, catalog, repository)
         done = tags.move(repository, tag, target, reason, trust=trust)
     _print_move(done, as_json)
@@ -115,9 +113,7 @@ def rollback(
     from builder.publish import tags
     from builder.publish.tag_history import require_previous
 
-    with only_run_with_tags(), _trust() as trust:
-        repository = _repository_to_move(recipe, catalog, tag, trust)
-        _log_what_is_checked(to)
+    with _moving(recipe, catalog, tag, to) as (repository, trust):
         target = to or require_previous(repository, tag, trust)
         done = tags.move(repository, tag, target, reason, "rollback", trust=trust)
     _print_move(done, as_json)
@@ -163,16 +159,30 @@ def history(
         line(f"before that it was {found[-1].before}")
 
 
-def _repository_to_move(recipe: str, catalog: Path | None, tag: str, trust: Trust) -> Repository:
-    """The repository of a recipe's images; raises ``RegistryError`` if the tag may not move."""
+@contextmanager
+def _moving(
+    recipe: str, catalog: Path | None, tag: str, to: str | None
+) -> Iterator[tuple[Repository, Trust]]:
+    """The repository of a recipe's images, whose tags no other run of this machine moves meanwhile;
+    and the keys that count.
+
+    ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
+    not move.
+    """
     from builder.publish.version_tags import require_moving
 
-    recipes = catalog_at(catalog)
-    name = recipes.engine(recipe).recipe.image.repository
-    repository = repository_of(recipes, recipe)
-    known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
-    require_moving(known, repository, name, tag, trust)
-    return repository
+    with only_run_with_tags(), _trust() as trust:
+        recipes = catalog_at(catalog)
+        name = recipes.engine(recipe).recipe.image.repository
+        repository = repository_of(recipes, recipe)
+        known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
+        require_moving(known, repository, name, tag, trust)
+        if to is not None:
+            log(
+                f"of {to} only the label builder.key is checked, which anybody with push access "
+                "can set; its verdict is not checked"
+            )
+        yield repository, trust
 
 
 @contextmanager
@@ -200,14 +210,6 @@ def only_run_with_tags() -> AbstractContextManager[None]:
     loaded = settings.load()
     loaded.require_directories()
     return named_lock(loaded.cache_dir, TAGS)
-
-
-def _log_what_is_checked(to: str | None) -> None:
-    if to is not None:
-        log(
-            f"of {to} only the label builder.key is checked, which anybody with push access can "
-            "set; its verdict is not checked"
-        )
 
 
 def _print_move(move: Move, as_json: bool) -> None:

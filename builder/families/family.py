@@ -261,8 +261,8 @@ def with_image(recipe: Recipe, **known: Any) -> Recipe:
     return recipe.model_copy(update={"image": image})
 
 
-def native_lock(recipe: Recipe | BaseRecipe, lock: str, folder: Path, platforms: Platforms) -> Lock:
-    """The lock file of a recipe's Python packages.
+def native_lock(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Lock:
+    """The lock of a recipe's Python packages, a file of ``folder``.
 
     Raises ``RecipeError`` where it is wrong, or the build would be a cross build.
     """
@@ -273,4 +273,5 @@ def native_lock(recipe: Recipe | BaseRecipe, lock: str, folder: Path, platforms:
             f"build it with a builder of linux/{platforms.target} (--builder), or emulated, which "
             f"takes many times as long: BUILDER_COMPILE_ON={platforms.target}",
         )
-    return lockfile.read(folder / lock)
+    lock = recipe.python.lock if recipe.python else None
+    return lockfile.read(folder / required(lock, recipe))

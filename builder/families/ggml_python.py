@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.families.cmake_calls import Command, Definitions
-from builder.families.family import EngineFamily, Finding, Packages, native_lock, required
+from builder.families.family import EngineFamily, Finding, Packages, native_lock
 from builder.families.layout import LAYOUT
 from builder.families.llama_cpp import ALWAYS, NO_VMM, cpu_definitions, machine_code
 from builder.platforms import Platforms
@@ -47,8 +47,7 @@ def _place(call: Cmake) -> str:
 
 
 def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
-    locked = native_lock(recipe, required(recipe.python, recipe).lock, folder, platforms)
-    return {"runtime-wheels": locked.runtime}
+    return {"runtime-wheels": native_lock(recipe, folder, platforms).runtime}
 
 
 def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:

@@ -16,7 +16,6 @@ from builder.recipes.draft import Line, Table
 from builder.recipes.schema import Cuda
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
-SERVER_FOLDER = "tools/server/"
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
 # tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
 PAGES = (

@@ -19,7 +19,7 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
-    locked = native_lock(recipe, required(recipe.python, recipe).lock, folder, platforms)
+    locked = native_lock(recipe, folder, platforms)
     return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.families.debian import StagePackages, running
-from builder.families.family import BaseFamily, Packages, native_lock, required
+from builder.families.family import BaseFamily, Packages, native_lock
 from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
 
 
 def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
-    lock = required(recipe.python, recipe).lock
-    return {"wheels": native_lock(recipe, lock, folder, platforms).runtime}
+    return {"wheels": native_lock(recipe, folder, platforms).runtime}
 
 
 def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:

@@ -11,7 +11,7 @@ import math
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -148,3 +148,29 @@ def _of_ptx(text: bytes) -> Iterator[Kernel]:
         limit = _PTX_LIMIT.search(found[0])
         threads = math.prod(int(size) for size in limit.groups() if size) if limit else 0
         yield Kernel(found[1].decode(), 0, 0, 0, None, None, threads, 0, 0, "")
+
+
+def code_table(libraries: Mapping[str, Iterable[FatBinary]]) -> str:
+    """The kernels that the simulated card finds in an image's files, by their paths, as text.
+
+    A line `fatbin PATH ADDRESS CODE`, then one for each of its kernels: its mangled name, and
+    figures of a thread (registers, bytes of local memory), of a block (bytes of static shared
+    memory, threads at most) and of a cluster (blocks); 0: no limit, or unknown.  Single spaces
+    separate the words; a space in a path is written ``%20``.
+    """
+    return "".join(f"{line}\n" for path in libraries for line in _table(path, libraries[path]))
+
+
+def _table(path: str, binaries: Iterable[FatBinary]) -> Iterator[str]:
+    for binary in binaries:
+        yield f"fatbin {path.replace(' ', '%20')} {binary.address:#x} {binary.code}"
+        for kernel in binary.kernels:
+            yield _row(kernel)
+
+
+def _row(kernel: Kernel) -> str:
+    return (
+        f"kernel {kernel.name} registers={kernel.registers} shared={kernel.shared} "
+        f"local={kernel.local} threads={kernel.threads} cluster={kernel.cluster} "
+        f"spills={kernel.spills or 0}"
+    )

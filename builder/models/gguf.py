@@ -104,6 +104,12 @@ class Header:
         """The number of files that the model was split into; 1 where it was not."""
         return self.number("split.count") or 1
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens; 0 where the file has no tokenizer."""
+        tokens = self.array("tokenizer.ggml.tokens")
+        return tokens.count if tokens else self.of_architecture("vocab_size") or 0
+
     def text(self, key: str) -> str:
         """A text; empty where there is none."""
         value = self.values.get(key)

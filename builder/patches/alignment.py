@@ -105,11 +105,6 @@ class LineMap:
         there = sum(weight for old, weight in weights.items() if self.line(old) is not None)
         return there / sum(weights.values()) if any(weights.values()) else 0.0
 
-    def instead(self, old: int) -> range:
-        """The new lines that replaced a removed one and those around it."""
-        _, _, new, count = self._change_of(old)
-        return range(new, new + count)
-
     def _instead(self, start: int, stop: int) -> Place:
         """The lines that replaced lines which were all removed."""
         old, _, new, count = self._change_of(start)

@@ -111,8 +111,7 @@ def _relaxed(
         return None  # git lacks the files that the diff was made for, and applied it exactly
     if done.tree == tree:
         return Attempt(State.UPSTREAM, tree)
-    state = State.FUZZ if fuzz else State.MERGED
-    return _applied(scratch, tree, files, done, state, origin)
+    return _applied(scratch, tree, files, done, State.INEXACT, origin)
 
 
 def targets_of(files: Sequence[FileDiff]) -> list[str]:

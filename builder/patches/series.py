@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.errors import PatchError
-from builder.patches import diff, package_filter
+from builder.patches import diff, package
 from builder.patches.apply import Attempt, attempt, is_absent, targets_of
 from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
-from builder.patches.dist_info import dist_info
 from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
 from builder.patches.state import FITS, State
@@ -85,12 +84,12 @@ def files_of(planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
     except NotADiffError as error:
         raise PatchError(f"{piece.name} is not a diff that can be applied", str(error)) from error
     if planned.scope is not None:
-        package_filter.refuse_compiled(planned.scope, piece.name, files)
+        package.refuse_compiled(planned.scope, piece.name, files)
     kept, left = diff.without(files, planned.patch.leave_out)
     if left:
         log(f"{piece.name}: left out by leave_out: {', '.join(left)}")
     if planned.scope is not None:
-        kept, elsewhere = package_filter.cut(planned.scope, piece.name, kept)
+        kept, elsewhere = package.cut(planned.scope, piece.name, kept)
         left += elsewhere
         if elsewhere:
             names = ", ".join(elsewhere)
@@ -145,7 +144,7 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
             )
         if add.distribution is not None:
             files = {path: scratch.read(item.object) for path, item in found.items()}
-            for path, content in dist_info(add.distribution, files).items():
+            for path, content in package.dist_info(add.distribution, files).items():
                 found[path] = scratch.blob(path, content)
         return scratch.diff(tree, scratch.with_items(tree, found))
 

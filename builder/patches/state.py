@@ -9,8 +9,7 @@ class State(StrEnum):
     """The state of a patch on a tree, from the best to the worst."""
 
     APPLIES = "applies"
-    FUZZ = "fuzz"
-    MERGED = "merged"
+    INEXACT = "inexact"
     UPSTREAM = "upstream"
     ABSENT = "absent"
     DOUBTFUL = "doubtful"
@@ -26,8 +25,7 @@ class State(StrEnum):
 
 MEANINGS = {
     State.APPLIES: "applies exactly",
-    State.FUZZ: "applies with less context, as the recipe allows",
-    State.MERGED: "applies by a three-way merge, as the recipe allows",
+    State.INEXACT: "applies with less context or by a merge, as the recipe allows",
     State.UPSTREAM: "upstream contains the change",
     State.ABSENT: "the files that it changes do not exist",
     State.DOUBTFUL: "it applies, but perhaps at a wrong place or a second time",
@@ -35,4 +33,4 @@ MEANINGS = {
     State.BROKEN: "not a patch, without effect, or its commits are gone",
     State.UNTRIED: "its script needs Docker with the recipe's base",
 }
-FITS = frozenset({State.APPLIES, State.FUZZ, State.MERGED})
+FITS = frozenset({State.APPLIES, State.INEXACT})

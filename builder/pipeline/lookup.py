@@ -1,4 +1,4 @@
-"""Images that are there already: found by recipe or by name, smoke-tested again, or served."""
+"""Images that are there already: found by recipe or by name, checked again, served, or read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from builder.errors import BuilderError, RecipeError, WorldError
+from builder.contents import reading
+from builder.contents.options import ReadOptions
+from builder.errors import BuilderError, RecipeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.build import built_image, ensure_tags, find_image
+from builder.kernels.ledger import Ledger
+from builder.kernels.selection import Capability
 from builder.pipeline.check import check_again, find_verified, subject_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
@@ -22,6 +26,7 @@ from builder.smoke.check import check_image
 from builder.smoke.subject import Subject
 from builder.smoke.verdict import Verdict
 from builder.tools.docker import engine as docker
+from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import workspace
 
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
@@ -188,6 +193,28 @@ def located(session: BuildSession, target: str, platform: Platform | None = None
     if is_recipe(session, target):
         return built_image(session.resolve(target, platform))
     return _any_image(session, target)
+
+
+def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
+    """Every kernel that a card finds in the image of a recipe, or in any image of the engine.
+
+    The image is read, not run.  Raises ``WorldError`` where there is no such image,
+    ``UntriedError`` where it, or the GPU code of a file, cannot be read, or there is none.
+    """
+    session.settings.require_directories()
+    image = located(session, target)
+    with workspace(session.settings.cache_dir) as work:
+        blobs = blobs_of(image.reference, work, image.digest)
+        options, cache = ReadOptions(card=card), session.settings.cache_dir
+        contents = reading.read(blobs, work, options, cache)
+    libraries = sorted(contents.libraries(), key=lambda library: library.path)
+    if not libraries:
+        raise UntriedError(
+            f"{target} has no GPU code",
+            "no library or program in it has a fat binary",
+            "an engine that compiles its kernels when it runs has none",
+        )
+    return Ledger(target, image.digest, card, tuple(libraries))
 
 
 def _any_image(session: BuildSession, reference: str) -> docker.Image:

@@ -96,9 +96,7 @@ def moved(
     }
     if recount is not None:
         changes[recount.key] = recount.new
-    names: dict[Keys, str] = {("version",): recipe.version}
-    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
-    for path, name in names.items():
+    for path, name in _names(recipe).items():
         if moving and name == source.ref:
             continue
         new = _renamed(name, source, target, recount)
@@ -116,10 +114,17 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
         ("source", "version"): file.version,
         ("source", "sha256"): file.sha256,
     }
-    names: dict[Keys, str] = {("version",): recipe.version}
-    names |= {("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)}
-    changes |= {path: file.version for path, name in names.items() if name == source.version}
+    old = source.version
+    changes |= {path: file.version for path, name in _names(recipe).items() if name == old}
     return edited(text, changes)
+
+
+def _names(recipe: Recipe) -> dict[Keys, str]:
+    """The version and the tags of a recipe, which may name its pin, by their keys."""
+    tags: dict[Keys, str] = {
+        ("image", "tags", index): tag for index, tag in enumerate(recipe.image.tags)
+    }
+    return {("version",): recipe.version, **tags}
 
 
 def _renamed(name: str, source: GitSource, target: NamedCommit, recount: Recount | None) -> str:

@@ -18,10 +18,6 @@ class _Answer(BaseModel):
     model_config = ConfigDict(hide_input_in_errors=True, frozen=True)
 
 
-class Anything(_Answer):
-    """A JSON object."""
-
-
 class Listed(_Answer):
     """A model that is served."""
 

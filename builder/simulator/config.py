@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from builder.models import vocabulary
 from builder.models.gguf import Header
 from builder.simulator import cards
 from builder.simulator.cards import Card, Compute
+
+NORMAL = 1  # gguf.TokenType
+# A word with the mark of a space before it, as SentencePiece (U+2581) and GPT-2 (U+0120) have it.
+WORD = re.compile("[\u2581\u0120]?[A-Za-z][a-z]*")
+WANTED = 8
 
 
 def files(
     found: Sequence[Card], model: Header | None, code: str, compute: Compute | None = None
 ) -> dict[str, str]:
-    """The configuration by file name; ``code`` is the image's ``kernels.code_table``.
+    """The configuration by file name; ``code`` is the image's ``ledger.code_table``.
 
     Where nothing is computed, the vocabulary of the model that is served (None: none is) and some
     of its printable tokens decide what is read back as logits.
     """
     if model is None:
         return {"cards": cards.text(found, compute=compute), "code": code}
-    size, tokens = vocabulary.size(model), vocabulary.printable(model)
-    text = cards.text(found, vocabulary=size, tokens=tokens, compute=compute)
+    tokens = printable(model)
+    text = cards.text(found, vocabulary=model.vocabulary, tokens=tokens, compute=compute)
     return {"cards": text, "code": code}
+
+
+def printable(header: Header, wanted: int = WANTED) -> tuple[int, ...]:
+    """Ids of tokens that are plain words, so that a text of them prints; there may be none."""
+    tokens = header.array("tokenizer.ggml.tokens")
+    kinds = header.array("tokenizer.ggml.token_type")
+    if tokens is None:
+        return ()
+    kept = kinds.first if kinds else (NORMAL,) * len(tokens.first)
+    found = [
+        number
+        for number, (token, kind) in enumerate(zip(tokens.first, kept, strict=False))
+        if kind == NORMAL and isinstance(token, str) and WORD.fullmatch(token)
+    ]
+    return tuple(found[:wanted])

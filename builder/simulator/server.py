@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.contents.contents import Contents
-from builder.kernels.code_table import code_table
+from builder.kernels.ledger import code_table
 from builder.models.gguf import Header
 from builder.recipes.schema import Recipe, Serve
 from builder.simulator import build, config, run

@@ -1,10 +1,16 @@
-"""Check: the image's configuration matches the recipe: entrypoint, user, ports, labels, driver."""
+"""Check: the image is what its recipe promises.
+
+Its configuration (entrypoint, user, ports, labels, driver) and its sizes are the recipe's; no layer
+carries files that a later one hides; no time is later than its newest input: none is a clock's;
+nothing is empty, and nothing is secret.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from builder.contents import secrets
@@ -14,8 +20,13 @@ from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
+from builder.tools.docker.engine import epoch_of
 from builder.tools.docker.gpus import is_older
 
+MOST_HIDDEN = 16  # MB of a layer that later layers may remove or replace
+MB = 1_000_000
+MOUNTED = {"/dev", "/proc", "/sys"}
+"""BuildKit mounts file systems there; it makes the directories that a published base lacks."""
 ZSTD = "zstd"
 RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
@@ -137,3 +148,58 @@ def check_secrets(context: Context) -> Iterator[Check]:
     texts = list(secrets.found_in_configuration(contents.image))
     subject = "environment, labels and history"
     yield Check.of("secrets", subject, "none", "; ".join(texts) or "none", not texts)
+
+
+def check_layers(context: Context) -> Iterator[Check]:
+    """The sizes of each added layer."""
+    added = context.added.layers
+    for number, layer in enumerate(added, len(context.contents.layers) - len(added) + 1):
+        found = (
+            f"{layer.size / MB:.1f} MB stored, {layer.unpacked / MB:.1f} MB unpacked, "
+            f"{layer.hidden / MB:.1f} MB of it hidden: {layer.created_by[:120] or 'unknown'}"
+        )
+        limit = f"at most {MOST_HIDDEN} MB that later layers remove or replace"
+        few = layer.hidden <= MOST_HIDDEN * MB
+        yield Check.of("layers", f"layer {number}", limit, found, few)
+
+
+def check_budget(context: Context) -> Iterator[Check]:
+    """The limits of the image."""
+    budget, contents = context.recipe.budget, context.contents
+    limits = (
+        ("to download", budget.download, contents.download_size),
+        ("unpacked", budget.unpacked, contents.unpacked_size),
+    )
+    for what, most, size in limits:
+        if most is not None:
+            found = f"{size / MB:.1f} MB"
+            yield Check.of("budget", what, f"at most {most} MB", found, size <= most * MB)
+
+
+def check_times(context: Context) -> Iterator[Check]:
+    """The times of the files in the added layers, and of the steps of the history.
+
+    The time of the newest input is the image's own (``created``).  The history of an image
+    that extends another one is in part the others'.
+    """
+    contents, added = context.contents, context.added
+    epoch = epoch_of(contents.image.get("created"))
+    newer = [
+        (file.path, f"{file.path} is of {_date(file.modified)}")
+        for layer in added.layers
+        for file in layer.files
+        if file.modified > epoch and file.path not in MOUNTED
+    ]
+    expected, rules = f"none after {_date(epoch)}", context.rules
+    yield rules.check("times", f"files of {len(added.layers)} layers", expected, newer)
+    steps = [] if context.subject.extended else contents.image.get("history") or []
+    later = [
+        ("", f"{str(step.get('created_by', ''))[:60]} is of {step['created']}")
+        for step in steps
+        if epoch_of(step.get("created")) > epoch
+    ]
+    yield rules.check("times", f"{len(steps)} steps of the history", expected, later)
+
+
+def _date(epoch: int) -> str:
+    return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"

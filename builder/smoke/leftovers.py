@@ -1,9 +1,10 @@
-"""Check: a runtime image has no build tools or build files, and no file twice."""
+"""Check: an image has no build tools or build files, no file twice, and none that grants rights."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -94,3 +95,25 @@ def _versions(contents: Contents, rules: Rules) -> Check:
 
 def _cost(group: list[File]) -> str:
     return f"{sizes.shown(sum(file.size for file in group[1:]))} too much"
+
+
+def check_elevated(context: Context) -> Iterator[Check]:
+    """No set-uid or set-gid program."""
+    elevated = [
+        (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
+        for file in context.added.files.values()
+        if file.kind == "file" and file.mode & (stat.S_ISUID | stat.S_ISGID)
+    ]
+    yield context.rules.check("set-uid", "no set-uid or set-gid program", "none", elevated)
+
+
+def check_writable(context: Context) -> Iterator[Check]:
+    """No world-writable file, and no such directory without the sticky bit."""
+    writable = [
+        (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
+        for file in context.added.files.values()
+        if file.kind in {"file", "directory"} and file.mode & stat.S_IWOTH
+        if file.kind == "file" or not file.mode & stat.S_ISVTX
+    ]
+    subject, expected = "no world-writable file or directory", "only with the sticky bit"
+    yield context.rules.check("world-writable", subject, expected, writable)

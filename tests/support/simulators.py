@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.kernels import ledger
-from builder.kernels.code_table import code_table
+from builder.kernels.ledger import code_table
 from builder.kernels.selection import Capability, taken
 from builder.simulator import build
 from builder.simulator import run as run_of

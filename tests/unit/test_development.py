@@ -206,7 +206,7 @@ EXAMPLES = {
         {
             "builder/smoke/NAME.py": text(CHECK),
             "builder/smoke/check.py": inserted(
-                ("    times,", "    tiny,"),
+                ("    starts,", "    tiny,"),
                 ('    Row("times", ', f'    Row("tiny", tiny.check, any_image, {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),

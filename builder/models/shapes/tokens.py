@@ -43,7 +43,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """A character for each byte, then words, then special tokens, as of Qwen."""
     from gguf import TokenType
 
-    tokens = [*_bytes_as_characters(), *_filled(WORDS, SPACE_GPT2)]
+    tokens = [*_bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
     rest = tokenizer.size - len(tokens) - len(SPECIAL_GPT2)
     tokens += [f"{SPACE_GPT2}word{number}" for number in range(rest)]
     kinds = [int(TokenType.NORMAL)] * len(tokens) + [int(TokenType.CONTROL)] * len(SPECIAL_GPT2)
@@ -51,7 +51,7 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_tokenizer_pre(tokenizer.pre)
     writer.add_token_list([*tokens, *SPECIAL_GPT2])
     writer.add_token_types(kinds)
-    writer.add_token_merges(_filled(PAIRS, SPACE_GPT2))
+    writer.add_token_merges(_with_space(PAIRS, SPACE_GPT2))
     writer.add_eos_token_id(tokenizer.size - 1)
     writer.add_pad_token_id(tokenizer.size - 3)
     writer.add_add_bos_token(False)
@@ -70,7 +70,7 @@ def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Special tokens, bytes, characters, then words; a space is U+2581."""
     from gguf import TokenType
 
-    characters = ["\n", SPACE_GEMMA, *map(chr, PRINTABLE), *_filled(WORDS, SPACE_GEMMA)]
+    characters = ["\n", SPACE_GEMMA, *map(chr, PRINTABLE), *_with_space(WORDS, SPACE_GEMMA)]
     tokens = [*SPECIAL_GEMMA, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     rest = range(tokenizer.size - len(tokens))
     kinds = [int(TokenType.CONTROL)] * len(SPECIAL_GEMMA) + [int(TokenType.BYTE)] * 256
@@ -79,7 +79,7 @@ def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_token_list([*tokens, *(f"{SPACE_GEMMA}word{number}" for number in rest)])
     writer.add_token_scores([0.0] * tokenizer.size)
     writer.add_token_types(kinds)
-    writer.add_token_merges(_filled(PAIRS, SPACE_GEMMA))
+    writer.add_token_merges(_with_space(PAIRS, SPACE_GEMMA))
     writer.add_pad_token_id(0)
     writer.add_eos_token_id(1)
     writer.add_bos_token_id(2)
@@ -88,5 +88,5 @@ def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_add_bos_token(True)
 
 
-def _filled(texts: tuple[str, ...], space: str) -> list[str]:
+def _with_space(texts: tuple[str, ...], space: str) -> list[str]:
     return [text.format(space=space) for text in texts]

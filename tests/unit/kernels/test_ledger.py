@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from builder.kernels import ledger
-from builder.kernels.code_table import code_table
+from builder.kernels.ledger import code_table
 from builder.kernels.selection import Capability
 from builder.tools.elf_sections import MalformedElf
 from support.cubins import ANNOTATIONS, MAX_THREADS, STL, Function, cubin, instruction

@@ -9,8 +9,9 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from builder.models import gguf, shapes, vocabulary
+from builder.models import gguf, shapes
 from builder.servers import test_model
+from builder.simulator import config
 
 SCALARS = {
     "general.alignment": 64,
@@ -67,7 +68,7 @@ def test_a_header_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
     tokens = found.array("tokenizer.ggml.tokens")
     assert tokens is not None
     assert tokens.first[3] == "<0x00>"
-    assert tokens.count == vocabulary.size(found)
+    assert tokens.count == found.vocabulary
 
 
 def test_values_of_every_kind(written: Path) -> None:
@@ -152,11 +153,11 @@ def test_large_models_are_read_without_their_weights(
         found = gguf.read(stream)
     assert found.end == file.stat().st_size > gigabytes * 1_000_000_000
     assert file.stat().st_blocks * 512 < 16 << 20
-    assert vocabulary.size(found) == words
+    assert found.vocabulary == words
     tokens = found.array("tokenizer.ggml.tokens")
     assert tokens is not None
-    chosen = [tokens.first[number] for number in vocabulary.printable(found)]
-    assert len(chosen) == vocabulary.WANTED
+    chosen = [tokens.first[number] for number in config.printable(found)]
+    assert len(chosen) == config.WANTED
     assert "".join(map(str, chosen)).replace("\u0120", " ").replace("\u2581", " ").isprintable()
 
 
@@ -164,4 +165,4 @@ def test_control_and_byte_tokens_are_not_chosen(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     test_model.write(file)
     found = read(file.read_bytes())
-    assert min(vocabulary.printable(found)) >= 3 + 256
+    assert min(config.printable(found)) >= 3 + 256

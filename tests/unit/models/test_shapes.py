@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from builder.models import gguf, shapes, vocabulary
+from builder.models import gguf, shapes
 from builder.models.shapes import Shape, sizes
 from builder.models.shapes.shape import read
 from support.environment import REPOSITORY
@@ -86,7 +86,7 @@ def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path:
     assert {each.name: each.shape for each in found.tensors} == shape.tensors
     assert size - (1 << 20) < found.end == file.stat().st_size <= size
     assert file.stat().st_blocks * 512 < 16 << 20
-    assert vocabulary.size(found) == (shape.tokenizer.size if shape.tokenizer else 0)
+    assert found.vocabulary == (shape.tokenizer.size if shape.tokenizer else 0)
     for key, value in shape.values.items():
         read = found.values[f"{shape.architecture}.{key}"]
         if isinstance(read, gguf.Array):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.contents.contents import Contents, File, Layer
-from builder.smoke import times
+from builder.smoke import contract
 from builder.smoke.verdict import Check
 from support.smoke_tests import context_of, extended_image
 
@@ -23,7 +23,7 @@ def checked(
     image["history"] = [{"created": time, "created_by": f"RUN at {time}"} for time in history]
     contents = Contents({}, image, (layer,), 1)
     extended = extended_image(0, {}) if extends else None
-    return list(times.check(context_of(contents, extended=extended)))
+    return list(contract.check_times(context_of(contents, extended=extended)))
 
 
 def test_files_and_steps_of_the_day_of_the_newest_input_pass() -> None:
