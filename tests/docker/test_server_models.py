@@ -1,0 +1,104 @@
+"""The server's numbers with models: the first wrong layer, drafts, a block that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.contents import reading
+from builder.contents.options import ReadOptions
+from builder.kernels.selection import Capability
+from builder.models.tiny import TinyModel
+from builder.recipes.schema import Serve
+from builder.simulator import cards
+from builder.simulator.server import SimulatedServer
+from builder.smoke.server_numbers import Drafting, Numbers, Trial, _OfModel
+from builder.smoke.verdict import Check, CheckState
+from builder.tools.docker import engine
+from builder.tools.docker.blobs import blobs_of
+from support.environment import REPOSITORY, SHARED_CACHE
+from support.smoke_tests import SmokeTest
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
+
+Checked = Callable[..., dict[str, Check]]
+DOCKERFILE = """
+FROM {devel}
+COPY --from=servers layers.py /layers.py
+USER 10001:10001
+ENTRYPOINT ["python3", "/layers.py"]
+"""
+LLAMA = Trial(TinyModel("llama", "Q8_0", 27), 0.2)
+BLOCK, DFLASH = (
+    Drafting("draft-mtp"),
+    Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 5, "qwen35")),
+)
+QWEN = Trial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
+
+
+@pytest.fixture
+def checked(devel: str, made: set[str], tmp_path: Path) -> Checked:
+    """The checks of a model's numbers by subject, with a server that has a fault."""
+    source = f"--build-context=servers={REPOSITORY / 'tests/data/servers'}"
+    image = SmokeTest(tmp_path, made).build(DOCKERFILE.format(devel=devel), source)
+    found = engine.image(image)
+    assert found is not None
+    work = tmp_path / "layers"
+    work.mkdir()
+    options = ReadOptions(card=Capability(12, 0))
+    contents = reading.read(blobs_of(image, work, found.digest), work, options, SHARED_CACHE)
+    ptx = tmp_path / "ptx"
+    ptx.mkdir(0o755)
+
+    def run(trial: Trial, fault: str = "") -> dict[str, Check]:
+        serve = Serve(
+            api_flavor="llama-server",
+            arguments=["-m", "{model}", "-c", "{context}"],
+            draft=["-md", "{draft}"],
+            env={"FAULT": fault},
+        )
+        server = SimulatedServer(image, contents, serve, 8080, devel, SHARED_CACHE, print)
+        kinds = [each.kind for each in trial.draftings]
+        numbers = Numbers(server, cards.load(REPOSITORY, "5090"), ptx, kinds)
+        folder = tmp_path / "numbers"
+        folder.mkdir(0o755)
+        return {check.subject: check for check in _OfModel(numbers, trial, folder, set()).checks()}
+
+    return run
+
+
+def test_the_first_layer_that_makes_the_numbers_differ_is_named(checked: Checked) -> None:
+    check = checked(LLAMA, "layer")["llama Q8_0: card and CPU"]
+    assert check.state is CheckState.FAILED
+    assert check.found.endswith("; from layer 2 of 2 on")
+
+
+def test_drafts_change_no_text(checked: Checked) -> None:
+    checks = checked(QWEN)
+    assert {check.state for check in checks.values()} == {CheckState.PASSED}
+    for kind in ("draft-mtp", "draft-dflash"):
+        found = checks[f"qwen35 Q8_0: drafts by {kind}"].found
+        assert "16 of 16 tokens are equal" in found
+        assert found.endswith("; 3 of 6 drafts accepted")
+
+
+def test_a_draft_that_changes_the_text_is_found(checked: Checked) -> None:
+    checks = checked(QWEN, "drafts")
+    check = checks["qwen35 Q8_0: drafts by draft-mtp"]
+    assert check.state is CheckState.FAILED
+    assert "6 of 16 tokens are equal" in check.found
+    assert checks["qwen35 Q8_0: card and CPU"].passed
+
+
+def test_a_model_that_is_refused_with_its_block_is_tried_without(checked: Checked) -> None:
+    checks = checked(QWEN, "block")
+    refused = checks.pop("qwen35 Q8_0")
+    assert refused.state is CheckState.SKIPPED
+    assert "error: wrong number of tensors" in refused.found
+    without = "qwen35 Q8_0 without its block"
+    assert checks[f"{without}: card and CPU"].passed
+    # The block cannot draft; a model of its own can.
+    assert f"{without}: drafts by draft-mtp" not in checks
+    assert checks[f"{without}: drafts by draft-dflash"].passed
