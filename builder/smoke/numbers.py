@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from builder.errors import BuilderError
 from builder.numbers.cases import Case
-from builder.numbers.trial import Launches, Outcome, Result, Trial
+from builder.numbers.trial import Outcome, Result, Trial
 from builder.smoke import server_numbers
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.verdict import Check
@@ -34,7 +34,7 @@ def check(context: Context) -> Iterator[Check]:
         text = context.sandbox.help((*context.recipe.image.entrypoint,))
         if types := server_numbers.cache_types(text):
             yield cache_types(types, [*results.values()])
-        yield _coverage(with_card.launches, [*results.values()])
+        yield _coverage(with_card, [*results.values()])
     except InapplicableError as error:
         yield Check.skipped(KIND, subject, EXPECTED, error)
     except BuilderError as error:
@@ -96,13 +96,16 @@ def _cache_type(case: Case) -> str:
     return next((case.values[name] for name in TYPES if name in case.values), "")
 
 
-def _coverage(launches: Launches, results: Sequence[Result]) -> Check:
+def _coverage(trial: Trial, results: Sequence[Result]) -> Check:
     """How much was compared.  An image that the card computes nothing of was not tried."""
+    launches = trial.launches
     compared = sum(each.outcome in COMPARED for each in results)
     lacking = sum(each.outcome is Outcome.NOT_COMPUTED for each in results)
     operations = len({each.case.operation for each in results if each.outcome in COMPARED})
-    found = f"{compared} cases of {operations} operations, {len(launches.kernels)} kernels, "
-    found += f"{launches.instructions / 1e9:.1f} billion instructions; {lacking} not computed"
+    found = f"{compared} cases of {operations} operations; {launches.computed:,} of "
+    found += f"{launches.launched:,} launches of {len(launches.kernels)} kernels computed, "
+    found += f"{launches.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
+    found += "".join(f"; not added: {each}" for each in trial.lacking)
     if not compared:
         return Check.untried(KIND, "coverage", "cases are compared", found)
     return Check.of(KIND, "coverage", "cases are compared", found, True)

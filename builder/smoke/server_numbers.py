@@ -52,9 +52,9 @@ CACHE = "--cache-type-k"
 """llama.cpp, common/arg.cpp: its --help lists the types."""
 USUAL_CACHE = "f16"
 CACHE_OPTIONS = f"{CACHE} {{kind}} --cache-type-v {{kind}} --flash-attn on"
-# On llama.cpp's CPU (as for TRIALS) logarithms with a cache of a type differ from those with F16 by
-# at most 0.01 (BF16), 0 (F32), 0.03 (Q8_0), 0.16 (Q5_0, Q5_1), 0.36 (Q4_0, Q4_1, IQ4_NL).  Card
-# and CPU round the same numbers to the same type, so they differ by less.
+# On llama.cpp's CPU (as for TRIALS) the logarithms with a cache of a type differ from the
+# logarithms with F16 by at most 0.01 (BF16), 0 (F32), 0.03 (Q8_0), 0.16 (Q5_0, Q5_1), 0.36 (Q4_0,
+# Q4_1, IQ4_NL).  Card and CPU round the same numbers to the same type, so they differ by less.
 CACHE_LIMITS: Mapping[str, float] = {"f32": 0.05, "bf16": 0.05, "q8_0": 0.1}
 CACHE_LIMIT = 0.5
 # For types that a CPU does not have, against F16.  An attention that gives zeros makes 3.3, values
