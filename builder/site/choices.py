@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from builder.choose import machine
-from builder.choose.choice import Excluded, Fitting, Standing
+from builder.choose.choice import Excluded, Fitting
 from builder.exports import compose
 from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
@@ -69,6 +69,7 @@ class _Answers:
         own = found.context in (0, preset.serve.context)
         context = None if own else found.context
         words = [found.preset, *(["--context", str(context)] if context else []), *_given(preset)]
+        figure = _figure(found)
         missing = _missing(preset, words, published=found.recipe in self.published)
         return Option(
             preset=found.preset,
@@ -81,8 +82,8 @@ class _Answers:
             context=found.context,
             needs_file=not found.downloadable,
             known=found.standing.name.lower(),
-            figure=_figure(found),
-            computed=_computed(found),
+            figure=figure,
+            computed=_beside(found, figure),
             memory=found.memory.size if found.memory else None,
             memory_by=found.memory.by if found.memory else "",
             driver=found.driver,
@@ -117,12 +118,17 @@ def _figure(found: Fitting) -> Figure | None:
             card="" if found.on_such_cards else found.measured_on,
             cards=found.measured_cards,
         )
-    return _computed(found) if found.standing is Standing.COMPUTED else None
+    return _computed(found)
 
 
 def _computed(found: Fitting) -> Figure | None:
     own = found.computed
     return Figure(own.tokens_per_second, own.interval) if own is not None else None
+
+
+def _beside(found: Fitting, figure: Figure | None) -> Figure | None:
+    """The computed speed beside a figure of another card."""
+    return _computed(found) if figure is not None and figure.card else None
 
 
 def _unnamed(preset: Preset) -> dict[str, ModelFile]:

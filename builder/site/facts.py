@@ -123,7 +123,7 @@ class Option:
     """How its speed is known on the card: the standing of ``builder choose`` in lower case."""
     figure: Figure | None
     computed: Figure | None
-    """What is computed for the card, where no run on such a card is known."""
+    """The computed speed, where the figure is of another card."""
     memory: int | None
     """Bytes."""
     memory_by: str

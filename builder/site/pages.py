@@ -24,7 +24,7 @@ from builder.tools.docker.gpus import version_numbers
 from builder.tools.files import is_disk_full, require_writable
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
-ASSETS = ("site.css", "copy.js", "choose.js")
+ASSETS = ("site.css", "scripted.js", "copy.js", "choose.js")
 KNOWN = {
     "measured": ("measured on this card", "By a receipt of a run on such a card."),
     "published": ("published on this card", "Somebody published the run on such a card."),
@@ -34,8 +34,8 @@ KNOWN = {
     ),
     "computed": (
         "computed",
-        "By the bytes that a token makes the card read. It is no measurement: the range says how "
-        "far the published runs are from it.",
+        "By the bytes that a token makes the card read. It is no measurement; nine of ten runs are "
+        "within the range.",
     ),
     "unknown": (
         "unknown",
@@ -118,12 +118,12 @@ def _clone(repository: str) -> str:
 
 
 def _names(site: Site) -> dict[str, str]:
-    """What people call each card, with the memory where several cards have one name."""
-    found = {card.card: BRAND.sub("", card.name) for card in site.cards}
-    several = {name for name, count in Counter(found.values()).items() if count > 1}
+    """What people call each card, by name; with the memory where several have one name."""
+    found = [(BRAND.sub("", card.name), card) for card in site.cards]
+    count = Counter(name for name, _ in found)
     return {
-        card.card: f"{name}, {sizes.shown(card.memory)}" if name in several else name
-        for card, name in zip(site.cards, found.values(), strict=True)
+        card.card: f"{name}, {sizes.shown(card.memory)}" if count[name] > 1 else name
+        for name, card in sorted(found, key=lambda each: (each[0], each[1].memory))
     }
 
 

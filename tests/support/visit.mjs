@@ -18,6 +18,13 @@ const PAINT = `new Promise((resolve) =>
   new PerformanceObserver((list) => {
     for (const each of list.getEntriesByName("first-contentful-paint")) resolve(each.startTime);
   }).observe({ type: "paint", buffered: true }))`;
+const MOVED = `new Promise((resolve) => {
+  let moved = 0;
+  new PerformanceObserver((list) => {
+    for (const each of list.getEntries()) moved += each.value;
+  }).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => resolve(moved), 100);
+})`;
 const LONGEST = 2500; // pixels of a screenshot
 
 function address() {
@@ -115,6 +122,7 @@ async function visit(connection, wanted) {
     name,
     values,
     paint: await evaluate(PAINT),
+    moved: await evaluate(MOVED),
     wide: await evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
     requests: seen("Network.requestWillBeSent").map((each) => each.request.url),
     errors: seen("Runtime.exceptionThrown", "Log.entryAdded").map((each) => JSON.stringify(each)),

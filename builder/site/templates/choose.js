@@ -42,12 +42,12 @@ function picked(row) {
   return made;
 }
 
-// The first row of each model; one whose model's file the user has to name only if it leads anyway.
+// The first row of each model, without those whose model's file the user has to name.
 function best(rows) {
   const found = new Map();
   for (const row of rows) {
-    const { group, recommended, unnamed } = row.dataset;
-    if (!found.has(group) && (recommended !== undefined || unnamed === undefined)) found.set(group, row);
+    const { group, unnamed } = row.dataset;
+    if (!found.has(group) && unnamed === undefined) found.set(group, row);
   }
   return [...found.values()];
 }
@@ -90,6 +90,7 @@ function refuse(section, rows, wanted) {
 }
 
 function show(section, rows, wanted) {
+  for (const mark of section.querySelectorAll("tbody .mark")) mark.remove(); // the recommended ones stand above
   for (const link of section.querySelectorAll("tbody .start > a")) unfold(link);
   const ranked = rows.filter((row) => (!wanted.model || row.dataset.group === wanted.model) && !whyNot(row, wanted));
   for (const row of rows) row.hidden = !ranked.includes(row);
@@ -113,8 +114,8 @@ function update() {
   const { card, model, context, driver } = form.elements;
   const wanted = { model: model.value, context: Number(context.value), driver: driver.selectedIndex };
   for (const section of sections) {
-    section.hidden = section.dataset.card !== card.value;
-    if (!section.hidden) show(section, section.rows, wanted);
+    section.classList.toggle("chosen", section.dataset.card === card.value);
+    if (section.dataset.card === card.value) show(section, section.rows, wanted);
   }
 }
 
@@ -123,8 +124,9 @@ function read() {
   const state = new URLSearchParams(location.search);
   if (!state.has("card")) state.set("card", document.querySelector("section.card:target")?.dataset.card ?? "");
   for (const select of selects) {
-    select.value = state.get(select.name) ?? "";
-    if (select.selectedIndex < 0) select.selectedIndex = 0;
+    const options = [...select.options];
+    const found = options.find(({ value }) => value === state.get(select.name));
+    (found ?? options.find((each) => each.defaultSelected) ?? options[0]).selected = true;
   }
   const key = state.get("sort") ?? "";
   sort = columns.has(key.replace(/^-/, "")) ? key : "";
@@ -153,8 +155,6 @@ for (const section of sections) {
     });
   }
 }
-document.documentElement.classList.add("scripted");
-form.hidden = false;
 form.addEventListener("change", changed);
 form.addEventListener("submit", (event) => event.preventDefault());
 addEventListener("popstate", read);
