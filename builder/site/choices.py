@@ -87,6 +87,7 @@ class _Answers:
             memory=found.memory.size if found.memory else None,
             memory_by=found.memory.by if found.memory else "",
             driver=found.driver,
+            capabilities=found.capabilities,
             caveats=found.caveats,
             command=shlex.join([PROGRAM, "run", *words]),
             other_context=context,

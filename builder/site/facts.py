@@ -129,6 +129,8 @@ class Option:
     memory_by: str
     """``trial`` or ``source``."""
     driver: str
+    capabilities: tuple[str, ...]
+    """``vision``, ``tools``, ``thinking``, as far as its options say so."""
     caveats: tuple[str, ...]
     command: str
     other_context: int | None

@@ -118,11 +118,13 @@ def _clone(repository: str) -> str:
 
 
 def _names(site: Site) -> dict[str, str]:
-    """What people call each card, by name; with the memory where several have one name."""
+    """What people call each card, by name; with its memory where several have one name."""
     found = [(BRAND.sub("", card.name), card) for card in site.cards]
     count = Counter(name for name, _ in found)
     return {
-        card.card: f"{name}, {sizes.shown(card.memory)}" if count[name] > 1 else name
+        card.card: f"{name}, {sizes.card(card.memory).partition(' (')[0]}"
+        if count[name] > 1
+        else name
         for name, card in sorted(found, key=lambda each: (each[0], each[1].memory))
     }
 
@@ -153,7 +155,9 @@ def _environment() -> Environment:
         "anchor": quote,
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
+        "card_size": sizes.card,
         "fastest": _fastest,
+        "gib": sizes.gib,
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
         "share": _share,
         "size": sizes.shown,
