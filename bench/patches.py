@@ -31,13 +31,13 @@ from pathlib import Path
 from builder.patches import diff
 from builder.patches.alignment import words
 from builder.patches.context import PatchContext
-from builder.patches.state import FITS, State
+from builder.patches.state import FITS, PatchState
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import PatchSet, findings_on
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 
 NUMBER = re.compile(r"[Mm]erge pull request #(\d+)|\(#(\d+)\)$")
 REVERTED = re.compile(r"This reverts commit ([0-9a-f]{7,40})")
@@ -202,7 +202,7 @@ class Doctor:
     def _hook(self, event: str, _: object) -> None:
         self.processes += self._counting and event == "subprocess.Popen"
 
-    def finding(self, pin: str, target: str, patch: PlannedPatch) -> tuple[Finding, str]:
+    def finding(self, pin: str, target: str, patch: PlannedPatch) -> tuple[PatchFinding, str]:
         """The finding for a patch that was made for a pin, and the tree that it was tried on."""
         source = GitCommit(self.url, pin, False, {})
         case = PatchSet("bench", source, None, (patch,), self.context)
@@ -296,13 +296,13 @@ def merged(clone: Clone, doctor: Doctor, target: str, count: int) -> dict[str, T
         ]
         for way, pin, head, patch in given:
             found, _ = doctor.finding(pin, target, patch)
-            if found.state == State.BROKEN:
+            if found.state == PatchState.BROKEN:
                 continue  # a commit without changes
             there = not undone
             if way == "commits" and there:
                 there = not clone.is_undone(f"{head}^", head, target)
             what = shown(f"{way} #{pull.number} {patch.name}", found)
-            right = (found.state == State.UPSTREAM) == there
+            right = (found.state == PatchState.UPSTREAM) == there
             tallies[way if there else "reverted"].add(right=right, what=what)
             if there:
                 tallies["again"].add(right=found.state not in FITS, what=what)
@@ -319,12 +319,12 @@ def unmerged(
         for patch in (doctor.pick(parent, commit), doctor.file(parent, commit)):
             found, tree = doctor.finding(parent, target, patch)
             what = shown(f"{commit[:9]} {patch.name}", found)
-            foreign.add(right=found.state != State.UPSTREAM, what=what)
+            foreign.add(right=found.state != PatchState.UPSTREAM, what=what)
             if found.state in FITS:
                 twice.add(right=not doctor.doubled(parent, commit, tree), what=what)
 
 
-def shown(what: str, found: Finding) -> str:
+def shown(what: str, found: PatchFinding) -> str:
     """A finding in a few lines."""
     details = [f"    {line}" for text in found.details for line in text.splitlines()[:4]]
     return "\n".join([f"  {what}: {found.state}", *details[:12]])

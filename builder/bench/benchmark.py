@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.bench.measure import Settings, measure
+from builder.bench.measure import RunSettings, measure
 from builder.bench.results import Benchmark, Loaded, Point
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.recipes.schema import Serve
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.client import Client, UnansweredError
+from builder.servers.client import ServerClient, UnansweredError
 from builder.servers.server import (
     NotServingError,
     Server,
@@ -55,7 +55,7 @@ class ServedImage:
 
 
 def of_image(
-    target: ServedImage, contexts: Sequence[int], settings: Settings, fill: float, log: Log
+    target: ServedImage, contexts: Sequence[int], settings: RunSettings, fill: float, log: Log
 ) -> Benchmark:
     """Start the image's server once for each size of the context, and measure.
 
@@ -105,13 +105,13 @@ def of_image(
     return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)
 
 
-def of_url(url: str, model: str, key: str, settings: Settings, log: Log) -> Benchmark:
+def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
     """Measure a running server with OpenAI's API.
 
     ``model`` is the name to request; empty: the only one that the server lists.  Raises
     ``WorldError`` if it does not answer, ``SmokeError`` if a run fails.
     """
-    client = Client(url, key)
+    client = ServerClient(url, key)
     try:
         listed = [each.id for each in client.get("/v1/models", ModelList, LIST_TIMEOUT).data]
     except UnansweredError as error:
@@ -145,7 +145,12 @@ def loaded(text: str) -> Loaded:
 
 
 def _point(
-    client: Client, serve: Serve, settings: Settings, model: str, context: int | None, log: Log
+    client: ServerClient,
+    serve: Serve,
+    settings: RunSettings,
+    model: str,
+    context: int | None,
+    log: Log,
 ) -> Point:
     try:
         api_flavor = API_FLAVORS[serve.api_flavor]

@@ -16,7 +16,7 @@ DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SettingDifference:
     """A setting or a fact that differs between the two benchmarks."""
 
     what: str
@@ -27,7 +27,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedPoint:
     """One context size, in both benchmarks."""
 
     context: int | None
@@ -44,11 +44,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BenchComparison:
     """One row for each common context size, and the differences."""
 
-    rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
+    rows: tuple[ComparedPoint, ...]
+    differences: tuple[SettingDifference, ...]
 
     @property
     def same(self) -> bool:
@@ -56,17 +56,17 @@ class Comparison:
         return not any(difference.decisive for difference in self.differences)
 
 
-def compare(first: Benchmark, second: Benchmark) -> Comparison:
+def compare(first: Benchmark, second: Benchmark) -> BenchComparison:
     """Compare the context sizes that both have; raises ``ValueError`` if there is none."""
     others = {point.context: point for point in second.points}
     pairs = [(p, others[p.context]) for p in first.points if p.context in others]
     if not pairs:
         raise ValueError("they have no context size in common")
     rows = tuple(_row(one, other) for one, other in pairs)
-    return Comparison(rows, tuple(_differences(first, second)))
+    return BenchComparison(rows, tuple(_differences(first, second)))
 
 
-def _row(first: Point, second: Point) -> Row:
+def _row(first: Point, second: Point) -> ComparedPoint:
     one, other = _speeds(first), _speeds(second)
     if not one or not other:
         raise ValueError("one of them has no runs")
@@ -75,7 +75,7 @@ def _row(first: Point, second: Point) -> Row:
     shown = interval is not None and not interval[0] <= 1 <= interval[1]
     ratio = means[1] / means[0]
     direction: Literal["faster", "slower"] = "faster" if ratio > 1 else "slower"
-    return Row(
+    return ComparedPoint(
         first.context,
         *means,
         ratio,
@@ -118,7 +118,7 @@ def _relative_variance(values: Sequence[float]) -> float:
     return statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
 
 
-def _differences(first: Benchmark, second: Benchmark) -> Iterator[Difference]:
+def _differences(first: Benchmark, second: Benchmark) -> Iterator[SettingDifference]:
     pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
         (_hardware(first), _hardware(second)),
         (first.machine, second.machine),
@@ -131,7 +131,7 @@ def _differences(first: Benchmark, second: Benchmark) -> Iterator[Difference]:
         for name in [*one, *(name for name in other if name not in one)]:
             if name not in seen and one.get(name) != other.get(name):
                 values = (_shown(one.get(name)), _shown(other.get(name)))
-                yield Difference(name, *values, name in DECISIVE)
+                yield SettingDifference(name, *values, name in DECISIVE)
             seen.add(name)
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder.bench.results import Generation, Point
-from builder.servers.answers import Timings, Usage
+from builder.servers.answers import ServerTimings, Usage
 from builder.servers.api_flavor import ApiFlavor
-from builder.servers.client import Client, Stream, UnansweredError
+from builder.servers.client import ServerClient, StreamedAnswer, UnansweredError
 from builder.tools.log import Log
 
 # Published benchmarks of local models use this task; the wording is ours.
@@ -26,7 +26,7 @@ METRICS_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """The prompt, the sampling, and the number of runs."""
 
     prompt: str = PROMPT
@@ -50,9 +50,9 @@ class Settings:
 
 
 def measure(
-    client: Client,
+    client: ServerClient,
     api_flavor: ApiFlavor,
-    settings: Settings,
+    settings: RunSettings,
     *,
     model: str = "",
     context: int | None = None,
@@ -75,7 +75,7 @@ def _drafts(run: Generation) -> str:
 
 
 def generate(
-    client: Client, api_flavor: ApiFlavor, settings: Settings, seed: int, model: str = ""
+    client: ServerClient, api_flavor: ApiFlavor, settings: RunSettings, seed: int, model: str = ""
 ) -> Generation:
     """One answer; raises ``UnansweredError`` if it is missing or incomplete."""
     before = _counters(client)
@@ -88,7 +88,7 @@ def generate(
     )
 
 
-def _body(settings: Settings, seed: int, model: str) -> dict[str, Any]:
+def _body(settings: RunSettings, seed: int, model: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": filling(settings.fill) + settings.prompt}],
         "max_tokens": settings.tokens,
@@ -112,14 +112,14 @@ def filling(tokens: int) -> str:
     return text[: tokens * 4] + ("\n\n" if tokens else "")
 
 
-def timed(stream: Stream, seed: int, drafts: tuple[int, int] | None = None) -> Generation:
+def timed(stream: StreamedAnswer, seed: int, drafts: tuple[int, int] | None = None) -> Generation:
     """The speed of a streamed answer, by the server's timings, else by the client's clock.
 
     llama.cpp's servers send ``timings`` with the last piece (tools/server/server-task.cpp,
     ``result_timings``).  Raises ``UnansweredError`` for an answer without tokens.
     """
     answers = [event.data for event in stream.events]
-    timings = next((each.timings for each in reversed(answers) if each.timings), Timings())
+    timings = next((each.timings for each in reversed(answers) if each.timings), ServerTimings())
     usage = next((each.usage for each in reversed(answers) if each.usage), Usage())
     pieces = [event.at for event in stream.events if event.data.text]
     tokens = timings.predicted_n or usage.completion_tokens or len(pieces)
@@ -146,7 +146,7 @@ def _client_speed(tokens: int, pieces: list[float], seconds: float) -> float:
     return (tokens - 1) / between if between > 0 else tokens / max(seconds, 1e-6)
 
 
-def _counters(client: Client) -> tuple[int, int] | None:
+def _counters(client: ServerClient) -> tuple[int, int] | None:
     """Drafted and accepted tokens since the server started; None if it does not count them."""
     try:
         page = client.text("/metrics", METRICS_TIMEOUT)

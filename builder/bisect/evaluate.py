@@ -24,7 +24,7 @@ from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.tools.docker import engine as docker
 from builder.upstream import snapshot
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from builder.upstream.session import SourceSession
 from builder.upstream.snapshot import FrozenRecipe
 
@@ -47,7 +47,7 @@ class UserTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class BisectMethod:
     """How commits are evaluated; without ``test`` by the smoke test of their images."""
 
     test: UserTest | None
@@ -55,7 +55,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CommitBuild:
     """A recipe that is pinned to a commit, ready to be built."""
 
     builds: BuildSession
@@ -70,7 +70,7 @@ class Candidate:
 
 def candidate(
     builds: BuildSession, sources: SourceSession, entry: Entry[Recipe], commit: str
-) -> Candidate:
+) -> CommitBuild:
     """A recipe at a commit whose history is mirrored, without patches that it already contains.
 
     Raises ``PatchError`` if another patch does not fit, ``GoneError`` if a part of the commit's
@@ -88,15 +88,15 @@ def candidate(
     if unfit:
         raise PatchError(_line(unfit[0]))
     at_commit = replace(builds, catalog=frozen.catalog)
-    return Candidate(at_commit, frozen, at_commit.resolve(frozen.name))
+    return CommitBuild(at_commit, frozen, at_commit.resolve(frozen.name))
 
 
-def _line(found: Finding) -> str:
+def _line(found: PatchFinding) -> str:
     first = [detail.splitlines()[0] for detail in found.details[:1]]
     return "; ".join([f"{found.patch} does not fit ({found.state})", *first])
 
 
-def trace(subject: Candidate) -> Trace:
+def trace(subject: CommitBuild) -> Trace:
     """The image names that a build will create or move, and those that exist before it."""
     plan = subject.plan
     version = f"{plan.repository}:{plan.recipe.version}{plan.tag_suffix}"
@@ -115,7 +115,7 @@ def sweep(left: Trace) -> None:
             docker.untag(name)
 
 
-def evaluate(subject: Candidate, method: Method) -> Evaluation:
+def evaluate(subject: CommitBuild, method: BisectMethod) -> Evaluation:
     """Build a commit, smoke-test it, and evaluate it.
 
     A commit that cannot be built is skipped, or bad if ``method`` says so.  Raises ``WorldError``,
@@ -135,7 +135,7 @@ def evaluate(subject: Candidate, method: Method) -> Evaluation:
     )
 
 
-def _smoke_tested(subject: Candidate, method: Method) -> Evaluation:
+def _smoke_tested(subject: CommitBuild, method: BisectMethod) -> Evaluation:
     try:
         pipeline.build(subject.plan, subject.builds)
     except SmokeError as error:
@@ -168,7 +168,7 @@ def _reason(error: BuilderError) -> str:
     return next((line for line in lines if "error" in line.lower()), _first(error))
 
 
-def _image(subject: Candidate) -> str:
+def _image(subject: CommitBuild) -> str:
     """The reference of the image, whatever its verdict; empty if there is none."""
     plan = subject.plan
     kept = record.read(subject.builds.settings.state_dir, plan.name, plan.key)
@@ -178,12 +178,12 @@ def _image(subject: Candidate) -> str:
     return kept.references[0] if found and found.digest == kept.digest else ""
 
 
-def _log_of(subject: Candidate) -> str:
+def _log_of(subject: CommitBuild) -> str:
     folder = subject.builds.settings.state_dir / "logs"
     return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
 
 
-def _user_tested(subject: Candidate, test: UserTest, image: str) -> Evaluation:
+def _user_tested(subject: CommitBuild, test: UserTest, image: str) -> Evaluation:
     """The verdict of the user's test on an image: 0 is good, 125 skip, 1 to 124 bad.
 
     git-bisect(1), "Bisect run", takes 126 and 127 as bad, unless the good end has them too, and

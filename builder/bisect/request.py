@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder import families
 from builder.bisect import state as bisect_state
-from builder.bisect.state import BuildFails, End, Question, QuestionError, State
+from builder.bisect.state import BisectQuestion, BisectState, BuildFails, End, QuestionError
 from builder.errors import FetchError, RecipeError
 from builder.pipeline.session import BuildSession
 from builder.plan.resolver import one_of
@@ -21,7 +21,7 @@ ABBREVIATED = re.compile(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BisectRequest:
     """The options of a user; without ends, the previous question continues."""
 
     good: str | None = None
@@ -60,8 +60,8 @@ def state_of(
     sources: SourceSession,
     entry: Entry[Recipe],
     url: str,
-    request: Request,
-) -> State:
+    request: BisectRequest,
+) -> BisectState:
     """The state that a request begins with; nothing is written.
 
     An unfinished bisect continues.  Raises ``QuestionError`` if a different bisect is unfinished,
@@ -72,7 +72,7 @@ def state_of(
     one_of(entry.recipe, builds.platform)
     inputs = bisect_state.inputs_of(builds.catalog, entry, builds.platform)
     if known is None:
-        state = State(_question(sources, entry, url, request, inputs))
+        state = BisectState(_question(sources, entry, url, request, inputs))
     else:
         state = _continued(builds, sources, url, request, known, inputs)
     _require_folder(builds, state.question)
@@ -80,8 +80,8 @@ def state_of(
 
 
 def _question(
-    sources: SourceSession, entry: Entry[Recipe], url: str, request: Request, inputs: str
-) -> Question:
+    sources: SourceSession, entry: Entry[Recipe], url: str, request: BisectRequest, inputs: str
+) -> BisectQuestion:
     if request.good is None or request.bad is None:
         raise QuestionError(
             f"there is no unfinished bisect of {entry.name}", hint="start one: --good A --bad B"
@@ -89,10 +89,10 @@ def _question(
     good, bad = (_end(sources, url, name) for name in (request.good, request.bad))
     folder = str(Path.cwd()) if request.test is not None else ""
     way = (request.test, folder, request.build_fails, request.first_parent)
-    return Question(entry.name, good, bad, *way, inputs)
+    return BisectQuestion(entry.name, good, bad, *way, inputs)
 
 
-def _require_folder(builds: BuildSession, question: Question) -> None:
+def _require_folder(builds: BuildSession, question: BisectQuestion) -> None:
     """Raise ``QuestionError`` if the test's directory is gone; relative paths in it start there."""
     if question.test is None:
         return
@@ -110,10 +110,10 @@ def _continued(
     builds: BuildSession,
     sources: SourceSession,
     url: str,
-    request: Request,
-    known: State,
+    request: BisectRequest,
+    known: BisectState,
     inputs: str,
-) -> State:
+) -> BisectState:
     old = known.question
     _require_same(sources, url, request, old)
     if old.inputs != inputs:
@@ -126,10 +126,12 @@ def _continued(
     return known
 
 
-def _require_same(sources: SourceSession, url: str, request: Request, old: Question) -> None:
+def _require_same(
+    sources: SourceSession, url: str, request: BisectRequest, old: BisectQuestion
+) -> None:
     """Raise ``QuestionError`` unless a request repeats the old question, or gives no options."""
     ends = ((request.good, old.good), (request.bad, old.bad))
-    bare = request == Request()
+    bare = request == BisectRequest()
     same = all(name is None or _is_end(sources, url, name, end) for name, end in ends)
     same &= request.test == old.test and request.build_fails == old.build_fails
     if bare or (same and request.first_parent == old.first_parent):
@@ -158,7 +160,7 @@ def _end(sources: SourceSession, url: str, name: str) -> End:
         raise
 
 
-def merge_bases(sources: SourceSession, question: Question) -> list[str]:
+def merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
     """The merge bases of the ends, unless the good end is the only one: they must be good too.
 
     Raises ``QuestionError`` if there is nothing between the ends.

@@ -14,9 +14,24 @@ from typing import Literal
 
 from builder.bisect import evaluate
 from builder.bisect import state as bisect_state
-from builder.bisect.evaluate import Method, UserTest
-from builder.bisect.request import ABBREVIATED, Request, count, merge_bases, source_of, state_of
-from builder.bisect.state import SHORT, End, Evaluation, Question, QuestionError, State, Step
+from builder.bisect.evaluate import BisectMethod, UserTest
+from builder.bisect.request import (
+    ABBREVIATED,
+    BisectRequest,
+    count,
+    merge_bases,
+    source_of,
+    state_of,
+)
+from builder.bisect.state import (
+    SHORT,
+    BisectQuestion,
+    BisectState,
+    BisectStep,
+    End,
+    Evaluation,
+    QuestionError,
+)
 from builder.errors import GoneError, PatchError, UntriedError
 from builder.pipeline.session import BuildSession
 from builder.recipes.catalog import Entry
@@ -28,7 +43,7 @@ from builder.upstream.session import SourceSession, open_session
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BisectOptions:
     """Options that do not change the answer, only how it is found."""
 
     trust_ends: bool = False
@@ -38,12 +53,12 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BisectResult:
     """The result of a bisect, or its progress."""
 
-    question: Question
+    question: BisectQuestion
     state: Literal["found", "undecided", "open"]
-    steps: tuple[Step, ...]
+    steps: tuple[BisectStep, ...]
     candidates: tuple[Commit, ...]
     """Oldest first: skipped commits, then one that is known bad.  Empty while open."""
     left: int
@@ -68,28 +83,28 @@ class _Session:
         builds: BuildSession,
         sources: SourceSession,
         entry: Entry[Recipe],
-        state: State,
+        state: BisectState,
     ) -> None:
         self.builds, self.sources, self.entry, self.state = builds, sources, entry, state
         question = state.question
         test = None
         if question.test is not None:
             test = UserTest(question.test, Path(question.folder))
-        self.method = Method(test, question.build_fails)
+        self.method = BisectMethod(test, question.build_fails)
 
-    def save(self, state: State) -> None:
+    def save(self, state: BisectState) -> None:
         """Replace the state, and write it."""
         self.state = state
         bisect_state.keep(self.builds.settings.state_dir, state)
 
-    def evaluate(self, commit: str, what: str) -> Step:
+    def evaluate(self, commit: str, what: str) -> BisectStep:
         """The step of a commit: the known one or a new one, announced as ``what``."""
         known = self.state.step(commit)
         if known is not None:
             return known
         (about,) = described(self.sources.repositories.scratch, [commit])
         self.builds.log(f"{what}: {about.short} ({about.date})")
-        step = Step(about, self._evaluation(commit))
+        step = BisectStep(about, self._evaluation(commit))
         self.builds.log(f"{commit[:SHORT]} {_summary(step)}")
         self.save(self.state.with_step(step))
         self.sweep()
@@ -124,12 +139,14 @@ class _Session:
         bisect_state.forget(self.builds.settings.state_dir, self.entry.name)
 
 
-def _summary(step: Step) -> str:
+def _summary(step: BisectStep) -> str:
     verdict = "is skipped" if step.verdict == "skip" else f"is {step.verdict}"
     return f"{verdict}: {step.evaluation.why}"
 
 
-def bisect(builds: BuildSession, name: str, request: Request, options: Options) -> Outcome:
+def bisect(
+    builds: BuildSession, name: str, request: BisectRequest, options: BisectOptions
+) -> BisectResult:
     """Find the first bad commit; the state is kept until ``finish``.
 
     Raises ``QuestionError`` if an end is not as good or bad as given, a commit to skip is not
@@ -207,7 +224,7 @@ def _require_end(session: _Session, end: End, verdict: Literal["good", "bad"], w
     )
 
 
-def _search(session: _Session, bases: Sequence[str], skip: Sequence[str]) -> Outcome:
+def _search(session: _Session, bases: Sequence[str], skip: Sequence[str]) -> BisectResult:
     for commit in skip:
         _skip(session, commit)
     found = _bisection(session.sources, session.state, bases)
@@ -220,7 +237,7 @@ def _search(session: _Session, bases: Sequence[str], skip: Sequence[str]) -> Out
     return _outcome(session.sources, session.state, found)
 
 
-def _bisection(sources: SourceSession, state: State, bases: Sequence[str]) -> Bisection:
+def _bisection(sources: SourceSession, state: BisectState, bases: Sequence[str]) -> Bisection:
     """git's bisect between the ends; merge bases that are good limit it as well."""
     question = state.question
     good = [base for base in bases if (step := state.step(base)) and step.verdict == "good"]
@@ -232,7 +249,7 @@ def _bisection(sources: SourceSession, state: State, bases: Sequence[str]) -> Bi
     )
 
 
-def _replay(found: Bisection, state: State) -> None:
+def _replay(found: Bisection, state: BisectState) -> None:
     ends = {state.question.good.commit, state.question.bad.commit}
     for step in state.steps:
         if step.commit.name not in ends:
@@ -252,21 +269,21 @@ def _commit_named(digits: str, between: Sequence[str]) -> str:
 def _skip(session: _Session, commit: str) -> None:
     if session.state.step(commit) is None:
         (about,) = described(session.sources.repositories.scratch, [commit])
-        step = Step(about, Evaluation("skip", "skipped by --skip"))
+        step = BisectStep(about, Evaluation("skip", "skipped by --skip"))
         session.save(session.state.with_step(step))
 
 
-def _outcome(sources: SourceSession, state: State, found: Bisection) -> Outcome:
+def _outcome(sources: SourceSession, state: BisectState, found: Bisection) -> BisectResult:
     left, commits = len(found.open()), found.candidates()
     progress: Literal["found", "undecided", "open"] = "open"
     candidates: list[Commit] = []
     if not left:
         progress = "found" if len(commits) == 1 else "undecided"
         candidates = described(sources.repositories.scratch, commits)
-    return Outcome(state.question, progress, state.steps, tuple(candidates), left, found.log)
+    return BisectResult(state.question, progress, state.steps, tuple(candidates), left, found.log)
 
 
-def status(builds: BuildSession, name: str) -> Outcome:
+def status(builds: BuildSession, name: str) -> BisectResult:
     """The progress of a recipe's bisect, which may be running; no commit is evaluated.
 
     Raises ``QuestionError`` if there is none, ``FetchError`` if the history cannot be fetched.
@@ -284,7 +301,7 @@ def status(builds: BuildSession, name: str) -> Outcome:
         return _outcome(sources, state, found)
 
 
-def finish(builds: BuildSession, outcome: Outcome) -> None:
+def finish(builds: BuildSession, outcome: BisectResult) -> None:
     """Delete the state of a bisect that has ended.
 
     Raises ``UntriedError`` if only skipped commits are left.

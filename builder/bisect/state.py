@@ -46,7 +46,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class Question:
+class BisectQuestion:
     """Everything that the answer depends on."""
 
     recipe: str
@@ -76,7 +76,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class Step:
+class BisectStep:
     """A commit that was evaluated."""
 
     commit: Commit
@@ -100,23 +100,23 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class State:
+class BisectState:
     """A question, the commits evaluated so far, and the trace of the current one."""
 
-    question: Question
-    steps: tuple[Step, ...] = ()
+    question: BisectQuestion
+    steps: tuple[BisectStep, ...] = ()
     trace: Trace | None = None
 
-    def step(self, commit: str) -> Step | None:
+    def step(self, commit: str) -> BisectStep | None:
         """The step of a commit; None if it is not evaluated yet."""
         return next((step for step in self.steps if step.commit.name == commit), None)
 
-    def with_step(self, step: Step) -> State:
+    def with_step(self, step: BisectStep) -> BisectState:
         """The state with one more step."""
         return replace(self, steps=(*self.steps, step))
 
 
-STATE = TypeAdapter(State)
+STATE = TypeAdapter(BisectState)
 
 
 def path_of(state_dir: Path, recipe: str) -> Path:
@@ -129,12 +129,12 @@ def under_way(state_dir: Path) -> set[str]:
     return {file.stem for file in path_of(state_dir, "*").parent.glob("*.json")}
 
 
-def write(state_dir: Path, state: State) -> None:
+def write(state_dir: Path, state: BisectState) -> None:
     """Write a state; raises ``OSError`` if that fails."""
     write_json(path_of(state_dir, state.question.recipe), STATE.dump_python(state, mode="json"))
 
 
-def keep(state_dir: Path, state: State) -> None:
+def keep(state_dir: Path, state: BisectState) -> None:
     """Write a state, or delete the file if there is no progress to keep."""
     if state.steps or state.trace is not None:
         write(state_dir, state)
@@ -142,7 +142,7 @@ def keep(state_dir: Path, state: State) -> None:
         forget(state_dir, state.question.recipe)
 
 
-def read(state_dir: Path, recipe: str) -> State | None:
+def read(state_dir: Path, recipe: str) -> BisectState | None:
     """The state of a recipe's bisect, or None if there is none.
 
     Raises ``QuestionError`` if it cannot be read.

@@ -23,7 +23,7 @@ from builder.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
     from builder.bench.benchmark import ServedImage
-    from builder.bench.comparison import Comparison
+    from builder.bench.comparison import BenchComparison
     from builder.bench.results import Benchmark, Generation
     from builder.receipts.schema import Predicted
 
@@ -164,7 +164,7 @@ def run_benchmark(
     import shlex
 
     from builder.bench import benchmark
-    from builder.bench.measure import Settings
+    from builder.bench.measure import RunSettings
     from builder.receipts import make
     from builder.tools.files import require_writable, write_json
 
@@ -173,8 +173,8 @@ def run_benchmark(
     if receipt is None and (fit is not None or by is not None):
         raise typer.BadParameter("--fit and --by are for a receipt: add --receipt FILE")
     predicted: dict[int, Predicted] = {}
-    given = Settings() if prompt is None else Settings(prompt=_text(prompt))
-    settings = Settings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
+    given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
+    settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags, receipt)
         key = os.environ.get("OPENAI_API_KEY", "")
@@ -341,7 +341,7 @@ def _row(name: str, run: Generation) -> tuple[str, ...]:
     )
 
 
-def print_comparison(found: Comparison) -> None:
+def print_comparison(found: BenchComparison) -> None:
     """Print two benchmarks side by side, and what else differs."""
     rows = []
     for row in found.rows:

@@ -22,7 +22,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
-    from builder.bisect.search import Outcome
+    from builder.bisect.search import BisectResult
 
 
 class BuildFails(StrEnum):
@@ -106,7 +106,7 @@ def bisect(
     build or the test stopped early; and 2 if an end is not as good or bad as given.
     """
     from builder.bisect import search
-    from builder.bisect.request import Request
+    from builder.bisect.request import BisectRequest
     from builder.smoke.subject import GpuTest
 
     progress = reporter()
@@ -119,15 +119,15 @@ def bisect(
     if status:
         _print_outcome(search.status(builds, recipe), as_json)
         return
-    request = Request(good, bad, test, build_fails.value, first_parent)
-    options = search.Options(trust_ends, tuple(skip or ()))
+    request = BisectRequest(good, bad, test, build_fails.value, first_parent)
+    options = search.BisectOptions(trust_ends, tuple(skip or ()))
     with progress:
         outcome = search.bisect(builds, recipe, request, options)
     _print_outcome(outcome, as_json)
     search.finish(builds, outcome)
 
 
-def _print_outcome(outcome: Outcome, as_json: bool) -> None:
+def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     from builder.bisect.request import count
 
     if as_json:
@@ -162,7 +162,7 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
             line(f"  the log is {step.evaluation.log}")
 
 
-def _as_data(outcome: Outcome) -> dict[str, Any]:
+def _as_data(outcome: BisectResult) -> dict[str, Any]:
     steps = [{**asdict(step.commit), **asdict(step.evaluation)} for step in outcome.steps]
     first_bad = outcome.first_bad
     return {

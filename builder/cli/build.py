@@ -28,7 +28,7 @@ from builder.tools import sizes
 from builder.tools.log import duration
 
 if TYPE_CHECKING:
-    from builder.pipeline.build import Outcome
+    from builder.pipeline.build import BuildOutcome
     from builder.plan.plan import Plan
     from builder.smoke.verdict import Verdict
 
@@ -84,7 +84,7 @@ def build(
         # The files of an artifact have the same names on each platform.
         plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
         results = pipeline.build_all(plans, session)
-    good = [result for result in results if isinstance(result, pipeline.Outcome)]
+    good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []
     if artifact is not None and output is not None and good:
         files = export.deliver(artifact, plans[0].references[0], output)
@@ -99,7 +99,7 @@ def build(
 
 
 def _print_json(
-    plans: Sequence[Plan], results: Sequence[Outcome | BuilderError], files: Sequence[Path]
+    plans: Sequence[Plan], results: Sequence[BuildOutcome | BuilderError], files: Sequence[Path]
 ) -> None:
     described: list[dict[str, Any]] = [
         {"platform": plan.platform, "error": str(result)}
@@ -113,7 +113,7 @@ def _print_json(
         print_json({**described[0], "delivered": [str(file) for file in files]})
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: BuildOutcome) -> None:
     from builder.kernels.paths import text_of
 
     state = "unchanged: built and verified before"

@@ -15,7 +15,7 @@ from builder.tools import sizes
 from builder.tools.log import duration
 
 if TYPE_CHECKING:
-    from builder.fit.results import Fit, ModelFile, Trial
+    from builder.fit.results import Fit, FitTrial, LoadedFile
 
 MODEL = "FILE|URL|REPO:FILE"
 MEMORY = ("memory", "context")
@@ -171,7 +171,7 @@ def warning(found: Fit) -> str:
     return "; ".join(texts)
 
 
-def _model(file: ModelFile) -> str:
+def _model(file: LoadedFile) -> str:
     longest = f", the model's maximum: {file.context} tokens" if file.context else ""
     return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
 
@@ -180,7 +180,7 @@ def _cards(found: Fit) -> str:
     return " and ".join(f"{card.name}, {sizes.card(card.memory)}" for card in found.cards)
 
 
-def _rows(trial: Trial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _rows(trial: FitTrial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
     from builder.simulator.figures import mib
 
     state = "fits" if trial.fits else "does not fit"

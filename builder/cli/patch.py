@@ -32,7 +32,7 @@ from builder.cli.terminal import line, log, print_json
 from builder.errors import PatchError
 
 if TYPE_CHECKING:
-    from builder.upstream.patch_state import Finding
+    from builder.upstream.patch_state import PatchFinding
     from builder.upstream.pull_requests import Drift
 
 group = typer.Typer(
@@ -81,7 +81,7 @@ def check(
     from builder.upstream.compatibility import diagnose
 
     found = catalog_at(catalog)
-    findings: list[Finding] = []
+    findings: list[PatchFinding] = []
     notes: list[str] = []
     failures: list[str] = []
     with open_session(found, offline=offline) as session:

@@ -22,7 +22,7 @@ from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.reproduce.reproduction import Reproduced, Reproduction
+    from builder.reproduce.reproduction import ReproducedImages, Reproduction
 
 
 def reproduce(
@@ -86,7 +86,7 @@ def reproduce(
         )
 
 
-def _json(result: Reproduced) -> dict[str, Any]:
+def _json(result: ReproducedImages) -> dict[str, Any]:
     from builder.cli.compare_tables import comparison_json
 
     images = [
@@ -104,7 +104,7 @@ def _json(result: Reproduced) -> dict[str, Any]:
     return {**plain, "taken": result.taken, "images": images}
 
 
-def _print(result: Reproduced) -> None:
+def _print(result: ReproducedImages) -> None:
     from builder.cli.compare_tables import print_comparison
 
     rows = [(each.name, each.state, each.found) for each in result.reproductions]

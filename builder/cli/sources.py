@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from builder.cli.tables import table
 from builder.cli.terminal import err, line, log, out
 from builder.errors import FetchError, PatchError, RecipeError
-from builder.patches.state import State
+from builder.patches.state import PatchState
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry
     from builder.recipes.schema import Recipe
-    from builder.upstream.patch_state import Finding
-    from builder.upstream.session import Change, SourceSession
+    from builder.upstream.patch_state import PatchFinding
+    from builder.upstream.session import RecipeChange, SourceSession
 
 
 @contextmanager
@@ -54,15 +54,15 @@ def raise_failures(failures: list[str], command: str) -> None:
         raise FetchError(f"{command}: {count} failed", "\n".join(failures))
 
 
-def misfits(findings: Sequence[Finding]) -> list[str]:
+def misfits(findings: Sequence[PatchFinding]) -> list[str]:
     """The patches that do not apply to their pin, a line each."""
     from builder.upstream.compatibility import PIN
 
-    bad = [f for f in findings if f.target == PIN and not f.good and f.state != State.UNTRIED]
+    bad = [f for f in findings if f.target == PIN and not f.good and f.state != PatchState.UNTRIED]
     return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
 
 
-def print_findings(found: Sequence[Finding], notes: Sequence[str]) -> None:
+def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
     """Print the state of each patch, then the details of those that do not apply, then notes."""
     if not found:
         log("no recipe has a patch")
@@ -76,24 +76,24 @@ def print_findings(found: Sequence[Finding], notes: Sequence[str]) -> None:
             line(f"\n{finding.recipe}: {finding.patch} on {_target(finding)}: {finding.state}")
             for detail in finding.details:
                 line("\n".join(f"  {part}" for part in detail.splitlines()))
-            verb = "introduced" if finding.state == State.UPSTREAM else "changed"
+            verb = "introduced" if finding.state == PatchState.UPSTREAM else "changed"
             for commit in finding.commits:
                 line(f"  {verb} by {commit}")
     for note in notes:
         line(note)
 
 
-def _target(finding: Finding) -> str:
+def _target(finding: PatchFinding) -> str:
     named = finding.target if finding.target != finding.commit else ""
     return f"{named} {finding.commit[:9]}".strip()
 
 
-def _meaning(finding: Finding) -> str:
+def _meaning(finding: PatchFinding) -> str:
     details = finding.details if finding.good else ()
     return ": ".join([finding.state.meaning, *(["; ".join(details)] if details else [])])
 
 
-def print_change(change: Change, findings: Sequence[Finding]) -> None:
+def print_change(change: RecipeChange, findings: Sequence[PatchFinding]) -> None:
     """Print the diff that a command makes to a recipe, and the state of its patches."""
     if not change.changed:
         err().print(f"{change.file.name} is up to date", markup=False)

@@ -12,7 +12,7 @@ from typing import IO, Literal, cast
 
 from builder.tools import fatbin
 from builder.tools.elf_sections import CUDA, Elf, MalformedElf, is_elf
-from builder.tools.fatbin import Code, Entry, MalformedFatbinError
+from builder.tools.fatbin import Code, FatbinEntry, MalformedFatbinError
 
 AR_MAGIC = b"!<arch>\n"
 _HEADER = struct.Struct("16s32x10s2s")
@@ -70,7 +70,7 @@ class ModuleEntry:
 
     module: int
     """Number of the fat binary in the file, from 1."""
-    entry: Entry
+    entry: FatbinEntry
     stored: str
     """sha256 (hex) of the payload as it is in the file."""
 
@@ -103,14 +103,14 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
     ]
 
 
-def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[Entry]]:
+def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[FatbinEntry]]:
     stream.seek(start)
     head = stream.read(min(size, _PTX_HEAD))
     whole: tuple[int, int, int] = (start, size, size)
     if is_elf(head):
         elf = Elf(stream, start, size)
         if elf.machine == CUDA:
-            yield (Entry(Code("elf", _cubin_arch(elf)), *whole),)
+            yield (FatbinEntry(Code("elf", _cubin_arch(elf)), *whole),)
             return
         for section in elf.fatbins():
             first = start + section.offset
@@ -120,7 +120,7 @@ def _modules(stream: IO[bytes], start: int, size: int) -> Iterator[Sequence[Entr
         for region in fatbin.regions(stream, start, start + size):
             yield region.entries
     elif (code := _ptx_code(head)) is not None:
-        yield (Entry(code, *whole),)
+        yield (FatbinEntry(code, *whole),)
 
 
 def _cubin_arch(elf: Elf) -> int:
@@ -140,6 +140,6 @@ def _ptx_code(head: bytes) -> Code | None:
     return Code("ptx", int(found[1]), cast("Literal['', 'a', 'f']", found[2].decode()))
 
 
-def _stored(stream: IO[bytes], entry: Entry) -> str:
+def _stored(stream: IO[bytes], entry: FatbinEntry) -> str:
     stream.seek(entry.offset)
     return hashlib.sha256(stream.read(entry.stored)).hexdigest()

@@ -11,7 +11,7 @@ from pathlib import Path
 from builder.compare.contents import compare_contents
 from builder.compare.entries import may_have_code
 from builder.compare.results import Aspect, Comparison, FileDifference
-from builder.compare.tree import Tree
+from builder.compare.tree import FileTree
 from builder.kernels.ledger import library_name
 from builder.tools.elf_sections import is_elf
 from builder.tools.layers.entries import Node
@@ -20,7 +20,7 @@ LARGEST = 64 << 20
 """Bytes: of larger files that cannot have device code, only the digest is compared."""
 
 
-def compare_trees(before: Tree, after: Tree, work: Path) -> Comparison:
+def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
     """Every path that differs, with what its content shows.
 
     ``work``: a directory that takes copies of the files of images that differ.  Raises

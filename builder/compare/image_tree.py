@@ -15,7 +15,7 @@ from builder.compare.tree import HEAD, with_first_names
 from builder.tools.docker.blobs import Blobs
 from builder.tools.files import require_space
 from builder.tools.layers import image as images
-from builder.tools.layers.entries import Content, Entry, Node, entries
+from builder.tools.layers.entries import Content, LayerEntry, Node, entries
 from builder.tools.layers.image import DamagedImageError
 from builder.tools.layers.tree import Placed, final
 
@@ -34,7 +34,7 @@ class LayerFiles:
     """Bytes of the blob."""
     created_by: str
     """The instruction that made it, from the image's history."""
-    entries: tuple[Entry[Node], ...] = field(repr=False)
+    entries: tuple[LayerEntry[Node], ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ImageTree:
 
 
 def read_image(
-    name: str, blobs: Blobs, known: dict[str, tuple[Entry[Node], ...]] | None = None
+    name: str, blobs: Blobs, known: dict[str, tuple[LayerEntry[Node], ...]] | None = None
 ) -> ImageTree:
     """Read an image from its blobs; from an index, as ``manifest_of``.
 
@@ -97,7 +97,7 @@ def read_image(
     return ImageTree(name, digest, manifest, config, found, nodes, placed, blobs)
 
 
-def _entries(blob: Path, stop: Event) -> tuple[Entry[Node], ...]:
+def _entries(blob: Path, stop: Event) -> tuple[LayerEntry[Node], ...]:
     return tuple(entries(blob, _hashed, stop))
 
 
@@ -111,7 +111,7 @@ def _hashed(_: str, node: Node, content: Content | None) -> Node:
 def _layers(
     manifest: Mapping[str, Any],
     config: Mapping[str, Any],
-    entries: Mapping[str, tuple[Entry[Node], ...]],
+    entries: Mapping[str, tuple[LayerEntry[Node], ...]],
 ) -> tuple[LayerFiles, ...]:
     parts = manifest["layers"]
     diff_ids = config["rootfs"]["diff_ids"]

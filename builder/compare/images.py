@@ -19,7 +19,7 @@ from builder.compare.results import (
     ValueDifference,
 )
 from builder.tools.docker.blobs import Blobs
-from builder.tools.layers.entries import Entry, Node
+from builder.tools.layers.entries import LayerEntry, Node
 from builder.tools.layers.image import damage_reported, manifest_of
 
 TIME = "created"  # the last part of the names of times, as in org.opencontainers.image.created
@@ -36,7 +36,7 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
         digests = manifest_of(before[1])[0], manifest_of(after[1])[0]
     if digests[0] == digests[1]:
         return Comparison(before[0], after[0], digests, 0, ())
-    known: dict[str, tuple[Entry[Node], ...]] = {}
+    known: dict[str, tuple[LayerEntry[Node], ...]] = {}
     old, new = read_image(*before, known), read_image(*after, known)
     values = list(_values(old, new))
     return replace(
@@ -98,7 +98,7 @@ def _side(layer: LayerFiles) -> LayerSide:
 
 
 def _entries(
-    before: Sequence[Entry[Node]], after: Sequence[Entry[Node]]
+    before: Sequence[LayerEntry[Node]], after: Sequence[LayerEntry[Node]]
 ) -> tuple[LayerState, tuple[str, ...]]:
     old = {(each.path, each.hides): each for each in before}
     new = {(each.path, each.hides): each for each in after}
@@ -115,6 +115,6 @@ def _entries(
     return ("order" if list(old) != list(new) else "tar"), ()
 
 
-def _differs(before: Entry[Node], after: Entry[Node]) -> bool:
+def _differs(before: LayerEntry[Node], after: LayerEntry[Node]) -> bool:
     found = set(aspects(before.node, after.node)) - {"time"}
     return bool(found) or before.shares != after.shares

@@ -11,7 +11,7 @@ from typing import Literal
 
 from builder.tools.layers.entries import Node
 
-State = Literal["added", "removed", "changed"]
+DifferenceState = Literal["added", "removed", "changed"]
 Aspect = Literal[
     "name", "kind", "content", "target", "mode", "owner", "attributes", "hard link", "time"
 ]
@@ -82,7 +82,7 @@ class FunctionDifference:
     ``.nv.info`` and ``.nv.constant0``."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DifferenceState:
         """What happened to it."""
         if self.before is None:
             return "added"
@@ -157,7 +157,7 @@ class FileDifference:
     """Why ELF sections or device code could not be compared."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DifferenceState:
         """What happened to it."""
         if self.before is None:
             return "added"

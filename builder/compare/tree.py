@@ -19,7 +19,7 @@ FILE = "/"
 HEAD = 64  # bytes of a file that tell its format
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """A set of files that is compared with another one."""
 
     @property

@@ -11,7 +11,7 @@ from builder.errors import GoneError, UsageError
 from builder.tools import archives
 from builder.tools.log import Log
 from builder.tools.python import pypi
-from builder.tools.python.pypi import Found
+from builder.tools.python.pypi import IndexFile
 
 NVCC = "nvidia-cuda-nvcc"
 SAME_VERSION = ("nvidia-cuda-crt", "nvidia-nvvm")
@@ -32,8 +32,8 @@ class Toolkit:
     version: str
     day: str
     """Day of its upload (YYYY-MM-DD)."""
-    wheels: tuple[Found, ...]
-    cublas: Found
+    wheels: tuple[IndexFile, ...]
+    cublas: IndexFile
 
 
 def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
@@ -55,21 +55,21 @@ def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
     return [_toolkit(each, offered) for each in found if not versions or each.version in versions]
 
 
-def _toolkit(nvcc: Found, offered: Mapping[str, Sequence[Found]]) -> Toolkit:
+def _toolkit(nvcc: IndexFile, offered: Mapping[str, Sequence[IndexFile]]) -> Toolkit:
     same = [_of_version(name, nvcc, offered[name]) for name in SAME_VERSION]
     headers = [_of_day(name, nvcc, offered[name]) for name in SAME_DAY]
     cublas = _of_day(CUBLAS, nvcc, offered[CUBLAS])
     return Toolkit(nvcc.version, nvcc.day, (nvcc, *same, *headers), cublas)
 
 
-def _of_version(name: str, nvcc: Found, releases: Sequence[Found]) -> Found:
+def _of_version(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
     for each in releases:
         if each.version == nvcc.version:
             return each
     raise GoneError(f"the package index has no {name} {nvcc.version}, which nvcc needs")
 
 
-def _of_day(name: str, nvcc: Found, releases: Sequence[Found]) -> Found:
+def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
     """The newest release of CUDA 13 on the day of ``nvcc``; old branches get releases, too."""
     known = [each for each in releases if each.version.startswith(CUDA)]
     until = [each for each in known if each.day and each.day <= nvcc.day]

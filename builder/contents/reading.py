@@ -19,7 +19,7 @@ from builder.tools import elf
 from builder.tools.docker.blobs import Blobs
 from builder.tools.elf_sections import MalformedElf, is_elf
 from builder.tools.layers import image as images
-from builder.tools.layers.entries import Content, Entry, Node, entries
+from builder.tools.layers.entries import Content, LayerEntry, Node, entries
 from builder.tools.layers.tree import final, first_names
 
 BLOCK = 1 << 20
@@ -57,7 +57,7 @@ class _Scanner:
     stop: Event
     """Ends the reading."""
 
-    def layer(self, blob: Path, number: int) -> list[Entry[File]]:
+    def layer(self, blob: Path, number: int) -> list[LayerEntry[File]]:
         """The entries of a layer, in its order; the lowest has the number 0."""
         options = self.options
         if options.card is not None and number < options.code_above:
@@ -74,7 +74,7 @@ class _Scanner:
             scans.keep(self.scans, blob.name, options, found)
         return found
 
-    def unpacked(self, blob: Path) -> list[Entry[File]]:
+    def unpacked(self, blob: Path) -> list[LayerEntry[File]]:
         """The entries of a layer, read from its bytes."""
         return list(entries(blob, self.file, self.stop))
 
@@ -118,7 +118,7 @@ class _Scanner:
 
 
 def _composed(
-    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[Entry[File]]]
+    manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[LayerEntry[File]]]
 ) -> Contents:
     placed = final(scans)
     places = {path: (each.layer, each.path) for path, each in placed.items()}
@@ -142,7 +142,9 @@ def _composed(
     return Contents(files, image, layers, size)
 
 
-def _layer(part: Mapping[str, Any], scan: list[Entry[File]], seen: int, created_by: str) -> Layer:
+def _layer(
+    part: Mapping[str, Any], scan: list[LayerEntry[File]], seen: int, created_by: str
+) -> Layer:
     files = tuple(entry.node for entry in scan if not entry.hides)
     unpacked = sum(file.size for file in files)
     hidden = unpacked - seen

@@ -21,7 +21,7 @@ from builder.contents.contents import File
 from builder.contents.options import ReadOptions
 from builder.errors import SpaceError
 from builder.tools.files import atomic_write, keep_newest
-from builder.tools.layers.entries import Entry
+from builder.tools.layers.entries import LayerEntry
 
 SMALLEST = 1 << 20  # bytes of a layer whose scan is kept: others are read as fast
 MOST = 200  # scans that are kept: 1 MB is much for one
@@ -31,7 +31,7 @@ PLAIN = ReadOptions()
 DIGEST = 64  # hex digits of the sha256 that a file begins with
 
 
-def find(folder: Path, digest: str, options: ReadOptions) -> list[Entry[File]] | None:
+def find(folder: Path, digest: str, options: ReadOptions) -> list[LayerEntry[File]] | None:
     """The scan of a layer, or None; ``digest`` is its sha256 in hex."""
     file = _file(folder, digest, options)
     try:
@@ -45,7 +45,9 @@ def find(folder: Path, digest: str, options: ReadOptions) -> list[Entry[File]] |
     return adapter().validate_json(body)
 
 
-def keep(folder: Path, digest: str, options: ReadOptions, entries: Sequence[Entry[File]]) -> None:
+def keep(
+    folder: Path, digest: str, options: ReadOptions, entries: Sequence[LayerEntry[File]]
+) -> None:
     """Keep the scan of a layer, also where others are removed for it.
 
     A disk that does not take it is no error, nor are names that are no UTF-8.
@@ -59,9 +61,9 @@ def keep(folder: Path, digest: str, options: ReadOptions, entries: Sequence[Entr
 
 
 @cache
-def adapter() -> TypeAdapter[list[Entry[File]]]:
+def adapter() -> TypeAdapter[list[LayerEntry[File]]]:
     """Reads and writes scans as JSON."""
-    return TypeAdapter(list[Entry[File]])
+    return TypeAdapter(list[LayerEntry[File]])
 
 
 def _file(folder: Path, digest: str, options: ReadOptions) -> Path:
@@ -81,7 +83,7 @@ def _reader() -> str:
     return f"{own.hexdigest()} {sys.version}"
 
 
-def _plain(entry: Entry[File]) -> Entry[File]:
+def _plain(entry: LayerEntry[File]) -> LayerEntry[File]:
     """An entry without the text and the symbols that only some recipes want."""
     file = entry.node
     if file.symbols is None and (file.text is None or PLAIN.text(file.path)):

@@ -20,7 +20,7 @@ UNITS = {"k": "Ki", "m": "Mi", "g": "Gi"}
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImageParts:
     """A reference in parts; the digest is empty where no registry has it: nodes make their own."""
 
     repository: str
@@ -33,11 +33,11 @@ class Image:
         return f"{self.repository}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
 
 
-def image_of(service: Service) -> Image:
+def image_of(service: Service) -> ImageParts:
     """The image of a service, which has a tag."""
     name, _, digest = service.image.partition("@")
     repository, _, tag = name.rpartition(":")
-    return Image(repository, tag, "" if service.local else digest)
+    return ImageParts(repository, tag, "" if service.local else digest)
 
 
 def document(service: Service) -> str:

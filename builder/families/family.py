@@ -12,7 +12,7 @@ from builder.families import cmake_calls, entrypoint
 from builder.families.cmake_calls import Command, Definitions, Layer
 from builder.families.debian import StagePackages, compiling, running
 from builder.families.package_paths import PackagePaths
-from builder.families.tree import Draft, SourceTree
+from builder.families.tree import Draft, ReadableTree
 from builder.platforms import Platforms, of_target
 from builder.recipes import lockfile
 from builder.recipes.lockfile import Lock, PinnedFile
@@ -102,7 +102,7 @@ class EngineFamily:
     """Adds what holds for every engine of the family: image settings and probes."""
     has_probes: bool = False
     """``complete`` adds probes: a recipe needs none."""
-    draft: Callable[[SourceTree, Cuda], Draft | None] | None = None
+    draft: Callable[[ReadableTree, Cuda], Draft | None] | None = None
     """What a recipe with such CUDA code says about a tree, None for a tree of another kind; it
     raises ``RecipeError`` for a tree that the family cannot build. None: no tree is recognised."""
     packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from builder.errors import RecipeError
-from builder.families.tree import Draft, SourceTree
-from builder.recipes.draft import Line, Table
+from builder.families.tree import Draft, ReadableTree
+from builder.recipes.draft import DraftTable, Line
 from builder.recipes.schema import Cuda
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
@@ -47,7 +47,7 @@ OPTION = re.compile(r'common_arg[({]\s*\{((?:\s*"--?[A-Za-z][\w-]*"\s*,?)+)\}')
 EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
 
 
-def draft(tree: SourceTree, cuda: Cuda) -> Draft | None:
+def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     """What a recipe says about a tree; None: it is none of llama.cpp's.
 
     ``cuda`` is the code that the image shall have.  Raises ``RecipeError`` where the family cannot
@@ -65,16 +65,16 @@ def draft(tree: SourceTree, cuda: Cuda) -> Draft | None:
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts.get(CUDA, "")))],
-            "llama": [Table("[llama]", [Line("build_number", tree.commits()), _page(tree)])],
-            "cmake": [Table("[[cmake]]", [Line("targets", targets)])],
-            "build": [Table("[build]", [Line("disk", DISK)])],
+            "llama": [DraftTable("[llama]", [Line("build_number", tree.commits()), _page(tree)])],
+            "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
+            "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": [*_probes(texts)],
         },
         frozenset(_options(COMMENT.sub("", texts.get(OPTIONS, "")))),
     )
 
 
-def _require_buildable(tree: SourceTree, targets: list[str], texts: Mapping[str, str]) -> None:
+def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
     if "llama-server" not in targets:
         place = "examples/server" if "examples/server/CMakeLists.txt" in tree.paths else ""
@@ -114,7 +114,7 @@ def rewrites_120(cmake: str) -> bool:
     return TO_12XA.search(NOT_CMAKE.sub("", cmake)) is not None
 
 
-def _cuda(cuda: Cuda, *, rewrites: bool) -> Table:
+def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     values = cuda.model_dump(exclude_unset=True)
     if rewrites:
         comment = "ggml's cmake makes 120a of it" if cuda.arch == ["120"] else ""
@@ -122,20 +122,20 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> Table:
         values["arch"] = [re.sub(r"^(12[0-9])(?=-|$)", r"\1a", each) for each in cuda.arch]
         comment = f"not 120: the cmake of this tree makes no {values['arch'][0]} of it"
     values = {"arch": values.pop("arch"), "vmm": values.pop("vmm", False)} | values
-    return Table(
+    return DraftTable(
         "[cuda]",
         [Line(key, value, comment if key == "arch" else "") for key, value in values.items()],
     )
 
 
-def _page(tree: SourceTree) -> Line:
+def _page(tree: ReadableTree) -> Line:
     page = next((path for path in PAGES if path in tree.paths), None)
     if page is not None:
         return Line("ui", value=True, comment=f"the page is in the tree: {page}")
     return Line("ui", value=False, comment="the built page is not in the tree")
 
 
-def _probes(texts: Mapping[str, str]) -> Iterator[Table]:
+def _probes(texts: Mapping[str, str]) -> Iterator[DraftTable]:
     options = COMMENT.sub("", texts.get(OPTIONS, ""))
     known = {
         "--spec-type": _drafters(options, COMMENT.sub("", texts.get(DRAFTERS, ""))),
@@ -144,7 +144,7 @@ def _probes(texts: Mapping[str, str]) -> Iterator[Table]:
     read = {option: values for option, values in known.items() if values}
     for option, values in read.items():
         comment = FORK if option == next(iter(read)) else ""
-        yield Table("[[probe]]", [Line("option", option), Line("has", values)], comment)
+        yield DraftTable("[[probe]]", [Line("option", option), Line("has", values)], comment)
 
 
 def _drafters(options: str, drafters: str) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from builder.recipes.draft import Table
+from builder.recipes.draft import DraftTable
 
 
-class SourceTree(Protocol):
+class ReadableTree(Protocol):
     """A commit of a repository."""
 
     @property
@@ -28,7 +28,7 @@ class Draft:
     """What a family knows to write about a tree."""
 
     base: str
-    tables: Mapping[str, Sequence[Table]]
+    tables: Mapping[str, Sequence[DraftTable]]
     """By name: "cuda", "cmake", "probe" and so on."""
     options: frozenset[str] = frozenset()
     """Options that ``--help`` of the engine will list; more may be there."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builder.fit.options import given
-from builder.fit.results import Fit, Trial
+from builder.fit.results import Fit, FitTrial
 
 LAYERS = ("--n-gpu-layers", "--n_gpu_layers")
 CACHE = ("--cache-type-k", "--cache-type-v", "--type_k", "--type_v")
 """Options of llama-server and of llama-cpp-python."""
 
 
-def is_final(trial: Trial, options: Sequence[str]) -> bool:
+def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
     """Whether a trial decides for every context: the weights, or the user, leave no room for one.
 
     Engines load the weights first, and these are the same for every context.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from builder.fit.results import Trial
+from builder.fit.results import FitTrial
 
 STEP = 1024  # tokens: the granularity of the search
 SMALLEST = 1024
 
 
-def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: int) -> int | None:
+def search(
+    tried: dict[int, FitTrial], attempt: Callable[[int], FitTrial], longest: int
+) -> int | None:
     """The largest context that fits, to ``STEP`` tokens; None where not even the smallest does.
 
     The model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
@@ -41,7 +43,7 @@ def search(tried: dict[int, Trial], attempt: Callable[[int], Trial], longest: in
         run(last)
 
 
-def _bounds(tried: Mapping[int, Trial]) -> tuple[int, int | None]:
+def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
     """The largest context that fits, 0 for none, and the smallest beyond it that does not."""
     low = max((context for context, trial in tried.items() if trial.fits), default=0)
     above = [context for context, trial in tried.items() if not trial.fits and context > low]
@@ -55,7 +57,7 @@ def _within(context: int, low: int, high: int) -> int:
     return min(max(rounded, least), (high - 1) // STEP * STEP)
 
 
-def _predicted(tried: Mapping[int, Trial]) -> int | None:
+def _predicted(tried: Mapping[int, FitTrial]) -> int | None:
     """Where the line through the two largest trials that fit meets the card's memory."""
     fitting = sorted(context for context, trial in tried.items() if trial.fits)[-2:]
     if len(fitting) < 2:

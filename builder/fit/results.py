@@ -42,7 +42,7 @@ class Refused(_Part):
         return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"
 
 
-class Trial(_Part):
+class FitTrial(_Part):
     """An engine's start with one context, and a long request."""
 
     context: int
@@ -86,7 +86,7 @@ class Trial(_Part):
         return max((card.peak / card.memory for card in self.cards), default=0.0)
 
 
-class ModelFile(_Part):
+class LoadedFile(_Part):
     """A file that the engine loads; split ones count as one."""
 
     name: str
@@ -112,13 +112,13 @@ class Fit(_Part):
     recipe: str
     image: str
     digest: str
-    model: ModelFile
-    draft: ModelFile | None = None
-    projector: ModelFile | None = None
+    model: LoadedFile
+    draft: LoadedFile | None = None
+    projector: LoadedFile | None = None
     cards: tuple[FitCard, ...]
     options: tuple[str, ...] = ()
     """The engine's arguments after the recipe's."""
-    trials: tuple[Trial, ...]
+    trials: tuple[FitTrial, ...]
     largest: int | None = None
     """The largest context that fits, in tokens; None: none that was tried does."""
     step: int | None

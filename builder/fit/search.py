@@ -16,11 +16,11 @@ from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.advice import is_final
 from builder.fit.options import require_free
-from builder.fit.results import Fit, FitCard, ModelFile, Trial
+from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 from builder.fit.trial import FitRequest, Target, attempt
 from builder.kernels.selection import Capability
 from builder.models import hollow
-from builder.models.hollow import Model
+from builder.models.hollow import HollowModel
 from builder.pipeline import lookup
 from builder.pipeline.session import BuildSession
 from builder.plan.resolve import complete
@@ -61,7 +61,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         asked = sorted(wanted.contexts)
         tried = _tried(target, asked, work, session.log)
 
-        def trial(context: int) -> Trial:
+        def trial(context: int) -> FitTrial:
             return _one(target, context, work, session.log)
 
         largest = _largest(tried)
@@ -140,9 +140,9 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
     return serve, port, devel
 
 
-def _described(model: Model) -> ModelFile:
+def _described(model: HollowModel) -> LoadedFile:
     header = model.header
-    return ModelFile(
+    return LoadedFile(
         name=model.file.name,
         size=model.size,
         read=model.read,
@@ -163,7 +163,7 @@ def _target(
     Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
     """
 
-    def hollowed(text: str, name: str) -> Model:
+    def hollowed(text: str, name: str) -> HollowModel:
         folder = work / name
         folder.mkdir()
         return hollow.write(text, folder, session.log)
@@ -193,7 +193,7 @@ def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]
     return targets
 
 
-def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, Trial]:
+def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, FitTrial]:
     """The contexts that were asked for, two at once; the smallest first and alone, so that what
     concerns all of them is reported once."""
     first, *others = asked
@@ -205,7 +205,7 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
         return found | dict(zip(others, trials, strict=True))
 
 
-def _one(target: Target, context: int, work: Path, log: Log) -> Trial:
+def _one(target: Target, context: int, work: Path, log: Log) -> FitTrial:
     folder = work / f"trial-{context}"
     folder.mkdir()
     found = attempt(target, context, folder)
@@ -216,5 +216,5 @@ def _one(target: Target, context: int, work: Path, log: Log) -> Trial:
     return found
 
 
-def _largest(tried: dict[int, Trial]) -> int | None:
+def _largest(tried: dict[int, FitTrial]) -> int | None:
     return max((context for context, trial in tried.items() if trial.fits), default=None)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from builder.errors import SmokeError, UntriedError
 from builder.fit.fill import fill
-from builder.fit.results import CardPeak, Refused, Trial
-from builder.models.hollow import Model
+from builder.fit.results import CardPeak, FitTrial, Refused
+from builder.models.hollow import HollowModel
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
@@ -64,14 +64,14 @@ class Target:
 
     server: SimulatedServer
     request: FitRequest
-    model: Model
-    draft: Model | None
-    projector: Model | None
+    model: HollowModel
+    draft: HollowModel | None
+    projector: HollowModel | None
     files: Mapping[str, Path]
     """Copies of the image's files with device code, by path."""
 
 
-def attempt(target: Target, context: int, work: Path) -> Trial:
+def attempt(target: Target, context: int, work: Path) -> FitTrial:
     """Start the server with this context and fill it; ``work`` is an empty directory.
 
     Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
@@ -84,7 +84,7 @@ def attempt(target: Target, context: int, work: Path) -> Trial:
     return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
 
 
-def _served(target: Target, context: int, simulation: Simulation) -> Trial:
+def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     """The trial of one context; raises like ``attempt``."""
     request = target.request
     spec = ServeSpec(
@@ -133,7 +133,7 @@ def _fault(server: Server, error: Exception) -> str:
 
 def evaluate(
     report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
-) -> Trial:
+) -> FitTrial:
     """What a report says of a server that ended with ``fault``, or, if that is empty, answered.
 
     ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
@@ -145,7 +145,7 @@ def evaluate(
     if fault and refused is None:
         raise _broken(report, stacks, context, fault)
     why = f"no room: {refused}" if refused else _left_behind(log)
-    return Trial(
+    return FitTrial(
         context=context,
         fits=not why,
         why=why,
@@ -190,7 +190,7 @@ def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | Non
     )
 
 
-def require_weights(found: Trial, reference: str, weights: int) -> None:
+def require_weights(found: FitTrial, reference: str, weights: int) -> None:
     """Raise ``SmokeError`` where a trial fits because the weights are not on the cards.
 
     ``weights`` are the bytes of the model's tensors.  Where no function of the engine names what

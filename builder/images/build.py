@@ -10,7 +10,7 @@ from builder.errors import BuilderError, BuildError, WorldError
 from builder.families.layout import LABEL_KEY
 from builder.images.log import BuildLog, Step
 from builder.plan.plan import Plan
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.docker.buildx import Builder
@@ -25,7 +25,7 @@ class BreakdownError(BuildError):
 
 
 def build(
-    context: Context,
+    context: BuildContext,
     stage: str,
     reference: str,
     labels: Mapping[str, str],

@@ -21,7 +21,7 @@ from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.plan.resolver import in_engine
 from builder.settings import Settings
 from builder.sources import gather
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.tools.beside import beside
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -197,7 +197,7 @@ def build_stages(
 
 def lay_out(
     plan: AnyPlan, base_images: Mapping[str, docker.Image], active: ActiveBuild, work: Path
-) -> Context:
+) -> BuildContext:
     """Gather a plan's inputs into a build context, below the empty directory ``work``.
 
     Raises like ``gather.gather``.

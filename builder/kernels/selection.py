@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from builder.tools.fatbin import Code, Entry
+from builder.tools.fatbin import Code, FatbinEntry
 
 
 class Capability(NamedTuple):
@@ -63,7 +63,7 @@ def runs(code: Code, card: Capability) -> bool:
     return same_major or (code.kind == "ptx" and not code.suffix)
 
 
-def taken(entries: Sequence[Entry], card: Capability) -> Entry | None:
+def taken(entries: Sequence[FatbinEntry], card: Capability) -> FatbinEntry | None:
     """The entry that the driver takes; None if the card can run none of them."""
     code = preferred((entry.code for entry in entries), card)
     return next((entry for entry in entries if entry.code == code), None)

@@ -17,7 +17,7 @@ from builder.errors import BusyError, UntriedError
 from builder.exports import docker_run
 from builder.presets.service import Service
 from builder.servers.api_flavor import ApiFlavor
-from builder.servers.client import Client
+from builder.servers.client import ServerClient
 from builder.servers.server import NotServingError, Server
 from builder.tools.docker import client, containers
 from builder.tools.docker.containers import Container
@@ -114,7 +114,7 @@ def wait(
     it ends or is not healthy within ``seconds``.
     """
     container = Container(service.name)
-    server = Server(container, Client(service.url), replace(flavor, health=service.health))
+    server = Server(container, ServerClient(service.url), replace(flavor, health=service.health))
     with _followed(service.name, log, lines):
         try:
             return server.wait(seconds)

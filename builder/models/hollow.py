@@ -23,7 +23,7 @@ MOST_PARTS = 999
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class HollowModel:
     """A model whose files have holes for weights; ``file`` is the first, the others are beside."""
 
     file: Path
@@ -38,7 +38,7 @@ class Model:
     """Bytes that were read of the real files."""
 
 
-def write(text: str, folder: Path, log: Log) -> Model:
+def write(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the hollow files of the model that ``text`` names into ``folder``.
 
     The headers of all parts of a split model are read.  Raises ``FetchError`` where the model
@@ -65,11 +65,11 @@ def write(text: str, folder: Path, log: Log) -> Model:
     return _model(folder / location.name, headers, sizes)
 
 
-def _model(file: Path, headers: Sequence[Header], sizes: Sequence[int]) -> Model:
+def _model(file: Path, headers: Sequence[Header], sizes: Sequence[int]) -> HollowModel:
     tensors = [tensor for header in headers for tensor in header.tensors]
     weights = sum(tensor.size or 0 for tensor in tensors)
     read = sum(header.size for header in headers)
-    return Model(file, headers[0], sum(sizes), weights, len(tensors), read)
+    return HollowModel(file, headers[0], sum(sizes), weights, len(tensors), read)
 
 
 def _parts(location: Location, header: Header, named: int) -> int:

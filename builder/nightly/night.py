@@ -31,7 +31,7 @@ from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, workspace
 from builder.tools.registry.client import Repository
 from builder.upstream import snapshot
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from builder.upstream.session import SourceSession, open_session
 from builder.upstream.snapshot import FrozenRecipe
 
@@ -236,7 +236,7 @@ def _frozen(
     return frozen
 
 
-def _line(found: Finding) -> str:
+def _line(found: PatchFinding) -> str:
     return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 

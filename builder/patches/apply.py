@@ -9,7 +9,7 @@ from builder.patches import diff
 from builder.patches.conflicts import Conflict, conflicts_of
 from builder.patches.diff import FileDiff
 from builder.patches.doubts import doubles, doubtful_offsets
-from builder.patches.state import State
+from builder.patches.state import PatchState
 from builder.tools.git import links
 from builder.tools.git.repository import SYMLINK
 from builder.tools.git.scratch import Application, NotApplicableError, Scratch
@@ -19,7 +19,7 @@ from builder.tools.git.scratch import Application, NotApplicableError, Scratch
 class Attempt:
     """The result for a diff and a tree; ``tree`` is the new one if the diff applies."""
 
-    state: State
+    state: PatchState
     tree: str
     offsets: tuple[tuple[str, int, int], ...] = ()
     """Path, hunk and lines that it moved by."""
@@ -49,8 +49,8 @@ def attempt(
     places = doubtful_offsets(scratch, tree, files, done, origin)
     if places:
         relaxed = _relaxed(scratch, tree, files, 0, origin) if three_way else None
-        return relaxed or Attempt(State.DOUBTFUL, tree, conflicts=tuple(places))
-    return _applied(scratch, tree, files, done, State.APPLIES, origin)
+        return relaxed or Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(places))
+    return _applied(scratch, tree, files, done, PatchState.APPLIES, origin)
 
 
 def _applied(
@@ -58,16 +58,16 @@ def _applied(
     tree: str,
     files: Sequence[FileDiff],
     done: Application,
-    state: State,
+    state: PatchState,
     origin: str,
 ) -> Attempt:
     """The result for a diff that git applied; it may still be refused."""
     leaving = _leaving(scratch, tree, files, done)
     if leaving:
-        return Attempt(State.CONFLICTS, tree, conflicts=tuple(leaving))
+        return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(leaving))
     twice = doubles(scratch, tree, files, done, origin)
     if twice:
-        return Attempt(State.DOUBTFUL, tree, conflicts=tuple(twice))
+        return Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(twice))
     return Attempt(state, done.tree, done.offsets)
 
 
@@ -86,7 +86,7 @@ def _inexact(
     except NotApplicableError:
         pass
     else:
-        return Attempt(State.UPSTREAM, tree)
+        return Attempt(PatchState.UPSTREAM, tree)
     relaxed = _relaxed(scratch, tree, files, fuzz, origin) if fuzz else None
     if relaxed is None and three_way:
         relaxed = _relaxed(scratch, tree, files, 0, origin)
@@ -96,7 +96,9 @@ def _inexact(
     if not conflicts:
         conflicts = [Conflict(files[0].path, 0, _reasons(reason))]
     absent = is_absent(scratch, tree, targets_of(files))
-    return Attempt(State.ABSENT if absent else State.CONFLICTS, tree, conflicts=tuple(conflicts))
+    return Attempt(
+        PatchState.ABSENT if absent else PatchState.CONFLICTS, tree, conflicts=tuple(conflicts)
+    )
 
 
 def _relaxed(
@@ -110,8 +112,8 @@ def _relaxed(
     if not fuzz and not done.merged:
         return None  # git lacks the files that the diff was made for, and applied it exactly
     if done.tree == tree:
-        return Attempt(State.UPSTREAM, tree)
-    return _applied(scratch, tree, files, done, State.INEXACT, origin)
+        return Attempt(PatchState.UPSTREAM, tree)
+    return _applied(scratch, tree, files, done, PatchState.INEXACT, origin)
 
 
 def targets_of(files: Sequence[FileDiff]) -> list[str]:

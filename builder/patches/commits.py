@@ -21,7 +21,7 @@ NAMED = "%h %cs %s"
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class PatchedCommit:
     """A commit, its first parent (empty if it has none), message, and the blobs that it changed."""
 
     name: str
@@ -44,7 +44,7 @@ class CommitsSince:
         self._until = until
         self._pin = pin
         self._shared: dict[str, str | None] = {}
-        self._listed: dict[tuple[str, ...], list[Commit]] = {}
+        self._listed: dict[tuple[str, ...], list[PatchedCommit]] = {}
         self._known_changes: dict[tuple[str, ...], list[Block]] = {}
         repositories.walk(url, *filter(None, (pin, until)))
 
@@ -64,7 +64,7 @@ class CommitsSince:
             self._shared[origin] = bases[0] if bases else None
         return self._shared[origin]
 
-    def _commits(self, since: str, paths: Sequence[str], *options: str) -> list[Commit]:
+    def _commits(self, since: str, paths: Sequence[str], *options: str) -> list[PatchedCommit]:
         """The commits of the target since another one that touch some files, oldest first.
 
         ``--full-history`` keeps commits of merged branches whose changes a merge has dropped.
@@ -77,19 +77,19 @@ class CommitsSince:
             self._listed[key] = found[::-1]
         return self._listed[key]
 
-    def _merged(self, commit: str, paths: Sequence[str]) -> Commit:
+    def _merged(self, commit: str, paths: Sequence[str]) -> PatchedCommit:
         """A commit with the changes to its first parent."""
         (found,) = self._log("-1", "--full-history", "--sparse", MERGED, commit, paths=paths)
         return found
 
-    def _log(self, *arguments: str, paths: Sequence[str]) -> list[Commit]:
+    def _log(self, *arguments: str, paths: Sequence[str]) -> list[PatchedCommit]:
         listing = self._scratch.text(
             *("log", "--no-renames", "--raw", "--no-abbrev", "--format=%x00%H%x01%P%x01%B%x01"),
             *(*arguments, "--", *paths),
         )
         return [_commit(row) for row in listing.split("\0")[1:]]
 
-    def _since(self, piece: Piece, paths: Sequence[str], *options: str) -> list[Commit]:
+    def _since(self, piece: Piece, paths: Sequence[str], *options: str) -> list[PatchedCommit]:
         """The commits since the merge base with the commit that a patch was made for.
 
         All commits if that is the target itself, or unknown.
@@ -100,7 +100,9 @@ class CommitsSince:
     def _without(self, *commits: str) -> list[str]:
         return [f"^{commit}" for commit in dict.fromkeys(commits) if commit]
 
-    def _changes(self, commits: Sequence[Commit], paths: Sequence[str]) -> dict[str, list[Block]]:
+    def _changes(
+        self, commits: Sequence[PatchedCommit], paths: Sequence[str]
+    ) -> dict[str, list[Block]]:
         """The blocks that each of these commits changes in some files."""
         known = self._known_changes
         unread = [each for each in commits if (each.name, *paths) not in known]
@@ -174,12 +176,12 @@ MERGED = "--diff-merges=first-parent"
 MERGES = ("--first-parent", "--merges", MERGED)
 
 
-def _commit(row: str) -> Commit:
+def _commit(row: str) -> PatchedCommit:
     name, parents, message, changes = row.split("\x01", 3)
     fields = [line.split(" ") for line in changes.splitlines() if line.startswith(":")]
     links = [field for field in fields if GITLINK not in {field[0][1:], field[1]}]
     blobs = tuple(blob for field in links for blob in field[2:4])
-    return Commit(name, parents.partition(" ")[0], message, blobs)
+    return PatchedCommit(name, parents.partition(" ")[0], message, blobs)
 
 
 def paths_of(files: Iterable[FileDiff]) -> list[str]:

@@ -24,8 +24,8 @@ from builder.patches.blocks import (
 from builder.patches.commits import (
     MERGES,
     MOST_COMMITS,
-    Commit,
     CommitsSince,
+    PatchedCommit,
     parsed,
     paths_of,
 )
@@ -67,7 +67,10 @@ class History(CommitsSince):
         return self._merge_of(by) if by else None
 
     def _first(
-        self, commits: Sequence[Commit], changes: Mapping[str, list[Block]], wanted: Sequence[Block]
+        self,
+        commits: Sequence[PatchedCommit],
+        changes: Mapping[str, list[Block]],
+        wanted: Sequence[Block],
     ) -> str | None:
         """The first commit with all wanted blocks, in their place, else the last of several.
 
@@ -90,7 +93,7 @@ class History(CommitsSince):
 
     def _combined(
         self,
-        commits: Sequence[Commit],
+        commits: Sequence[PatchedCommit],
         changes: Mapping[str, list[Block]],
         wanted: Sequence[Block],
         paths: Sequence[str],
@@ -165,7 +168,7 @@ class History(CommitsSince):
         return None
 
     def _reverted_by(
-        self, whole: Commit, names: Iterable[str], blocks: Sequence[Block]
+        self, whole: PatchedCommit, names: Iterable[str], blocks: Sequence[Block]
     ) -> str | None:
         """The commit that reverted blocks after ``whole`` introduced them; None: they are there.
 
@@ -278,7 +281,7 @@ class History(CommitsSince):
             names |= dict.fromkeys(self.name(each.name) for each in changing)
         return list(names)[:MOST_COMMITS]
 
-    def _changing(self, conflict: Conflict, tree: str, piece: Piece) -> list[Commit]:
+    def _changing(self, conflict: Conflict, tree: str, piece: Piece) -> list[PatchedCommit]:
         """The commits, newest first, that removed the expected lines, or what they became.
 
         If there are none, those that added the lines that were found instead.
@@ -288,7 +291,7 @@ class History(CommitsSince):
         changes = self._changes(commits, [path])
         expected, found = _bare(conflict.expected), _bare(conflict.found)
         wanted = (expected - self._bare(tree, path)) or expected
-        by: list[Commit] = []
+        by: list[PatchedCommit] = []
         for each in commits:
             blocks = [b for b in changes[each.name] if not wanted.isdisjoint(b.removed)]
             if blocks:

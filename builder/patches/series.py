@@ -11,7 +11,7 @@ from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
-from builder.patches.state import FITS, State
+from builder.patches.state import FITS, PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, ScriptPatch
 from builder.tools.git.repositories import Repositories
@@ -155,7 +155,7 @@ def _refusal(
     planned: PlannedPatch, piece: Piece, files: list[FileDiff], result: Attempt
 ) -> PatchError:
     details = "\n".join(str(conflict) for conflict in result.conflicts)
-    if result.state == State.UPSTREAM:
+    if result.state == PatchState.UPSTREAM:
         remedy = "drop it from the recipe"
         if isinstance(planned.patch, PickPatch) and piece.base != planned.patch.pick.after:
             remedy = f'set without = ["{piece.head}"] in `pick`'
@@ -163,15 +163,15 @@ def _refusal(
             f"{piece.name} is already in the source",
             hint=f"{remedy}; `builder patch check` names the commit that introduced it",
         )
-    if result.state == State.ABSENT:
+    if result.state == PatchState.ABSENT:
         return PatchError(
             f"{piece.name} does not apply: its files do not exist",
             details,
             'drop the patch, or set expect = "absent" if the files are known to be missing',
         )
-    if result.state == State.DOUBTFUL:
+    if result.state == PatchState.DOUBTFUL:
         return PatchError(
-            f"{piece.name} is not applied: {State.DOUBTFUL.meaning}",
+            f"{piece.name} is not applied: {PatchState.DOUBTFUL.meaning}",
             details,
             "see `builder patch check`; drop the patch, or make it anew on this source",
         )

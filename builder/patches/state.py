@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class PatchState(StrEnum):
     """The state of a patch on a tree, from the best to the worst."""
 
     APPLIES = "applies"
@@ -24,13 +24,13 @@ class State(StrEnum):
 
 
 MEANINGS = {
-    State.APPLIES: "applies exactly",
-    State.INEXACT: "applies with less context or by a merge, as the recipe allows",
-    State.UPSTREAM: "upstream contains the change",
-    State.ABSENT: "the files that it changes do not exist",
-    State.DOUBTFUL: "it applies, but perhaps at a wrong place or a second time",
-    State.CONFLICTS: "the lines that it expects have changed",
-    State.BROKEN: "not a patch, without effect, or its commits are gone",
-    State.UNTRIED: "its script needs Docker with the recipe's base",
+    PatchState.APPLIES: "applies exactly",
+    PatchState.INEXACT: "applies with less context or by a merge, as the recipe allows",
+    PatchState.UPSTREAM: "upstream contains the change",
+    PatchState.ABSENT: "the files that it changes do not exist",
+    PatchState.DOUBTFUL: "it applies, but perhaps at a wrong place or a second time",
+    PatchState.CONFLICTS: "the lines that it expects have changed",
+    PatchState.BROKEN: "not a patch, without effect, or its commits are gone",
+    PatchState.UNTRIED: "its script needs Docker with the recipe's base",
 }
-FITS = frozenset({State.APPLIES, State.INEXACT})
+FITS = frozenset({PatchState.APPLIES, PatchState.INEXACT})

@@ -33,7 +33,7 @@ WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a sav
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BuildOutcome:
     """The record of an image, and what this run did for it."""
 
     record: Record
@@ -41,7 +41,7 @@ class Outcome:
     checked: bool = True
 
 
-def build(plan: Plan, session: BuildSession) -> Outcome:
+def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     """Build an image, check it and give it its names; or find it already there.
 
     Raises a ``BuilderError`` of the kind that says what went wrong; ``SmokeError`` when the image
@@ -64,7 +64,7 @@ def build(plan: Plan, session: BuildSession) -> Outcome:
             require_good(kept, image.reference)
             ensure_tags(plan, image.reference)
             record.remove_candidate(state, name, plan.key)
-            return Outcome(kept, built=False)
+            return BuildOutcome(kept, built=False)
         require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
         require_space(work, WORK_SPACE, f"the inputs of {name}")
         with session.active(name) as active:
@@ -99,15 +99,15 @@ def build(plan: Plan, session: BuildSession) -> Outcome:
         ensure_tags(plan, image.reference)
         record.write(state, kept)
         record.remove_candidate(state, name, plan.key)
-        return Outcome(kept, built)
+        return BuildOutcome(kept, built)
 
 
-def build_all(plans: Sequence[Plan], session: BuildSession) -> list[Outcome | BuilderError]:
+def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome | BuilderError]:
     """Build each image of a recipe, as ``build`` does; one that fails does not stop the others.
 
     The error of one that failed stands at its place.
     """
-    results: list[Outcome | BuilderError] = []
+    results: list[BuildOutcome | BuilderError] = []
     for plan in plans:
         try:
             results.append(build(plan, session))
@@ -143,14 +143,14 @@ def _found(plan: Plan, session: BuildSession) -> docker.Image | None:
     return None if session.rebuild else find_image(plan)
 
 
-def _verified(plan: Plan, session: BuildSession) -> Outcome | None:
+def _verified(plan: Plan, session: BuildSession) -> BuildOutcome | None:
     """The outcome if the engine has the image with a good verdict, and no rebuild is requested."""
     found = _found(plan, session)
     kept = find_verified(plan, found, session.settings)
     if found is None or kept is None:
         return None
     ensure_tags(plan, found.reference, found.names)
-    return Outcome(kept, built=False, checked=False)
+    return BuildOutcome(kept, built=False, checked=False)
 
 
 def _candidate(plan: Plan, session: BuildSession) -> docker.Image | None:

@@ -12,7 +12,7 @@ from builder.compare.files import compare_trees
 from builder.compare.image_tree import read_image
 from builder.compare.images import compare_images
 from builder.compare.results import Comparison
-from builder.compare.tree import Tree, read_files
+from builder.compare.tree import FileTree, read_files
 from builder.errors import UsageError, WorldError
 from builder.pipeline.lookup import REFERENCE, is_recipe, located
 from builder.pipeline.session import BuildSession
@@ -68,7 +68,7 @@ def _require_alike(before: str, old: Source, after: str, new: Source) -> None:
         )
 
 
-def _tree(name: str, source: Source) -> Tree:
+def _tree(name: str, source: Source) -> FileTree:
     return read_files(source) if isinstance(source, Path) else read_image(name, source)
 
 

@@ -23,7 +23,7 @@ from builder.recipes.schema import (
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTree:
+class LocalTree:
     """A directory of this repository; ``identity`` as ``tree_hash.identity`` gives it."""
 
     path: Path
@@ -109,7 +109,7 @@ class Archive:
         return "" if self.subdirectory == "." else self.subdirectory
 
 
-SourceChoice = SourceTree | GitCommit | PypiFile | Archive | Installed
+SourceChoice = LocalTree | GitCommit | PypiFile | Archive | Installed
 """The source of an engine.
 
 The key contains its ``identity``, and ``part``: what is taken of it, empty for all.

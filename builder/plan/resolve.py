@@ -20,11 +20,11 @@ from builder.plan.inputs import (
     BootstrappedRoot,
     GitCommit,
     Installed,
+    LocalTree,
     PlannedPatch,
     PypiFile,
     RootChoice,
     SourceChoice,
-    SourceTree,
 )
 from builder.plan.plan import BasePlan, Plan
 from builder.platforms import Platforms, of_target
@@ -193,7 +193,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
     source = recipe.source
     match source:
         case PathSource(path=path):
-            return SourceTree(root / path, tree_hash.identity(root / path))
+            return LocalTree(root / path, tree_hash.identity(root / path))
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):

@@ -19,7 +19,7 @@ from builder.receipts.schema import Receipt
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
-Settings = dict[str, tuple[str, ...]]
+OptionValues = dict[str, tuple[str, ...]]
 """Options by their long names, with their values."""
 
 
@@ -108,14 +108,14 @@ def _measured(entry: ReceiptEntry, context: int) -> Measured:
     )
 
 
-def _own_options(recipe: Recipe) -> Settings:
+def _own_options(recipe: Recipe) -> OptionValues:
     """The options that a benchmark of the recipe adds by itself on a GPU."""
     family = families.ENGINES[recipe.family]
     serve = family.complete(recipe).serve or family.serve
     return _options([*serve.arguments, *serve.gpu], recipe) if serve else {}
 
 
-def _options(words: Sequence[str], recipe: Recipe) -> Settings:
+def _options(words: Sequence[str], recipe: Recipe) -> OptionValues:
     """The options, without those that name models and context; the last of several counts."""
     places = {command.option_of(group[0]) for group in command.known_options(recipe).values()}
     return {name: values for name, values in _named(words) if name not in places}

@@ -21,7 +21,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DraftTable:
     """A table of a recipe; tables of the same name in brackets make a list: ``[[probe]]``."""
 
     name: str
@@ -36,12 +36,12 @@ def lines_of(values: Mapping[str, Any]) -> list[Line]:
     return [Line(key, value) for key, value in values.items()]
 
 
-def text(tables: Iterable[Table]) -> str:
+def text(tables: Iterable[DraftTable]) -> str:
     """The text of a recipe; tables without lines are left out."""
     return "\n".join("\n".join(_table(table)) + "\n" for table in tables if table.lines)
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: DraftTable) -> Iterator[str]:
     if not table.name:
         yield FIRST
     if table.comment:

@@ -17,7 +17,7 @@ from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Stateme
 from builder.publish.tag_history import no_image
 from builder.publish.verdicts import require_signing
 from builder.reproduce.published import place_of
-from builder.reproduce.reproduction import Reproduced
+from builder.reproduce.reproduction import ReproducedImages
 from builder.tools.docker import buildx
 from builder.tools.files import workspace
 from builder.tools.registry import cosign
@@ -35,7 +35,7 @@ class Attestation:
     work: Path
     """A directory for the files of cosign."""
 
-    def attach(self, result: Reproduced) -> str:
+    def attach(self, result: ReproducedImages) -> str:
         """Attach the statement of a result; the digest that the image has there.
 
         Raises ``WorldError`` where the registry has another image, or signing fails;

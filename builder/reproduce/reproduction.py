@@ -23,7 +23,7 @@ from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import named_lock, workspace
 from builder.tools.layers.image import damage_reported, manifest_of
 
-State = Literal["reproduced", "compression", "different"]
+ReproductionState = Literal["reproduced", "compression", "different"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Reproduction:
     """What differs, where the digests do."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReproductionState:
         """``reproduced``: the same digest; ``compression``: the same layers and configuration, but
         packed by another version of a compressor."""
         if self.comparison is None:
@@ -61,7 +61,7 @@ class Reproduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduced:
+class ReproducedImages:
     """The images of a command that were built again."""
 
     target: str
@@ -77,7 +77,7 @@ class Reproduced:
         return all(each.state == "reproduced" for each in self.reproductions)
 
 
-def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -> Reproduced:
+def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -> ReproducedImages:
     """Build an image again without caches, and compare digests; where they differ, the contents.
 
     ``target`` is a recipe or a base whose images Docker has, or an image: Docker's, else a
@@ -107,11 +107,11 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
             originals = _originals(plan)
             rebuilder.base(plan)
             found = [_compared(original, rebuilder, work) for original in originals]
-            return Reproduced(target, tuple(found), builder, ())
+            return ReproducedImages(target, tuple(found), builder, ())
         original = built_image(plan) if is_recipe(session, target) else located(session, target)
         new = rebuilder.engine(plan, with_bases=with_bases)
         result = _reproduction(name, original, new, work)
-        return Reproduced(target, (result,), builder, _taken(plan, rebuilder))
+        return ReproducedImages(target, (result,), builder, _taken(plan, rebuilder))
 
 
 def _described(session: BuildSession, target: str, work: Path) -> Plan:

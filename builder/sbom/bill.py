@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from builder.plan.plan import Plan
 from builder.records.record import Record
 from builder.sbom.addresses import image_purl
-from builder.sbom.changes import Change, changes_of
+from builder.sbom.changes import SourceChange, changes_of
 from builder.sbom.debian import Dpkg
 from builder.sbom.parts import Part, bases, debian_packages, engine_of, scripts, wheels
 
@@ -33,7 +33,7 @@ class Bill:
     summary: str
     properties: Mapping[str, str]
     engine: Part
-    changes: tuple[Change, ...]
+    changes: tuple[SourceChange, ...]
     """The changes of the engine's source, in order."""
     parts: tuple[Part, ...]
     """All other parts, sorted."""
@@ -51,7 +51,7 @@ class Bill:
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
-    def applied(self) -> tuple[Change, ...]:
+    def applied(self) -> tuple[SourceChange, ...]:
         """The changes that were applied."""
         return tuple(change for change in self.changes if change.applied)
 

@@ -12,7 +12,7 @@ from builder.sbom.addresses import at_commit, page, public
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SourceChange:
     """One change of the source.
 
     ``before`` and ``after`` are commits of the repository ``git``, a URL without a user; a script
@@ -49,18 +49,18 @@ class Change:
         return f"{self.name}{f' of {origin}' if origin else ''}: {self.why}{until}"
 
 
-def changes_of(plan: Plan) -> tuple[Change, ...]:
+def changes_of(plan: Plan) -> tuple[SourceChange, ...]:
     """Every patch of a plan in order, then the steps at every start."""
     starts = (
-        Change("start", f"at start: {' '.join(step.run)}", step.why, step.drop_when or "")
+        SourceChange("start", f"at start: {' '.join(step.run)}", step.why, step.drop_when or "")
         for step in plan.recipe.start
     )
     return (*(_change(planned) for planned in plan.patches), *starts)
 
 
-def _change(planned: PlannedPatch) -> Change:
+def _change(planned: PlannedPatch) -> SourceChange:
     patch, url = planned.patch, planned.url
-    change = Change(
+    change = SourceChange(
         "file",
         patch.name,
         patch.why,

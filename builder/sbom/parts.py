@@ -17,8 +17,8 @@ from builder.plan.inputs import (
     BootstrappedRoot,
     GitCommit,
     Installed,
+    LocalTree,
     PypiFile,
-    SourceTree,
     where,
 )
 from builder.plan.plan import AnyPlan, BasePlan, Plan
@@ -100,7 +100,7 @@ def engine_of(plan: Plan) -> Part:
             known = {"download_url": place, "checksum": f"sha256:{digest}"}
             purl = addresses.generic_purl(name, version, known)
             return replace(common, purl=purl, digest={"sha256": digest}, origin=place)
-        case SourceTree(identity=identity):
+        case LocalTree(identity=identity):
             return replace(
                 common,
                 purl=addresses.generic_purl(name, version),

@@ -16,7 +16,7 @@ from builder import __version__
 from builder.plan.plan import Plan
 from builder.records.record import Record
 from builder.sbom.bill import Bill
-from builder.sbom.changes import Change
+from builder.sbom.changes import SourceChange
 from builder.sbom.parts import Part
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -104,7 +104,7 @@ def _part(part: Part) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: SourceChange) -> dict[str, Any]:
     if change.content:
         digest = {"sha256": hashlib.sha256(change.content).hexdigest()}
     else:

@@ -32,7 +32,7 @@ from spdx_tools.spdx.writer.json.json_writer import write_document_to_stream
 
 from builder import __version__
 from builder.sbom.bill import Bill
-from builder.sbom.changes import Change
+from builder.sbom.changes import SourceChange
 from builder.sbom.parts import Kind, Part
 
 DOCUMENT = "SPDXRef-DOCUMENT"
@@ -81,7 +81,7 @@ def document(bill: Bill) -> Document:
     )
 
 
-def _relationships(bill: Bill, changes: Mapping[str, Change]) -> Iterator[Relationship]:
+def _relationships(bill: Bill, changes: Mapping[str, SourceChange]) -> Iterator[Relationship]:
     kinds = RelationshipType
     engine = _identifier(bill.engine)
     yield Relationship(DOCUMENT, kinds.DESCRIBES, IMAGE)
@@ -132,7 +132,7 @@ def _package(part: Part) -> Package:
     )
 
 
-def _patch(identifier: str, change: Change) -> Package:
+def _patch(identifier: str, change: SourceChange) -> Package:
     digest = hashlib.sha256(change.content).hexdigest() if change.content else ""
     return Package(
         spdx_id=identifier,

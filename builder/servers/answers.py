@@ -37,7 +37,7 @@ class Usage(_Answer):
     prompt_tokens: Count | None = None
 
 
-class Timings(_Answer):
+class ServerTimings(_Answer):
     """Tokens and speeds of llama.cpp (tools/server/server-task.cpp, ``result_timings``)."""
 
     prompt_n: Count | None = None
@@ -64,7 +64,7 @@ class Message(_Answer):
         return reasoning + (self.content or self.text or "")
 
 
-class Choice(Message):
+class AnswerChoice(Message):
     """One of the answers: of a chat, of a stream, or plain text."""
 
     delta: Message | None = None
@@ -74,10 +74,10 @@ class Choice(Message):
 class Answer(_Answer):
     """An answer, or one event of a stream, in any format that servers use."""
 
-    choices: list[Choice] | None = None
+    choices: list[AnswerChoice] | None = None
     content: str | None = None
     usage: Usage | None = None
-    timings: Timings | None = None
+    timings: ServerTimings | None = None
     error: Any = None
 
     @property
@@ -94,17 +94,17 @@ Logarithm = Annotated[float, Field(le=1e-3, allow_inf_nan=False)]
 """The logarithm of a probability; rounding may take it above 0."""
 
 
-class Candidate(_Answer):
+class TokenCandidate(_Answer):
     """A token that may follow."""
 
     id: Count
     logprob: Logarithm
 
 
-class Predicted(Candidate):
+class PredictedToken(TokenCandidate):
     """A generated token, with all candidates for its place."""
 
-    top_logprobs: list[Candidate] = []
+    top_logprobs: list[TokenCandidate] = []
     """Without any, ``logprob`` says nothing: llama.cpp has no probabilities of drafted tokens."""
 
 
@@ -112,8 +112,8 @@ class Prediction(_Answer):
     """A continued prompt in llama.cpp's own format, asked for with ``n_probs``."""
 
     content: str
-    completion_probabilities: list[Predicted]
-    timings: Timings | None = None
+    completion_probabilities: list[PredictedToken]
+    timings: ServerTimings | None = None
 
 
 class Tokens(_Answer):

@@ -15,7 +15,7 @@ PLACE = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizer:
+class TokenizerPages:
     """Paths and field names of the requests to tokenize and to detokenize."""
 
     tokenize: str
@@ -28,7 +28,7 @@ class ApiFlavor:
     """Paths of one kind of server; all of them begin with ``/``."""
 
     health: str
-    tokenizer: Tokenizer | None
+    tokenizer: TokenizerPages | None
     models: str = "/v1/models"
     completions: str = "/v1/completions"
     chat: str = "/v1/chat/completions"
@@ -40,13 +40,13 @@ class ApiFlavor:
     """Option that names the file of a multimodal projector; None: it takes none."""
 
 
-LLAMA = Tokenizer("/tokenize", "content", "/detokenize")
+LLAMA = TokenizerPages("/tokenize", "content", "/detokenize")
 
 API_FLAVORS: Mapping[str, ApiFlavor] = {
     "llama-server": ApiFlavor("/health", LLAMA, predictions="/completion", projector="--mmproj"),
     "llama-cpp-python": ApiFlavor(
         "/v1/models",
-        Tokenizer("/extras/tokenize", "input", "/extras/detokenize"),
+        TokenizerPages("/extras/tokenize", "input", "/extras/detokenize"),
         projector="--clip_model_path",
     ),
     "hello": ApiFlavor("/health", LLAMA, device_page="/props", predictions="/completion"),

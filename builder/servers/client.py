@@ -39,7 +39,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamedAnswer:
     """A streamed answer that was read to its end."""
 
     events: tuple[Event, ...]
@@ -53,7 +53,7 @@ class Stream:
         return "".join(event.data.text for event in self.events)
 
 
-class Client:
+class ServerClient:
     """Sends requests to one server; ``key`` is an API key, which is never shown."""
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -75,7 +75,7 @@ class Client:
         """The JSON of an answer; raises ``UnansweredError``."""
         return self._json("POST", path, body, model, seconds)
 
-    def stream(self, path: str, body: Mapping[str, Any], seconds: float) -> Stream:
+    def stream(self, path: str, body: Mapping[str, Any], seconds: float) -> StreamedAnswer:
         """Server-sent events up to their end; raises ``UnansweredError``."""
         started = time.monotonic()
         events: list[Event] = []
@@ -98,7 +98,7 @@ class Client:
                     )
                 at = time.monotonic() - started
                 events.append(Event(_event(data, path), at))
-        return Stream(tuple(events), time.monotonic() - started, finished)
+        return StreamedAnswer(tuple(events), time.monotonic() - started, finished)
 
     def status(self, path: str, seconds: float) -> int:
         """The HTTP status of a page; raises ``UnansweredError`` if there is no response."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from builder.servers.answers import Predicted, Prediction, Timings
+from builder.servers.answers import PredictedToken, Prediction, ServerTimings
 from builder.servers.client import UnansweredError
 from builder.servers.server import Server
 
@@ -52,7 +52,7 @@ def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False)
     generated = found.completion_probabilities
     if len(generated) != tokens:
         raise UnansweredError(f"{len(generated)} tokens of {tokens}: {found.content!r}")
-    timings = found.timings or Timings()
+    timings = found.timings or ServerTimings()
     return Continued(
         found.content,
         tuple(each.id for each in generated),
@@ -63,7 +63,7 @@ def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False)
     )
 
 
-def _logarithms(token: Predicted) -> dict[int, float]:
+def _logarithms(token: PredictedToken) -> dict[int, float]:
     return {each.id: each.logprob for each in token.top_logprobs}
 
 

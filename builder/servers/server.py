@@ -13,8 +13,8 @@ from builder.errors import UntriedError
 from builder.families import entrypoint
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor, filled
-from builder.servers.client import Client, UnansweredError
-from builder.tools.docker.containers import Container, Start, started
+from builder.servers.client import ServerClient, UnansweredError
+from builder.tools.docker.containers import Container, StartOptions, started
 from builder.tools.docker.proxy import proxy
 from builder.tools.split_models import parts_of
 
@@ -108,7 +108,7 @@ class Server:
     """A started server."""
 
     container: Container
-    client: Client
+    client: ServerClient
     api_flavor: ApiFlavor
 
     def wait(self, seconds: float) -> float:
@@ -157,7 +157,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     """
     command = arguments(serve, spec)
     mounts = spec.simulator or Mounts()
-    start = Start(
+    start = StartOptions(
         arguments=command,
         env={**_cpu(spec), **serve.env, **mounts.env},
         volumes={**_volumes(spec), **mounts.volumes},
@@ -168,7 +168,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         gpus=spec.gpus,
     )
     with started(reference, start) as container, proxy(container, port) as url:
-        yield Server(container, Client(url), API_FLAVORS[serve.api_flavor])
+        yield Server(container, ServerClient(url), API_FLAVORS[serve.api_flavor])
 
 
 def _cpu(spec: ServeSpec) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from builder.bench import series
-from builder.bench.measure import Settings, measure
+from builder.bench.measure import RunSettings, measure
 from builder.bench.results import Generation
 from builder.errors import UntriedError
 from builder.kernels.selection import Capability
@@ -85,7 +85,7 @@ def placed(server: Server) -> Check:
     return Check.of("gpu", subject, expected, found, whole)
 
 
-def collapse(server: Server, settings: Settings) -> Iterator[Check]:
+def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
     """The collapse test: later runs must not be slower, nor the draft's acceptance drop."""
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:

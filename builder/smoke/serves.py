@@ -11,7 +11,7 @@ from builder.errors import UntriedError
 from builder.recipes.schema import Serve
 from builder.servers import test_model
 from builder.servers.answers import Answer, Detokenized, ModelList, Tokens
-from builder.servers.api_flavor import Tokenizer
+from builder.servers.api_flavor import TokenizerPages
 from builder.servers.client import UnansweredError
 from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
 from builder.smoke.context import Context
@@ -139,7 +139,7 @@ def _streams(server: Server) -> str:
     return f"{pieces} pieces"
 
 
-def _tokenizes(server: Server, tokenizer: Tokenizer) -> str:
+def _tokenizes(server: Server, tokenizer: TokenizerPages) -> str:
     client, body = server.client, {tokenizer.text: PROMPT}
     tokens = client.post(tokenizer.tokenize, body, Tokens, ANSWER).tokens
     text = client.post(tokenizer.detokenize, {"tokens": tokens}, Detokenized, ANSWER).text

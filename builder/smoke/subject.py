@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.bench.measure import Settings
+from builder.bench.measure import RunSettings
 from builder.contents.contents import Contents
 from builder.platforms import Platform
 from builder.presets.schema import Preset
@@ -36,12 +36,12 @@ class GpuTest:
         return gpus.has_runtime() if self.wanted is None else self.wanted
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RunSettings:
         """The runs of the collapse test."""
         if self.model is None:
             prompt, tokens = "Hello", TINY_TOKENS
-            return Settings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
-        return Settings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
+            return RunSettings(prompt=prompt, tokens=tokens, runs=self.runs, warm_ups=self.warm_ups)
+        return RunSettings(tokens=TOKENS, runs=self.runs, warm_ups=self.warm_ups)
 
 
 @dataclass(frozen=True, slots=True)

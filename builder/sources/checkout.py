@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.errors import FetchError
 from builder.plan import tree_hash
-from builder.plan.inputs import Archive, GitCommit, Installed, PypiFile, SourceChoice, SourceTree
+from builder.plan.inputs import Archive, GitCommit, Installed, LocalTree, PypiFile, SourceChoice
 from builder.tools import archives
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
@@ -102,7 +102,7 @@ def _storing_tree() -> Iterator[None]:
 
 
 def unpack(
-    source: SourceTree | PypiFile | Archive | Installed,
+    source: LocalTree | PypiFile | Archive | Installed,
     cache: Path,
     target: Path,
     log: Log,
@@ -114,7 +114,7 @@ def unpack(
     Raises ``FetchError`` if it cannot be fetched, or differs from its pin.
     """
     match source:
-        case SourceTree():
+        case LocalTree():
             _copy_tree(source, target)
         case PypiFile(file=file, subdirectory=folder, texts_only=texts_only):
             (archive,) = pypi.fetch([file], cache, log, offline=offline)
@@ -130,7 +130,7 @@ def unpack(
             )
 
 
-def _copy_tree(source: SourceTree, target: Path) -> None:
+def _copy_tree(source: LocalTree, target: Path) -> None:
     """Copy the files of the tree, and check that its hash has not changed."""
     for file in tree_hash.files(source.path):
         copy = target / file.relative_to(source.path)

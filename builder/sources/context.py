@@ -29,7 +29,7 @@ MOUNTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class BuildContext:
     """A build context that ``docker buildx build`` takes."""
 
     folder: Path

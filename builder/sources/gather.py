@@ -22,7 +22,7 @@ from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap, bootstrap_locked
-from builder.sources.context import Context, keeping_ptx
+from builder.sources.context import BuildContext, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import Servers, archive_of
@@ -66,7 +66,7 @@ def fetch(plan: AnyPlan, options: GatherOptions) -> None:
     _debs_of(plan, options)
 
 
-def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> Context:
+def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
     """The build context of ``plan``: its inputs fetched, verified, unpacked and patched.
 
     It is made below the directory ``work``, which is empty.
@@ -109,7 +109,7 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> Context:
     platforms = {
         stage: tuple(f"linux/{name}" for name in plan.architectures(stage)) for stage in plan.stages
     }
-    return Context(folder, named, secrets, arguments, platforms, epoch)
+    return BuildContext(folder, named, secrets, arguments, platforms, epoch)
 
 
 def _apt_sources(plan: AnyPlan, options: GatherOptions, work: Path) -> dict[str, Path]:

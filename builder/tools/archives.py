@@ -136,7 +136,7 @@ def _opened_tar(**named: Any) -> Any:
 
     base: Any = tarfile.TarInfo
 
-    class Member(base):  # type: ignore[misc]
+    class ArchiveMember(base):  # type: ignore[misc]
         def _proc_member(self, tar: Any) -> Any:
             if self.type in names | records and not 0 <= self.size <= LONGEST_HEADER:
                 raise tarfile.ReadError("it has a member with too long a name")
@@ -147,7 +147,7 @@ def _opened_tar(**named: Any) -> Any:
         def _proc_gnusparse_10(self, *_: Any) -> None:
             raise tarfile.ReadError(f"its member {escaped(self.name)} is a sparse file")
 
-    return tarfile.open(tarinfo=Member, errorlevel=2, **named)
+    return tarfile.open(tarinfo=ArchiveMember, errorlevel=2, **named)
 
 
 def _extract(tar: Any, target: Path, budget: _Budget) -> None:

@@ -66,7 +66,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FatbinEntry:
     """One image of device code, and where its payload is in the file."""
 
     code: Code
@@ -104,7 +104,7 @@ class Region:
 
     offset: int
     """Where its header is in the file."""
-    entries: tuple[Entry, ...]
+    entries: tuple[FatbinEntry, ...]
 
 
 def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
@@ -132,7 +132,7 @@ def modules(found: Iterable[Region]) -> tuple[Modules, ...]:
     return tuple(Modules(codes, sizes[codes], counts[codes]) for codes in sizes if codes)
 
 
-def _unpacked(data: bytes, entry: Entry, where: str) -> bytes:
+def _unpacked(data: bytes, entry: FatbinEntry, where: str) -> bytes:
     import lz4.block
     from backports.zstd import ZstdDecompressor, ZstdError
 
@@ -178,7 +178,7 @@ def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
     return first, last
 
 
-def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[Entry]:
+def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[FatbinEntry]:
     while offset < end:
         where = f"fat binary entry at byte {offset:#x}"
         kind, header, padded, stored, arch, flags, size = _unpack(
@@ -199,13 +199,13 @@ def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[Entry]:
             raise MalformedFatbinError(f"{where}: unknown kind {kind}")
         code = Code(_KINDS[kind], arch, _suffix(flags, where))
         if not flags & _COMPRESSED:
-            yield Entry(code, payload, padded, padded)
+            yield FatbinEntry(code, payload, padded, padded)
             continue
         if flags & _COMPRESSED not in _COMPRESSIONS or not 0 < stored <= padded:
             raise MalformedFatbinError(
                 f"{where}: unknown compression: flags {flags:#x}, {stored} of {padded} bytes"
             )
-        yield Entry(code, payload, stored, size, _COMPRESSIONS[flags & _COMPRESSED])
+        yield FatbinEntry(code, payload, stored, size, _COMPRESSIONS[flags & _COMPRESSED])
 
 
 def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:

@@ -20,7 +20,7 @@ from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import GITLINK
 from builder.tools.python import pypi
 from builder.upstream import track as tracking
-from builder.upstream.patch_state import Finding, PatchCheck
+from builder.upstream.patch_state import PatchCheck, PatchFinding
 
 PIN = "pin"
 PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
@@ -128,7 +128,7 @@ class PatchSet:
         return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
 
 
-def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Finding]:
+def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[PatchFinding]:
     """Try all patches of a recipe, in order, on its pin, on upstream's newest and on other refs.
 
     The patches after one that does not apply are tried without it.  A ref of ``against`` is shown
@@ -136,7 +136,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Findi
     the source cannot be fetched.
     """
     refs = list(against)
-    known: dict[str, list[Finding]] = {}
+    known: dict[str, list[PatchFinding]] = {}
     shown: set[str] = set()
     fitted: list[str] = []
     for target in patch_set.targets(refs):
@@ -152,7 +152,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Findi
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
 
-def on_pin(patch_set: PatchSet) -> list[Finding]:
+def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
     """Try all patches of a recipe, in order, on its pin: a finding for each.
 
     Raises ``FetchError`` when the source cannot be fetched.
@@ -163,7 +163,7 @@ def on_pin(patch_set: PatchSet) -> list[Finding]:
 
 def findings_on(
     patch_set: PatchSet, target: NamedCommit, fitted: list[str]
-) -> tuple[list[Finding], list[str]]:
+) -> tuple[list[PatchFinding], list[str]]:
     """A finding for each patch on one target, and the tree that each was tried on.
 
     ``fitted`` are the trees that they were tried on for the pin.

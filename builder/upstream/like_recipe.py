@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from builder.recipes.draft import Line, Table, lines_of
+from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.schema import GitSource, OptionProbe, Recipe
 
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
@@ -16,31 +16,31 @@ DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
 
 
-def tables(like: Recipe) -> dict[str, list[Table]]:
+def tables(like: Recipe) -> dict[str, list[DraftTable]]:
     """The tables that a recipe of the same kind takes over, by name.
 
     What names a commit, or the version, is left out: see ``left_out``.
     """
     values = like.model_dump(exclude_unset=True)
     found = {
-        name: [Table(f"[{name}]", lines_of(values[name]))] for name in TABLES if name in values
+        name: [DraftTable(f"[{name}]", lines_of(values[name]))] for name in TABLES if name in values
     }
     found["cmake"] = [*_calls(like, values.get("cmake", []))]
     named = f"as in {like.name}; the smoke test shows whether it holds here"
     probes = [probe for probe in values.get("probe", []) if not _names_pin(probe, like)]
     found["probe"] = [
-        Table("[[probe]]", lines_of(probe), "" if index else f"{named[0].upper()}{named[1:]}.")
+        DraftTable("[[probe]]", lines_of(probe), "" if index else f"{named[0].upper()}{named[1:]}.")
         for index, probe in enumerate(probes)
     ]
     return found
 
 
-def option_probes(like: Recipe, options: frozenset[str]) -> list[Table]:
+def option_probes(like: Recipe, options: frozenset[str]) -> list[DraftTable]:
     """Its probes for options that a tree has, too; their values are not compared."""
     names = [name for name in _plain_options(like) if name in options]
     above = f"Options of {like.name} that this tree has, too."
     return [
-        Table("[[probe]]", [Line("option", name)], "" if index else above)
+        DraftTable("[[probe]]", [Line("option", name)], "" if index else above)
         for index, name in enumerate(names)
     ]
 
@@ -101,7 +101,7 @@ def _pinned_definitions(like: Recipe) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in pairs if _names_pin(value, like)]
 
 
-def _calls(like: Recipe, calls: list[dict[str, Any]]) -> Iterator[Table]:
+def _calls(like: Recipe, calls: list[dict[str, Any]]) -> Iterator[DraftTable]:
     for call in calls:
         define = {
             name: value
@@ -109,7 +109,7 @@ def _calls(like: Recipe, calls: list[dict[str, Any]]) -> Iterator[Table]:
             if not _names_pin(value, like)
         }
         kept = {name: value for name, value in call.items() if name != "define"}
-        yield Table("[[cmake]]", lines_of(kept | ({"define": define} if define else {})))
+        yield DraftTable("[[cmake]]", lines_of(kept | ({"define": define} if define else {})))
 
 
 def _names_pin(value: Any, like: Recipe) -> bool:

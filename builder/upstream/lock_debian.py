@@ -19,7 +19,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.debian_lock import DebianFile, DebianLock, Install
 from builder.recipes.schema import BaseRecipe, Recipe
 from builder.tools.apt import archive, index, solver
-from builder.tools.apt.archive import Archive, Servers
+from builder.tools.apt.archive import PackageArchive, Servers
 from builder.tools.apt.solver import Solver
 from builder.tools.apt.sources import Source, deb822
 from builder.tools.log import Log
@@ -159,7 +159,7 @@ class DebianSession:
             debs += archive.fetch(files, as_of, place, self.cache, self.log)
         return index.installed(debs)
 
-    def _archive(self, suite: str) -> Archive:
+    def _archive(self, suite: str) -> PackageArchive:
         found = archive.archive_of(suite, self.servers)
         return found if self.sources is None else replace(found, sources=tuple(self.sources))
 

@@ -17,7 +17,7 @@ from builder.errors import PROGRAM, RecipeError
 from builder.families.tree import Draft
 from builder.plan import lint
 from builder.recipes.catalog import Catalog, CatalogFile
-from builder.recipes.draft import Line, Table, text
+from builder.recipes.draft import DraftTable, Line, text
 from builder.recipes.parse import parse
 from builder.recipes.schema import (
     Cuda,
@@ -100,7 +100,9 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     ]
     written = text(
         [
-            Table("", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."),
+            DraftTable(
+                "", head, f"Written by `builder recipe new` from {_named(tree)}: not built yet."
+            ),
             _source(tree, like),
             _track(tree),
             *(table for name in ORDER for table in _ordered(name, tables, like, engine, version)),
@@ -153,7 +155,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     )
 
 
-def _tables(like: Recipe | None, read: Draft | None) -> dict[str, Sequence[Table]]:
+def _tables(like: Recipe | None, read: Draft | None) -> dict[str, Sequence[DraftTable]]:
     of_like = like_recipe.tables(like) if like else {}
     if read is None:
         return {**of_like}
@@ -165,17 +167,17 @@ def _tables(like: Recipe | None, read: Draft | None) -> dict[str, Sequence[Table
 
 def _ordered(
     name: str,
-    tables: dict[str, Sequence[Table]],
+    tables: dict[str, Sequence[DraftTable]],
     like: Recipe | None,
     engine: str,
     version: str,
-) -> Sequence[Table]:
+) -> Sequence[DraftTable]:
     if name != "image":
         return tables.get(name, ())
     same = like is not None and like.engine == engine
     repository = like.image.repository if like and same else engine
     names = [Line("repository", repository), Line("tags", [version])]
-    return [Table("[image]", names + (like_recipe.image(like) if like else []))]
+    return [DraftTable("[image]", names + (like_recipe.image(like) if like else []))]
 
 
 def _names(tree: SourceTree, given: str | None, like: Recipe | None) -> tuple[str, str]:
@@ -226,7 +228,7 @@ def _license(tree: SourceTree) -> str:
     )
 
 
-def _source(tree: SourceTree, like: Recipe | None) -> Table:
+def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
     target = tree.target
     lines = [Line("git", tree.url)]
     lines += [] if target.kind == "commit" else [Line("ref", target.name)]
@@ -235,10 +237,10 @@ def _source(tree: SourceTree, like: Recipe | None) -> Table:
     if not own and tree.gitlinks and tree.submodule_urls().keys().isdisjoint(tree.gitlinks):
         why = f".gitmodules has no URL for {', '.join(tree.gitlinks)}"
         own = [Line("submodules", value=False, comment=why)]
-    return Table("[source]", lines + own)
+    return DraftTable("[source]", lines + own)
 
 
-def _track(tree: SourceTree) -> Table:
+def _track(tree: SourceTree) -> DraftTable:
     """What `pin update` follows: the branch, or tags of the same kind."""
     target = tree.target
     lines = []
@@ -248,7 +250,7 @@ def _track(tree: SourceTree) -> Table:
         start = re.match(r"[^0-9]*", target.name)
         glob = f"{start[0]}[0-9]*" if start and start[0] != target.name else target.name
         lines = [Line("tag", glob)] if re.fullmatch(TAG_GLOB, glob) else []
-    return Table("[track]", lines)
+    return DraftTable("[track]", lines)
 
 
 def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree) -> Recipe:

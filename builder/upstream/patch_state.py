@@ -13,7 +13,7 @@ from builder.patches.diff import FileDiff
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
 from builder.patches.series import files_of, pieces, require_absence
-from builder.patches.state import FITS, State
+from builder.patches.state import FITS, PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.tools.git.errors import GitError
@@ -28,13 +28,13 @@ class DiffState:
 
     name: str
     commit: str
-    state: State
+    state: PatchState
     details: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PatchFinding:
     """The state of one patch on one tree.
 
     ``commits`` are the commits of upstream that explain it.
@@ -44,7 +44,7 @@ class Finding:
     patch: str
     target: str
     commit: str
-    state: State
+    state: PatchState
     details: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
     expected: str = "applies"
@@ -52,7 +52,7 @@ class Finding:
     @property
     def good(self) -> bool:
         """Whether the patch applies, or is absent where that is expected."""
-        return self.state == State.ABSENT if self.expected == "absent" else self.state in FITS
+        return self.state == PatchState.ABSENT if self.expected == "absent" else self.state in FITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +71,31 @@ class PatchCheck:
     history: History | None
     like: str = ""
 
-    def run(self, start: str) -> tuple[str, Finding]:
+    def run(self, start: str) -> tuple[str, PatchFinding]:
         """Try the patch on a tree: the new tree, or the same one where it does not apply."""
         note = ""
         try:
             if self.planned.patch.expect == "absent":
                 note = self._unexpected(start)
                 if not note:
-                    return start, self.finding(State.ABSENT)
+                    return start, self.finding(PatchState.ABSENT)
             found = list(pieces(self.context, self.planned, start))
             diffs = [files_of(self.planned, piece, self.notes.append) for piece in found]
             tree, parts = self._series(start, found, diffs)
         except UntriedError as error:
-            return start, self.finding(State.UNTRIED, [error.what])
+            return start, self.finding(PatchState.UNTRIED, [error.what])
         except AbsentError as error:
-            return start, self.finding(State.ABSENT, [error.why])
+            return start, self.finding(PatchState.ABSENT, [error.why])
         except HalfDoneError as error:
-            return start, self.finding(State.CONFLICTS, [error.what, *error.why.splitlines()])
+            return start, self.finding(PatchState.CONFLICTS, [error.what, *error.why.splitlines()])
         except (PatchError, GoneError) as error:
-            return start, self.finding(State.BROKEN, [error.what, *error.why.splitlines()])
+            return start, self.finding(PatchState.BROKEN, [error.what, *error.why.splitlines()])
         finding = self._together(parts)
         if note:
             return start, replace(finding, details=(note, *finding.details))
         fits = finding.state in FITS
         if fits and tree == start:
-            return start, self.finding(State.BROKEN, ["it changes nothing"])
+            return start, self.finding(PatchState.BROKEN, ["it changes nothing"])
         return tree if fits else start, finding
 
     def _unexpected(self, tree: str) -> str:
@@ -115,7 +115,7 @@ class PatchCheck:
         one of them adds and the next one removes was never there.
         """
         tree, parts = self._each(start, found, diffs)
-        known = sum(part.state == State.UPSTREAM for part in parts)
+        known = sum(part.state == PatchState.UPSTREAM for part in parts)
         if len(parts) == known or all(part.state in FITS for part in parts):
             return tree, parts
         for count in range(len(found), max(known, 1), -1):
@@ -124,7 +124,8 @@ class PatchCheck:
             by = self._as_one(start, found[:count])
             if by is not None:
                 first = [
-                    _upstream(DiffState(p.name, p.head, State.UPSTREAM), by) for p in found[:count]
+                    _upstream(DiffState(p.name, p.head, PatchState.UPSTREAM), by)
+                    for p in found[:count]
                 ]
                 tree, rest = self._each(start, found[count:], diffs[count:])
                 return tree, [*first, *rest]
@@ -146,16 +147,16 @@ class PatchCheck:
         piece = replace(last, text=text, base=first.base)
         files = files_of(self.planned, piece, lambda _: None)
         _, part = self._piece(piece, files, tree)
-        return part.commits if part.state == State.UPSTREAM else None
+        return part.commits if part.state == PatchState.UPSTREAM else None
 
     def finding(
         self,
-        state: State,
+        state: PatchState,
         details: Iterable[str] = (),
         commits: Iterable[str] = (),
-    ) -> Finding:
+    ) -> PatchFinding:
         """The finding for the patch on the target."""
-        return Finding(
+        return PatchFinding(
             self.recipe,
             self.planned.name,
             self.target.name,
@@ -166,20 +167,20 @@ class PatchCheck:
             self.planned.patch.expect,
         )
 
-    def _together(self, parts: list[DiffState]) -> Finding:
+    def _together(self, parts: list[DiffState]) -> PatchFinding:
         """The finding for all parts: the worst state; a range that is only in part upstream has no
         other one."""
         if len(parts) == 1:
             (part,) = parts
             return self.finding(part.state, part.details, part.commits)
-        state = max((part.state for part in parts), key=list(State).index)
-        if state == State.UPSTREAM and any(part.state in FITS for part in parts):
-            state = State.CONFLICTS
+        state = max((part.state for part in parts), key=list(PatchState).index)
+        if state == PatchState.UPSTREAM and any(part.state in FITS for part in parts):
+            state = PatchState.CONFLICTS
         if state in FITS:
             return self.finding(state, [line for part in parts for line in part.details])
         details = []
         for part in parts:
-            there = part.state == State.UPSTREAM
+            there = part.state == PatchState.UPSTREAM
             by = [f"introduced by {name}" for name in part.commits if there]
             details.append("; ".join([f"{part.name}: {part.state}", *by]))
             details += part.details
@@ -213,7 +214,7 @@ class PatchCheck:
         part, contained = self._merged(part, piece, files, history, tree)
         if contained or part.state in FITS:
             return part
-        if part.state == State.UPSTREAM:
+        if part.state == PatchState.UPSTREAM:
             return replace(part, commits=tuple(history.introducing_commits(piece, files)))
         if part.commits:
             return part
@@ -235,7 +236,7 @@ class PatchCheck:
             by = next(filter(None, found), None)
         if by is None:
             return part, False
-        if part.state == State.UPSTREAM:
+        if part.state == PatchState.UPSTREAM:
             return _upstream(part, (history.name(by),)), True
         why = history.why_missing(by, piece, ways, tree, fits=part.state in FITS)
         if why is None:
@@ -248,7 +249,7 @@ def _details(piece: Piece, files: list[FileDiff], fate: Attempt) -> list[str]:
         moved = [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
         return moved + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
     count, hunks = len(fate.conflicts), sum(len(file.hunks) for file in files)
-    part = fate.state == State.CONFLICTS and count < hunks
+    part = fate.state == PatchState.CONFLICTS and count < hunks
     share = [f"{count} of {hunks} hunks do not apply"] if part else []
     return share + [str(each) for each in fate.conflicts]
 
@@ -259,9 +260,9 @@ def _elsewhere(part: DiffState, renames: dict[str, list[str]]) -> DiffState:
         return part
     notes = [f"its lines moved to {path}" for path in renames]
     names = dict.fromkeys(name for by in renames.values() for name in by)
-    state = State.CONFLICTS if part.state == State.ABSENT else part.state
+    state = PatchState.CONFLICTS if part.state == PatchState.ABSENT else part.state
     return replace(part, state=state, details=(*part.details, *notes), commits=tuple(names))
 
 
 def _upstream(part: DiffState, by: tuple[str, ...]) -> DiffState:
-    return replace(part, state=State.UPSTREAM, details=(), commits=by)
+    return replace(part, state=PatchState.UPSTREAM, details=(), commits=by)

@@ -18,10 +18,10 @@ from builder.plan.inputs import (
     Archive,
     GitCommit,
     Installed,
+    LocalTree,
     PlannedPatch,
     PypiFile,
     SourceChoice,
-    SourceTree,
 )
 from builder.plan.resolve import resolve_patches, resolve_source
 from builder.platforms import Architecture, Platforms, architecture
@@ -171,7 +171,7 @@ class _Kinds:
                 yield from self.files(recipe, [file])
             case Archive(url=url, sha256=digest):
                 yield _Pin(recipe, "archive", digest, url, partial(downloads.require_offered, url))
-            case SourceTree() | Installed():
+            case LocalTree() | Installed():
                 return
 
     def _commit(self, recipe: str, kind: str, source: GitCommit) -> _Pin:

@@ -9,7 +9,7 @@ from builder.errors import FetchError, PatchError
 from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
-from builder.patches.state import State
+from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import PullPatch
 from builder.tools.git.repositories import Repositories
@@ -172,7 +172,7 @@ def _merged(patch_set: PatchSet, planned: PlannedPatch) -> str:
     """The commit of the recipe's upstream that contains the request; empty: none is found."""
     single = replace(patch_set, patches=(planned,), notes=[])
     for finding in diagnose(single):
-        if finding.state == State.UPSTREAM:
+        if finding.state == PatchState.UPSTREAM:
             return finding.commits[0] if finding.commits else f"in {finding.target}"
     return ""
 

@@ -22,11 +22,11 @@ from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
 from builder.tools.log import Log
 from builder.upstream.compatibility import PatchSet, diagnose
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecipeChange:
     """A recipe file and its new text; ``write`` writes it."""
 
     file: Path
@@ -83,7 +83,7 @@ class SourceSession:
             context,
         )
 
-    def change(self, entry: Entry[Recipe], text: str) -> Change:
+    def change(self, entry: Entry[Recipe], text: str) -> RecipeChange:
         """A change of a recipe's file.
 
         Raises ``RecipeError`` when the new text is no valid recipe, or another one has its name.
@@ -97,9 +97,9 @@ class SourceSession:
                 f"{entry.name} would be renamed to {recipe.name}, which exists already",
                 hint="remove one of them, or name another ref with --to",
             )
-        return Change(entry.file, file, entry.text, text, recipe)
+        return RecipeChange(entry.file, file, entry.text, text, recipe)
 
-    def findings(self, change: Change) -> list[Finding]:
+    def findings(self, change: RecipeChange) -> list[PatchFinding]:
         """The findings for the patches of a changed recipe.  Raises ``FetchError``."""
         entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
         patch_set = self.patch_set(entry)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.errors import RecipeError
 from builder.families import ENGINES
-from builder.patches.state import State
+from builder.patches.state import PatchState
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import NamedCommit
@@ -22,7 +22,7 @@ from builder.recipes.schema import BaseRecipe, Recipe
 from builder.tools.git import command as git
 from builder.tools.git.errors import GitError
 from builder.upstream.compatibility import on_pin
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from builder.upstream.session import SourceSession
 
 COMMIT_DIGITS = 9
@@ -172,7 +172,7 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
     return replace(frozen, entry=entry, catalog=catalog, dropped=names)
 
 
-def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[Finding]]:
+def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
     """A frozen recipe without the patches that upstream contains; and those that do not apply.
 
     Raises ``FetchError`` where the source
@@ -180,11 +180,11 @@ def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, 
     """
     patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []
-    known = {State.UPSTREAM, State.UNTRIED}  # a build tries: it has an engine
+    known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
     unfit = [each for each in findings if not each.good and each.state not in known]
     if unfit:
         return frozen, unfit
-    merged = [index for index, each in enumerate(findings) if each.state == State.UPSTREAM]
+    merged = [index for index, each in enumerate(findings) if each.state == PatchState.UPSTREAM]
     if not merged:
         return frozen, []
     lean = without(frozen, merged)

@@ -84,7 +84,7 @@ class SourceTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenCommit:
     """A commit, and how it was found."""
 
     target: NamedCommit
@@ -92,7 +92,7 @@ class Chosen:
     """"the newest tag, of 2026-05-13; main is 31 commits ahead"."""
 
 
-def chosen(url: str, ref: str | None, repositories: Repositories) -> Chosen:
+def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommit:
     """The commit of a ref; without one the commit of the newest tag, else of the default branch.
 
     The newest tag is the one whose commit is the newest: repositories have tags of several kinds,
@@ -101,7 +101,7 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> Chosen:
     if ref is not None:
         target = track.resolve(url, ref, repositories)
         repositories.walk(url, target.commit)
-        return Chosen(target, "" if target.kind == "commit" else f"{target.kind} {ref}")
+        return ChosenCommit(target, "" if target.kind == "commit" else f"{target.kind} {ref}")
     advertised = repositories.mirror(url).advertised()
     head = advertised.refs.get(advertised.head)
     if head is not None:
@@ -111,14 +111,16 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> Chosen:
     if newest is None:
         if head is None:
             raise FetchError(f"{url} has no tag and no default branch", hint="name a --ref")
-        return Chosen(NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag")
+        return ChosenCommit(
+            NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag"
+        )
     day = repositories.scratch.text("log", "-1", "--format=%cs", newest.commit)
     how = f"the newest tag, {newest.name} of {day}"
     if head is not None:
         ahead = repositories.scratch.text("rev-list", "--count", f"{newest.commit}..{head}")
         more = "1 more commit" if ahead == "1" else f"{ahead} more commits"
         how += f"; {branch} has {more}" if ahead != "0" else ""
-    return Chosen(newest, how)
+    return ChosenCommit(newest, how)
 
 
 def _newest_tag(url: str, repositories: Repositories) -> NamedCommit | None:

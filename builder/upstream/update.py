@@ -23,9 +23,9 @@ from builder.sources import checkout
 from builder.tools.python import pypi
 from builder.upstream import track
 from builder.upstream.compatibility import PYTHON
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
-from builder.upstream.session import Change, SourceSession
+from builder.upstream.session import RecipeChange, SourceSession
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
 
 
@@ -37,7 +37,7 @@ def pin_pull_request(
     repository: str | None = None,
     onto: str | None = None,
     why: str | None = None,
-) -> Change:
+) -> RecipeChange:
     """Add a pull request to a recipe as a patch, or pin its current base and head anew.
 
     Raises ``RecipeError`` for a URL or a branch that git must not be given, ``FetchError`` when
@@ -88,7 +88,7 @@ def _require_new(
         )
 
 
-def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) -> Change:
+def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) -> RecipeChange:
     """Change a recipe's pin to ``to`` (a tag, a branch, a commit, a release), or to the newest.
 
     Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
@@ -122,8 +122,8 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
 
 
 def evaluate(
-    session: SourceSession, entry: Entry[Recipe], change: Change
-) -> tuple[tuple[Problem, ...], list[Finding]]:
+    session: SourceSession, entry: Entry[Recipe], change: RecipeChange
+) -> tuple[tuple[Problem, ...], list[PatchFinding]]:
     """The problems of a changed recipe with its new source, and the findings for its patches.
 
     A problem is a name that the new source does not have, or that is the old release's.  Raises

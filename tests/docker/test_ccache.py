@@ -14,7 +14,7 @@ from builder.images import build as image_build
 from builder.images.build import BuildLog
 from builder.pipeline import ccache
 from builder.pipeline.ccache import ID
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from support.catalogs import rendered
 from support.ccaches import Mount
@@ -102,7 +102,7 @@ def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
     log = BuildLog(file)
     with pytest.raises(BuildError, match="the build of builder-test/none failed"):
         image_build.build(
-            Context(tmp_path, {}, {}, {}, {"image": ("linux/amd64",)}, 0),
+            BuildContext(tmp_path, {}, {}, {}, {"image": ("linux/amd64",)}, 0),
             "image",
             "builder-test/none",
             {},

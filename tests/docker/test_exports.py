@@ -21,7 +21,7 @@ from builder.exports.quadlet import LOST
 from builder.presets import schema
 from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.client import Client
+from builder.servers.client import ServerClient
 from builder.servers.server import Server
 from builder.tools.docker.client import executable
 from builder.tools.docker.containers import Container
@@ -251,7 +251,7 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
     try:
         subprocess.run([*command, "up", "--detach"], check=True, capture_output=True)
         container = Container(service.name)
-        server = Server(container, Client(service.url), API_FLAVORS["hello"])
+        server = Server(container, ServerClient(service.url), API_FLAVORS["hello"])
         server.wait(30)
         health = container.execute(service.health_check, 30)
         assert health.status == 0, health.output

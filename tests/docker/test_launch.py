@@ -18,7 +18,7 @@ from builder.launch.start import existing, identity, start, wait
 from builder.presets.service import Mount, Option, Service, Variable
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.client import Client
+from builder.servers.client import ServerClient
 from builder.tools import sizes
 from builder.tools.docker import client, containers
 from support.commands import Builder
@@ -56,7 +56,7 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     lines: list[str] = []
     assert 0 < start(service, HELLO, 30, lines.append) < 30
     assert any("listening" in line for line in lines), lines
-    assert Client(service.url).get("/v1/models", ModelList, 10).data
+    assert ServerClient(service.url).get("/v1/models", ModelList, 10).data
     found = existing(NAME)
     assert found is not None
     assert found.running
@@ -203,7 +203,7 @@ def test_run_builds_the_image_and_starts_its_server(
         assert asked.startswith(f"  build {repository}:0.1.0, which takes about ")
         assert asked.endswith(": 9 compile steps")
         assert done.stdout.splitlines()[0] == f"http://127.0.0.1:{port}/v1"
-        assert Client(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
+        assert ServerClient(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
         again = builder(*command)
         assert again.returncode == 0
         assert "runs already" in again.stderr
@@ -244,7 +244,7 @@ def test_run_pulls_a_published_image_after_it_named_its_size(
         assert re.fullmatch(rf"  pull {published}@sha256:[0-9a-f]{{64}}: {size}", asked)
         assert "pulling" in done.stderr
         assert "build" not in done.stderr
-        assert Client(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
+        assert ServerClient(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
     finally:
         containers.remove(RUNS)
         found = docker("image", "ls", "--format={{.Digest}}", "--digests", repository)

@@ -9,7 +9,7 @@ import pytest
 
 from builder.images import build as image_build
 from builder.images.build import BuildLog
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.tools.docker import buildx, engine
 from builder.tools.docker.blobs import build_contexts
 from support.commands import Builder
@@ -102,12 +102,16 @@ def test_a_builder_that_does_not_answer_is_told(
 # Layers and roots, without recipes: a compile is a command that takes its time
 
 
-def laid_out(work: Path, dockerfile: str, platform: str = "linux/amd64", **named: str) -> Context:
+def laid_out(
+    work: Path, dockerfile: str, platform: str = "linux/amd64", **named: str
+) -> BuildContext:
     folder = work / "context"
     folder.mkdir(parents=True)
     platforms = tuple(platform.split(","))
     (folder / "Dockerfile").write_text(dockerfile)
-    return Context(folder, named, {}, {}, dict.fromkeys(("image", "root", "devel"), platforms), 0)
+    return BuildContext(
+        folder, named, {}, {}, dict.fromkeys(("image", "root", "devel"), platforms), 0
+    )
 
 
 def test_layers_that_a_registry_keeps_are_not_made_again_elsewhere(

@@ -12,7 +12,7 @@ import requests
 
 from builder.errors import UntriedError
 from builder.tools.docker import proxy as proxies
-from builder.tools.docker.containers import Container, Start, started
+from builder.tools.docker.containers import Container, StartOptions, started
 from builder.tools.docker.namespace import network_of
 from builder.tools.docker.proxy import proxy
 from support.smoke_tests import docker
@@ -40,7 +40,7 @@ ThreadingHTTPServer(("127.0.0.1", {PORT}), Handler).serve_forever()
 @contextmanager
 def serving(image: str) -> Iterator[Container]:
     """A container in which the server starts; ``image`` has Python."""
-    with started(image, Start(arguments=["-c", SERVER])) as container:
+    with started(image, StartOptions(arguments=["-c", SERVER])) as container:
         yield container
 
 

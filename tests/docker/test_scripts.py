@@ -15,7 +15,7 @@ from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import Script, ScriptPatch
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import PatchSet, on_pin
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
@@ -55,7 +55,7 @@ class Bench:
         assert not list(context.work.glob("script-*")), "the copy is gone"
         return target
 
-    def finding(self, planned: PlannedPatch) -> Finding:
+    def finding(self, planned: PlannedPatch) -> PatchFinding:
         """What the doctor says of it on the pin."""
         source = GitCommit(self.engine.url, self.pin)
         (found,) = on_pin(PatchSet("engine", source, None, (planned,), self.context()))

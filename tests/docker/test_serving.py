@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.bench.measure import Settings
+from builder.bench.measure import RunSettings
 from builder.contents.contents import Contents
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.server import ServeSpec, launched
@@ -184,7 +184,7 @@ def test_runs_of_one_prompt_are_evaluated_by_the_servers_own_timings(
     serve = Serve(api_flavor="hello", arguments=[fault])
     with launched(image, serve, 8080, ServeSpec(model, 512)) as server:
         server.wait(20)
-        checks = list(gpu.collapse(server, Settings(runs=3, warm_ups=0)))
+        checks = list(gpu.collapse(server, RunSettings(runs=3, warm_ups=0)))
     assert [check.passed for check in checks] == passed
     assert found in checks[0].found
 
@@ -271,7 +271,7 @@ def test_a_program_whose_output_docker_loses_runs_again(
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:
-    start = containers.Start(arguments=["nothing"])
+    start = containers.StartOptions(arguments=["nothing"])
     with containers.started(image, start) as container:
         done = container.execute(["cat", "/proc/net/route", "/proc/net/dev"], 20)
         assert "lo:" in done.output

@@ -12,7 +12,7 @@ from builder.images import build as image_build
 from builder.images.build import BuildLog
 from builder.publish import tags
 from builder.publish.upload import LocalImage, upload
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker.blobs import blobs_of, build_contexts
 from builder.tools.registry.client import Manifest, Repository
@@ -34,7 +34,7 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
     (folder / "Dockerfile").write_text("FROM base-root AS image\nCOPY --link engine /engine\n")
     (folder / "engine").write_bytes(engine)
     platforms = {"image": ("linux/amd64",)}
-    laid_out = Context(folder, {"base-root": bases["root"]}, {}, {}, platforms, 0)
+    laid_out = BuildContext(folder, {"base-root": bases["root"]}, {}, {}, platforms, 0)
     log = BuildLog(work / "log")
     done = image_build.build(
         laid_out,

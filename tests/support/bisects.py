@@ -8,9 +8,9 @@ from typing import Any
 
 from builder.bisect import search
 from builder.bisect import state as bisect_state
-from builder.bisect.request import Request
-from builder.bisect.search import Options, Outcome
-from builder.bisect.state import State
+from builder.bisect.request import BisectRequest
+from builder.bisect.search import BisectOptions, BisectResult
+from builder.bisect.state import BisectState
 from builder.cli.options import build_session
 from builder.cli.progress import BuildProgress
 from support.commands import Builder
@@ -71,15 +71,15 @@ class Farm:
         text = RECIPE.format(source=source, patches=patches)
         (self.catalog / "recipes" / "eng-1.toml").write_text(text)
 
-    def ask(self, good: str | None = None, bad: str | None = None, **more: Any) -> Outcome:
+    def ask(self, good: str | None = None, bad: str | None = None, **more: Any) -> BisectResult:
         """Bisect in this process."""
-        request = Request(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
+        request = BisectRequest(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         self.lines.clear()
         builds = build_session(self.catalog, progress=Recorded(self.lines))
-        return search.bisect(builds, "eng", request, Options(**more))
+        return search.bisect(builds, "eng", request, BisectOptions(**more))
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> BisectState | None:
         return bisect_state.read(self.kept.parents[1], "eng-1")
 
     @property

@@ -11,7 +11,7 @@ from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Track
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import PatchSet, diagnose
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from support.upstreams import Upstream
 
 FUNCTION = """\
@@ -58,7 +58,7 @@ class Ward:
     def file(self, text: bytes) -> PlannedPatch:
         return PlannedPatch(FilePatch(file="x.patch", why="a test"), content=text)
 
-    def on_main(self, pin: str, patch: PlannedPatch) -> Finding:
+    def on_main(self, pin: str, patch: PlannedPatch) -> PatchFinding:
         """What the doctor says of a patch on today's main."""
         return list(diagnose(self.case(pin, patch)))[-1]
 
@@ -74,7 +74,7 @@ def ward(tmp_path: Path) -> Ward:
     return Ward(tmp_path)
 
 
-def brought(finding: Finding) -> str:
+def brought(finding: PatchFinding) -> str:
     return finding.commits[0].split(" ", 2)[2] if finding.commits else ""
 
 

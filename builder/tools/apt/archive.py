@@ -47,7 +47,7 @@ class Servers:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class PackageArchive:
     """Where files of a suite are: sources for apt, and a server of snapshots."""
 
     sources: tuple[Source, ...]
@@ -67,12 +67,12 @@ class Archive:
             yield f"{self.snapshot.rstrip('/')}/archive/{name}/{time:%Y%m%dT%H%M%SZ}/{inside}"
 
 
-def archive_of(suite: str, servers: Servers) -> Archive:
+def archive_of(suite: str, servers: Servers) -> PackageArchive:
     """The archive of a suite of Debian: a mirror or the sources of this machine, and snapshots.
 
     Without a mirror, on a machine without Debian's sources, the snapshots alone.
     """
-    return Archive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
+    return PackageArchive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
 
 
 def cached(file: DebFile, cache: Path) -> Path | None:
@@ -98,7 +98,7 @@ def _damaged(file: DebFile, cache: Path) -> bool:
 def fetch(
     files: Iterable[DebFile],
     as_of: datetime,
-    archive: Archive,
+    archive: PackageArchive,
     cache: Path,
     log: Callable[[str], None],
     *,
@@ -140,7 +140,7 @@ def fetch(
 
 
 def require_offered(
-    file: DebFile, as_of: datetime, archive: Archive, silent: set[str], client: Client
+    file: DebFile, as_of: datetime, archive: PackageArchive, silent: set[str], client: Client
 ) -> None:
     """Raise ``FetchError`` unless the mirror or the snapshots still have the file; not fetched.
 

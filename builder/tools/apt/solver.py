@@ -34,7 +34,7 @@ def smallest_root(architecture: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SolvedPackage:
     """A package that apt chose: ``path`` begins with the archive's name ("debian/pool/...")."""
 
     path: str
@@ -62,7 +62,7 @@ class Solver:
         ]
         return max(dates)
 
-    def resolve(self, packages: Sequence[str], installed: str) -> list[Found]:
+    def resolve(self, packages: Sequence[str], installed: str) -> list[SolvedPackage]:
         """The packages that installing ``packages`` brings, without recommended ones, by path.
 
         ``installed`` is a database of dpkg.  Raises ``RecipeError`` where apt cannot install them.
@@ -85,7 +85,7 @@ class Solver:
             )
         return done.stdout
 
-    def _found(self, line: re.Match[str]) -> Found:
+    def _found(self, line: re.Match[str]) -> SolvedPackage:
         uri = line["uri"]
         for source in self.sources:
             for place in source.uris:
@@ -93,7 +93,7 @@ class Solver:
                 if uri.startswith(start):
                     path = f"{source.archive}/{unquote(uri.removeprefix(start))}"
                     version = unquote(line["file"].split("_")[1])
-                    return Found(path, version, int(line["size"]), line["sha256"])
+                    return SolvedPackage(path, version, int(line["size"]), line["sha256"])
         raise FetchError(f"apt names a file of no known source: {uri}")
 
 

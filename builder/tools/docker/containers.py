@@ -47,7 +47,7 @@ class NotRunnableError(UntriedError):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ContainerState:
     """Whether a container runs; if not, its exit status."""
 
     running: bool
@@ -56,7 +56,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartOptions:
     """The options of a server's container, beside the sandbox's."""
 
     arguments: Sequence[str] = ()
@@ -254,10 +254,12 @@ class Container:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def state(self) -> State:
+    def state(self) -> ContainerState:
         """Its state.  Raises ``UntriedError`` where it is gone."""
         state = json.loads(self._inspected("{{json .State}}"))
-        return State(bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"]))
+        return ContainerState(
+            bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"])
+        )
 
     def identity(self) -> tuple[str, int]:
         """Its id, and the id that its process has where the engine runs; 0: it does not run.
@@ -295,7 +297,7 @@ class Container:
             what = " ".join(command)
             raise TimedOutError(f"{what} did not end", f"waited {timeout:.0f} s") from error
 
-    def stop(self, seconds: int) -> tuple[State, float]:
+    def stop(self, seconds: int) -> tuple[ContainerState, float]:
         """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
         started = time.monotonic()
         output("stop", f"--time={seconds}", self.name, timeout=ENGINE_TIMEOUT + seconds)
@@ -309,7 +311,7 @@ def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[s
 
 
 @contextmanager
-def started(reference: str, start: Start) -> Iterator[Container]:
+def started(reference: str, start: StartOptions) -> Iterator[Container]:
     """A sandboxed container that runs the image's entrypoint; only ``proxy`` reaches it.
 
     Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the

@@ -65,7 +65,7 @@ N = TypeVar("N", bound=HasKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[N]):
+class LayerEntry(Generic[N]):
     """One entry of a layer; its path is absolute, but links in it are not followed."""
 
     path: str
@@ -111,7 +111,7 @@ Look = Callable[[str, Node, Content | None], N]
 """Makes what is kept of an entry of its path, its properties, and the content of a regular file."""
 
 
-def entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[Entry[N]]:
+def entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[LayerEntry[N]]:
     """The entries of a layer, in its order.
 
     Raises what ``damage_reported`` catches, and ``StoppedError`` as ``opened``.
@@ -125,7 +125,7 @@ def entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[En
             regular = member.kind == "file" and not is_link and not hides
             content = Content(stream, member.size) if regular else None
             shares = _absolute(member.link) if is_link and not hides else ""
-            yield Entry(path, look(path, _node(member), content), hides, shares)
+            yield LayerEntry(path, look(path, _node(member), content), hides, shares)
 
 
 def _node(member: Member) -> Node:

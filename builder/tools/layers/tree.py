@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
-from builder.tools.layers.entries import Entry, N
+from builder.tools.layers.entries import LayerEntry, N
 from builder.tools.layers.image import DamagedImageError
 
 MOST_LINKS = 255  # that are followed for one path, as in containerd
@@ -33,7 +33,7 @@ class Placed(NamedTuple, Generic[N]):
     path: str
 
 
-def final(layers: Sequence[Sequence[Entry[N]]]) -> dict[str, Placed[N]]:
+def final(layers: Sequence[Sequence[LayerEntry[N]]]) -> dict[str, Placed[N]]:
     """The paths that a container sees.
 
     Raises ``DamagedImageError`` where a layer cannot be applied.
@@ -65,7 +65,7 @@ def first_names(places: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def _applied(below: _Tree[N], number: int, entries: Sequence[Entry[N]]) -> _Tree[N]:
+def _applied(below: _Tree[N], number: int, entries: Sequence[LayerEntry[N]]) -> _Tree[N]:
     """The files of a layer; what its whiteouts hide is removed from the layers below."""
     own: _Tree[N] = _Tree()
     for entry in entries:

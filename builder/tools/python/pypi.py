@@ -200,7 +200,7 @@ def require_offered(index: Index, file: ReleaseFile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class IndexFile:
     """A file of the index."""
 
     name: str
@@ -212,16 +212,16 @@ class Found:
     """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
 
 
-def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[Found]:
+def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
     """For each name and version the best wheel for CPython ``python`` on linux x86_64.
 
     Raises ``FetchError`` where the index does not answer, or has none.
     """
     index = Index()
-    return [_wheel(index, Found(name, version, ""), python) for name, version in pins]
+    return [_wheel(index, IndexFile(name, version, ""), python) for name, version in pins]
 
 
-def _wheel(index: Index, pin: Found, python: str) -> Found:
+def _wheel(index: Index, pin: IndexFile, python: str) -> IndexFile:
     with _explained(pin):
         page = with_retries(lambda: index.page(pin.name))
     best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
@@ -230,7 +230,7 @@ def _wheel(index: Index, pin: Found, python: str) -> Found:
             f"the package index has no wheel of {pin.name} {pin.version} for CPython {python} on "
             "linux x86_64"
         )
-    return Found(pin.name, pin.version, _sha256(best), best.size or 0)
+    return IndexFile(pin.name, pin.version, _sha256(best), best.size or 0)
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
@@ -251,7 +251,7 @@ def _same(one: str | None, other: str) -> bool:
         return False
 
 
-def find_release(file: ReleaseFile, version: str | None, python: str) -> Found:
+def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFile:
     """The counterpart of ``file`` in another version, or in the newest.
 
     For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
@@ -270,14 +270,14 @@ def find_release(file: ReleaseFile, version: str | None, python: str) -> Found:
             f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
             hint=f"`pip index versions {file.name}` lists the versions",
         )
-    return Found(file.name, wanted, _sha256(best))
+    return IndexFile(file.name, wanted, _sha256(best))
 
 
 def _sha256(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
-def newer_releases(file: ReleaseFile) -> list[Found]:
+def newer_releases(file: ReleaseFile) -> list[IndexFile]:
     """The releases after the release of ``file``, oldest first: one file each, of the same kind.
 
     Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
@@ -296,22 +296,22 @@ def newer_releases(file: ReleaseFile) -> list[Found]:
     return [_found(file.name, finals[version]) for version in later]
 
 
-def releases(name: str, python: str) -> list[Found]:
+def releases(name: str, python: str) -> list[IndexFile]:
     """The best wheel of each release for CPython ``python`` on linux x86_64, oldest first.
 
     Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
     ``FetchError`` where the index does not answer, or does not have the project.
     """
     index = Index()
-    with _explained(Found(name, "", "")):
+    with _explained(IndexFile(name, "", "")):
         page = with_retries(lambda: index.page(name))
     best = [_best(packages, python) for _, packages in sorted(_by_version(page.packages).items())]
     return [_found(name, package) for package in best if package is not None]
 
 
-def _found(name: str, package: DistributionPackage) -> Found:
+def _found(name: str, package: DistributionPackage) -> IndexFile:
     day = package.upload_time.date().isoformat() if package.upload_time else ""
-    return Found(name, package.version or "", _sha256(package), package.size or 0, day)
+    return IndexFile(name, package.version or "", _sha256(package), package.size or 0, day)
 
 
 def _of_kind(

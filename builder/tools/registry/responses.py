@@ -42,7 +42,7 @@ class _OpenModel(JsonModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Platform(_OpenModel):
+class PlatformEntry(_OpenModel):
     """The platform of an image in an index ("OCI Image Index Specification")."""
 
     os: str | None = None
@@ -67,7 +67,7 @@ class Descriptor(_OpenModel):
     size: Annotated[int, Field(ge=0)] = 0
     artifactType: str | None = None  # noqa: N815
     annotations: Annotations = None
-    platform: Platform | None = None
+    platform: PlatformEntry | None = None
 
 
 class Anything(_OpenModel):
@@ -86,7 +86,7 @@ class Body(_OpenModel):
     annotations: Annotations = None
 
 
-class Settings(_OpenModel):
+class ImageSettings(_OpenModel):
     """The "config" of an image configuration: here its labels."""
 
     Labels: dict[str, str] | None = None
@@ -96,7 +96,7 @@ class Configuration(_OpenModel):
     """An image's configuration ("OCI Image Configuration")."""
 
     created: str | None = None
-    config: Settings | None = None
+    config: ImageSettings | None = None
 
 
 class _Tags(_OpenModel):

@@ -8,7 +8,7 @@ import pytest
 
 from builder.bench.measure import filling, timed
 from builder.servers.answers import Answer
-from builder.servers.client import Event, Stream, UnansweredError
+from builder.servers.client import Event, StreamedAnswer, UnansweredError
 
 
 def event(data: dict[str, Any], at: float) -> Event:
@@ -17,16 +17,16 @@ def event(data: dict[str, Any], at: float) -> Event:
 
 def test_the_client_times_from_the_first_piece_to_the_last() -> None:
     pieces = [event({"choices": [{"delta": {"content": "a"}}]}, 2.0 + n / 2) for n in range(5)]
-    shown = timed(Stream((event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
+    shown = timed(StreamedAnswer((event({"choices": []}, 0.1), *pieces), 9.0, True), seed=3)
     assert (shown.tokens, shown.tokens_per_second, shown.timed_by) == (5, 2.0, "client")
     thought = event({"choices": [{"delta": {"reasoning_content": "b"}}]}, 1.0)
     usage = event({"choices": [], "usage": {"completion_tokens": 7, "prompt_tokens": 2}}, 5.0)
-    shown = timed(Stream((thought, *pieces, usage), 9.0, True), seed=3)
+    shown = timed(StreamedAnswer((thought, *pieces, usage), 9.0, True), seed=3)
     assert (shown.tokens, shown.tokens_per_second, shown.prompt_tokens) == (7, 2.0, 2)
-    alone = timed(Stream((pieces[0],), 4.0, True), seed=3)
+    alone = timed(StreamedAnswer((pieces[0],), 4.0, True), seed=3)
     assert alone.tokens_per_second == 0.25
     with pytest.raises(UnansweredError, match="no tokens"):
-        timed(Stream((), 1.0, True), seed=3)
+        timed(StreamedAnswer((), 1.0, True), seed=3)
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 5000])

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from builder.bisect import search
-from builder.bisect.request import Request
-from builder.bisect.search import Options
+from builder.bisect.request import BisectRequest
+from builder.bisect.search import BisectOptions
 from builder.bisect.state import QuestionError
 from builder.cli.options import build_session
 from builder.errors import (
@@ -60,7 +60,9 @@ def test_recipes_that_cannot_be_bisected_are_refused(farm: Farm) -> None:
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
     write_catalog(farm.catalog, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="comes from its base, stand-in"):
-        search.bisect(build_session(farm.catalog), "overlaid", Request("a", "b"), Options())
+        search.bisect(
+            build_session(farm.catalog), "overlaid", BisectRequest("a", "b"), BisectOptions()
+        )
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="there is no unfinished bisect of eng-1"):
             farm.ask(*ends)

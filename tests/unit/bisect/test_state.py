@@ -8,23 +8,33 @@ from pathlib import Path
 import pytest
 
 from builder.bisect import state as bisect_state
-from builder.bisect.state import End, Evaluation, Question, QuestionError, State, Step, Trace
+from builder.bisect.state import (
+    BisectQuestion,
+    BisectState,
+    BisectStep,
+    End,
+    Evaluation,
+    QuestionError,
+    Trace,
+)
 from builder.tools.git.bisection import Commit
 
-QUESTION = Question(
+QUESTION = BisectQuestion(
     "eng-1", End("v1", "a" * 40), End("main", "b" * 40), "./x", "/d", "bad", True, "s"
 )
-STEP = Step(Commit("c" * 40, "2026-01-02", "T", "x"), Evaluation("skip", "why", True, 1.5, "/log"))
+STEP = BisectStep(
+    Commit("c" * 40, "2026-01-02", "T", "x"), Evaluation("skip", "why", True, 1.5, "/log")
+)
 TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
 
 
 def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
     assert bisect_state.read(tmp_path, "eng-1") is None
-    state = State(QUESTION, (STEP,), TRACE)
+    state = BisectState(QUESTION, (STEP,), TRACE)
     bisect_state.write(tmp_path, state)
     assert bisect_state.read(tmp_path, "eng-1") == state
-    bisect_state.write(tmp_path, State(QUESTION))
-    assert bisect_state.read(tmp_path, "eng-1") == State(QUESTION)
+    bisect_state.write(tmp_path, BisectState(QUESTION))
+    assert bisect_state.read(tmp_path, "eng-1") == BisectState(QUESTION)
     assert [file.name for file in (tmp_path / "bisect").iterdir()] == ["eng-1.json"]
     bisect_state.forget(tmp_path, "eng-1")
     assert bisect_state.read(tmp_path, "eng-1") is None
@@ -44,7 +54,7 @@ def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_state_is_refused(tmp_path: Path, before: str, damage: str, reason: str) -> None:
-    bisect_state.write(tmp_path, State(QUESTION, (STEP,), TRACE))
+    bisect_state.write(tmp_path, BisectState(QUESTION, (STEP,), TRACE))
     file = bisect_state.path_of(tmp_path, "eng-1")
     file.write_text(re.sub(before, damage, file.read_text(), count=1, flags=re.DOTALL))
     with pytest.raises(QuestionError, match="state of the bisect of eng-1 cannot be read") as error:

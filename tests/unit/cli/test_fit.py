@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from builder.cli import fit
-from builder.fit.results import Fit, FitCard, ModelFile, Trial
+from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 
 MAXIMUM = 262144
 
 
-def found(*trials: Trial, context: int | None = MAXIMUM) -> Fit:
+def found(*trials: FitTrial, context: int | None = MAXIMUM) -> Fit:
     fitting = [each.context for each in trials if each.fits]
     return Fit(
         recipe="engine-1",
         image="engine:1",
         digest="sha256:0",
-        model=ModelFile(name="m.gguf", size=1, read=1, architecture="qwen35", context=context),
+        model=LoadedFile(name="m.gguf", size=1, read=1, architecture="qwen35", context=context),
         cards=(FitCard(name="card", memory=1 << 34, unverified={}),),
         trials=trials,
         largest=max(fitting, default=None),
@@ -24,8 +24,8 @@ def found(*trials: Trial, context: int | None = MAXIMUM) -> Fit:
     )
 
 
-def trial(context: int, fits: bool = True, filled: int | None = None) -> Trial:
-    return Trial(context=context, fits=fits, filled=context - 64 if filled is None else filled)
+def trial(context: int, fits: bool = True, filled: int | None = None) -> FitTrial:
+    return FitTrial(context=context, fits=fits, filled=context - 64 if filled is None else filled)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def trial(context: int, fits: bool = True, filled: int | None = None) -> Trial:
     ],
 )
 def test_the_largest_context_is_told_with_what_ends_it(
-    trials: tuple[Trial, ...], text: str
+    trials: tuple[FitTrial, ...], text: str
 ) -> None:
     assert fit.largest(found(*trials)) == text
 

@@ -16,7 +16,7 @@ from builder.contents.reading import read
 from builder.errors import UntriedError
 from builder.kernels.selection import Capability
 from builder.tools.docker.blobs import Blobs
-from builder.tools.layers.entries import Entry
+from builder.tools.layers.entries import LayerEntry
 from support.cubins import Function, cubin
 from support.fatbins import ELF, FLAG_A, ZSTD, entry, library, region
 from support.layouts import Image, layer
@@ -36,7 +36,7 @@ FILES = layer(
     ("opt/link", "->text"),
     LARGE,
 )
-OTHER = [Entry("/of-the-scan", File("/of-the-scan", "file"))]
+OTHER = [LayerEntry("/of-the-scan", File("/of-the-scan", "file"))]
 
 
 @pytest.fixture

@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from builder.fit.advice import advice, is_final
-from builder.fit.results import CardPeak, Fit, FitCard, ModelFile, Refused, Trial
+from builder.fit.results import CardPeak, Fit, FitCard, FitTrial, LoadedFile, Refused
 
 GIB = 1 << 30
 LEFT = "only 10 of 65 layers are on the card"
 
 
-def trial(kind: str | None, context: int = 32768) -> Trial:
+def trial(kind: str | None, context: int = 32768) -> FitTrial:
     """A trial that was refused memory of this kind; None: layers were left to the CPU."""
     card = CardPeak(name="card", memory=16 * GIB, context=GIB, peak=10 * GIB)
     if kind is None:
-        return Trial(context=context, fits=False, why=LEFT, cards=(card,))
+        return FitTrial(context=context, fits=False, why=LEFT, cards=(card,))
     refused = Refused(requested=18 * GIB, free=5 * GIB, card="card", function="f", kind=kind)
-    return Trial(context=context, fits=False, why="no room", cards=(card,), refused=refused)
+    return FitTrial(context=context, fits=False, why="no room", cards=(card,), refused=refused)
 
 
-def found(first: Trial, options: tuple[str, ...] = (), step: int | None = 1024) -> Fit:
+def found(first: FitTrial, options: tuple[str, ...] = (), step: int | None = 1024) -> Fit:
     return Fit(
         recipe="engine-1",
         image="engine:1",
         digest="sha256:0",
-        model=ModelFile(name="m.gguf", size=1, read=1, architecture="qwen35", context=262144),
+        model=LoadedFile(name="m.gguf", size=1, read=1, architecture="qwen35", context=262144),
         cards=(FitCard(name="card", memory=16 * GIB, unverified={}),),
         options=options,
         trials=(first, trial("KV cache", 131072)),
@@ -70,7 +70,7 @@ def test_what_no_other_context_changes_is_final(
     kind: str | None, options: tuple[str, ...], final: bool
 ) -> None:
     assert is_final(trial(kind), options) is final
-    assert not is_final(Trial(context=1024, fits=True), options)
+    assert not is_final(FitTrial(context=1024, fits=True), options)
 
 
 def test_the_least_memory_that_is_needed_counts_what_was_refused() -> None:

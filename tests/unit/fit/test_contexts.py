@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from builder.fit.contexts import STEP, search
-from builder.fit.results import CardPeak, Trial
+from builder.fit.results import CardPeak, FitTrial
 
 GIB = 1 << 30
 LONGEST = 262144
@@ -15,16 +15,16 @@ LONGEST = 262144
 
 def card_of(
     memory: float, need: Callable[[int], float]
-) -> tuple[list[int], Callable[[int], Trial]]:
+) -> tuple[list[int], Callable[[int], FitTrial]]:
     """A card with ``memory`` bytes, and an engine that needs ``need(context)``; and its trials."""
     asked: list[int] = []
 
-    def attempt(context: int) -> Trial:
+    def attempt(context: int) -> FitTrial:
         asked.append(context)
         fits = need(context) <= memory
         peak = int(min(need(context), memory))
         used = CardPeak(name="card", memory=int(memory), context=0, peak=peak)
-        return Trial(context=context, fits=fits, why="" if fits else "no room", cards=(used,))
+        return FitTrial(context=context, fits=fits, why="" if fits else "no room", cards=(used,))
 
     return asked, attempt
 

@@ -12,7 +12,7 @@ import pytest
 
 from builder.errors import SmokeError, UntriedError
 from builder.fit import trial
-from builder.fit.results import Trial
+from builder.fit.results import FitTrial
 from builder.simulator import frames
 from builder.simulator.report import Report, Unsupported, Violation
 from support import caches
@@ -26,7 +26,7 @@ def report_of(name: str) -> Report:
     return Report.model_validate_json(Path(DATA / f"{name}.json").read_bytes())
 
 
-def evaluated(report: Report, context: int, fault: str = "", log: str = "") -> Trial:
+def evaluated(report: Report, context: int, fault: str = "", log: str = "") -> FitTrial:
     return trial.evaluate(report, frames.named(report), context, fault, log)
 
 

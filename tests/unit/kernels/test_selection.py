@@ -7,7 +7,7 @@ import re
 import pytest
 
 from builder.kernels.selection import Capability, taken
-from builder.tools.fatbin import Code, Entry
+from builder.tools.fatbin import Code, FatbinEntry
 
 
 def code(name: str) -> Code:
@@ -48,7 +48,7 @@ def code(name: str) -> Code:
     ],
 )
 def test_the_code_that_a_card_takes(card: str, offered: str, chosen: str | None) -> None:
-    entries = [Entry(code(name), 0, 8, 8) for name in offered.split()]
+    entries = [FatbinEntry(code(name), 0, 8, 8) for name in offered.split()]
     found = taken(entries, Capability.parse(card))
     assert (found.code.name if found else None) == chosen
 

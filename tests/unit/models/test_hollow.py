@@ -40,7 +40,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def write(text: str | Path, folder: Path) -> hollow.Model:
+def write(text: str | Path, folder: Path) -> hollow.HollowModel:
     return hollow.write(str(text), folder, lambda _: None)
 
 

@@ -25,7 +25,7 @@ from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Track
 from builder.tools.git.repositories import Repositories
 from builder.upstream.compatibility import PatchSet, diagnose
-from builder.upstream.patch_state import Finding
+from builder.upstream.patch_state import PatchFinding
 from support import histories
 from support.histories import RENAMED, History, Pull
 
@@ -94,7 +94,7 @@ class Checked:
         planned = (PlannedPatch(patch, url),)
         return PatchSet("x", source, Track(branch="main"), planned, self.context)
 
-    def findings(self, pull: Pull) -> list[Finding]:
+    def findings(self, pull: Pull) -> list[PatchFinding]:
         """The findings for a pull request on today's main, and soon after its start."""
         main = self.history.main
         near = main[min(main.index(pull.base) + NEAR, len(main) - 1)]
@@ -206,7 +206,7 @@ def examine(checked: Checked, score: Score) -> None:
                 score.count("kept", finding.state != "upstream", what)
 
 
-def compare(checked: Checked, pull: Pull, finding: Finding, score: Score) -> None:
+def compare(checked: Checked, pull: Pull, finding: PatchFinding, score: Score) -> None:
     there = checked.has(pull, finding.commit)
     what = f"pull {pull.number} ({pull.how}) is {finding.state} on {finding.commit[:9]}"
     score.count("merged or not", (finding.state == "upstream") == there, what)

@@ -9,7 +9,7 @@ import pytest
 from builder.cli.progress import BuildProgress
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY
-from builder.pipeline.build import Outcome, _candidate, require_all
+from builder.pipeline.build import BuildOutcome, _candidate, require_all
 from builder.pipeline.session import BuildSession
 from builder.plan.resolver import Resolver
 from builder.records import record
@@ -54,7 +54,7 @@ def test_an_error_of_one_image_is_not_hidden_by_the_others() -> None:
     )
     gone = WorldError("Docker went away")
     with pytest.raises(WorldError, match="1 of 2 images of llama-cpp-b9831") as caught:
-        require_all(IMAGES, [Outcome(kept, built=True), gone])
+        require_all(IMAGES, [BuildOutcome(kept, built=True), gone])
     assert caught.value.why == "linux/arm64: Docker went away"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder.recipes.draft import WIDTH, Line, Table, lines_of, text
+from builder.recipes.draft import WIDTH, DraftTable, Line, lines_of, text
 
 KEYS = st.text(min_size=1, max_size=30)
 SCALARS = st.text(max_size=30) | st.integers(-(2**40), 2**40) | st.booleans()
@@ -30,10 +30,10 @@ def test_every_value_is_read_again(
 ) -> None:
     top = {f"_{key}": value for key, value in top.items() if not isinstance(value, dict)}
     tables = [
-        Table("", [Line("first", 1), *lines_of(top)]),
-        Table("[table]", lines_of(table)),
-        Table("[[listed]]", lines_of(listed)),
-        Table("[[listed]]", lines_of(listed)),
+        DraftTable("", [Line("first", 1), *lines_of(top)]),
+        DraftTable("[table]", lines_of(table)),
+        DraftTable("[[listed]]", lines_of(listed)),
+        DraftTable("[[listed]]", lines_of(listed)),
     ]
     expected = {"first": 1, **top, "table": table, "listed": [listed, listed]}
     assert tomllib.loads(text(tables)) == expected
@@ -41,12 +41,12 @@ def test_every_value_is_read_again(
 
 def test_keys_are_aligned_and_long_values_are_broken() -> None:
     tables = [
-        Table("", [Line("engine", "x", "why"), Line("url", "y")], "from somewhere"),
-        Table("[empty]", []),
-        Table(
+        DraftTable("", [Line("engine", "x", "why"), Line("url", "y")], "from somewhere"),
+        DraftTable("[empty]", []),
+        DraftTable(
             "[[cmake]]", [Line("targets", ["a"]), Line("define", {"A": "x" * 60, "B": "y" * 60})]
         ),
-        Table("[[probe]]", [Line("has", ["value"] * 20)], "read"),
+        DraftTable("[[probe]]", [Line("has", ["value"] * 20)], "read"),
     ]
     written = text(tables)
     assert written.splitlines()[:4] == [

@@ -11,7 +11,7 @@ from builder.compare.results import (
     LayerState,
     ValueDifference,
 )
-from builder.reproduce.reproduction import Reproduced, Reproduction, State
+from builder.reproduce.reproduction import ReproducedImages, Reproduction, ReproductionState
 
 VALUE = (ValueDifference("created", ("1",), ("2",)),)
 
@@ -37,7 +37,7 @@ def reproduction(*layers: LayerState, times: tuple[ValueDifference, ...] = ()) -
         (reproduction("equal", "added"), "different", []),
     ],
 )
-def test_what_differs(found: Reproduction, state: State, packed: list[int]) -> None:
+def test_what_differs(found: Reproduction, state: ReproductionState, packed: list[int]) -> None:
     assert found.state == state
     assert found.packed == packed
-    assert Reproduced("x", (found,), "default", ()).good is (state == "reproduced")
+    assert ReproducedImages("x", (found,), "default", ()).good is (state == "reproduced")

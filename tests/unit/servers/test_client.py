@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from builder.servers.client import Client, UnansweredError
+from builder.servers.client import ServerClient, UnansweredError
 from support.hostile import answer, closing, serving
 
 
@@ -35,7 +35,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_server_of_this_machine_is_asked_without_the_proxy(host: str, port: int) -> None:
-    client = Client(f"http://{host}:{port}")
+    client = ServerClient(f"http://{host}:{port}")
     assert client.text("/", 10) == "{}"
     assert client.status("/", 10) == 200
 
@@ -43,15 +43,15 @@ def test_a_server_of_this_machine_is_asked_without_the_proxy(host: str, port: in
 @pytest.mark.usefixtures("port")
 def test_another_server_is_asked_through_the_proxy() -> None:
     with pytest.raises(UnansweredError, match="the proxy: connection refused"):
-        Client("http://server.invalid").text("/", 10)
+        ServerClient("http://server.invalid").text("/", 10)
 
 
 def test_the_events_of_a_stream_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.servers.client.MOST_EVENTS", 1000)
     with serving(closing(answer("200 OK", b"data:{}\n" * 1000))) as server:
-        assert len(Client(server.url).stream("/", {}, 10).events) == 1000
+        assert len(ServerClient(server.url).stream("/", {}, 10).events) == 1000
     with (
         serving(closing(answer("200 OK", b"data:{}\n" * 1001))) as server,
         pytest.raises(UnansweredError, match="more than 1,000 events"),
     ):
-        Client(server.url).stream("/", {}, 10)
+        ServerClient(server.url).stream("/", {}, 10)

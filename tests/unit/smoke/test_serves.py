@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.servers.client import Client
+from builder.servers.client import ServerClient
 from builder.smoke import serves
 from support.hostile import answer, closing, serving
 
@@ -28,7 +28,7 @@ EVIL = "\u202e\x1b[31mevil\nPASS"
 def test_what_a_server_answers_is_short_and_printable(answered: bytes, passed: bool) -> None:
     with serving(closing(answered)) as hostile:
         server: Any = SimpleNamespace(
-            client=Client(hostile.url),
+            client=ServerClient(hostile.url),
             api_flavor=SimpleNamespace(models="/v1/models"),
             require_running=lambda _: None,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import FetchError, PatchError
 from builder.plan.plan import Plan
-from builder.sources.context import Context
+from builder.sources.context import BuildContext
 from builder.sources.gather import GatherOptions, fetch, gather
 from builder.tools.apt.sources import sources_for
 from support.catalogs import rendered, write_lock
@@ -67,7 +67,7 @@ class Farm:
     def tree(self, source: str, patch: str = "") -> Path:
         return Path(self.gathered(source, patch).named["source"]) / "tree"
 
-    def gathered(self, source: str, patch: str = "") -> Context:
+    def gathered(self, source: str, patch: str = "") -> BuildContext:
         (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
         plan = rendered(self.catalog, "x-1")
         self.count += 1

@@ -15,7 +15,7 @@ from builder import families
 from builder.errors import PatchError
 from builder.families.overlay import overlay_family
 from builder.families.package_paths import PackagePaths
-from builder.patches.state import State
+from builder.patches.state import PatchState
 from builder.recipes.schema import Serve
 from builder.settings import Settings
 from builder.sources.gather import GatherOptions, gather
@@ -158,7 +158,7 @@ def test_a_pull_request_is_tried_on_the_installed_file(repository: Repository, s
     catalog = load(repository.catalog)
     with open_session(catalog, settings, repository.said.append, offline=False) as session:
         (finding,) = on_pin(session.patch_set(catalog.engine("x-1")))
-    assert finding.state == State.APPLIES
+    assert finding.state == PatchState.APPLIES
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ import pytest
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
-from builder.tools.apt.archive import Archive, Servers, archive_of, cached, fetch, require_offered
+from builder.tools.apt.archive import (
+    PackageArchive,
+    Servers,
+    archive_of,
+    cached,
+    fetch,
+    require_offered,
+)
 from builder.tools.apt.sources import Source, deb822
 from builder.tools.web.client import Client
 from support.debian_archive import DebianArchive, served
@@ -37,8 +44,8 @@ def locked(archive: DebianArchive, *names: str) -> list[DebianFile]:
     return found
 
 
-def place(archive: DebianArchive) -> Archive:
-    return Archive(tuple(archive.sources), archive.snapshot)
+def place(archive: DebianArchive) -> PackageArchive:
+    return PackageArchive(tuple(archive.sources), archive.snapshot)
 
 
 def test_the_mirror_first_and_then_the_cache(archive: DebianArchive, tmp_path: Path) -> None:
@@ -128,7 +135,7 @@ def test_offline_names_what_is_missing(archive: DebianArchive, tmp_path: Path) -
 def test_security_updates_are_in_an_archive_of_their_own() -> None:
     main = Source(("http://m.example.invalid/debian/",), ("trixie", "trixie-updates"), ("main",))
     security = Source(("http://m.example.invalid/sec",), ("trixie-security",), ("main",))
-    found = Archive((main, security), "https://s.example.invalid")
+    found = PackageArchive((main, security), "https://s.example.invalid")
     inside = "pool/updates/main/o/openssl/openssl_3~1"
     path = f"debian-security/{inside}+2_amd64.deb"
     first, second, _ = found.urls(path, AS_OF)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from builder.tools.layers import tree
-from builder.tools.layers.entries import Entry, Node
+from builder.tools.layers.entries import LayerEntry, Node
 from builder.tools.layers.image import DamagedImageError
 from builder.tools.layers.tree import final, first_names
 
@@ -20,34 +20,41 @@ def link(target: str) -> Node:
 
 
 def test_the_error_names_the_layer() -> None:
-    below = [Entry("/a", FILE)]
+    below = [LayerEntry("/a", FILE)]
     with pytest.raises(DamagedImageError, match="layer 2: /b is a hard link to /a, which is not"):
-        final([below, [Entry("/b", FILE, shares="/a")]])
+        final([below, [LayerEntry("/b", FILE, shares="/a")]])
 
 
 def test_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = [Entry(f"/{number}", link(f"{number + 1}")) for number in range(300)]
-    near, far = Entry("/50/x", FILE), Entry("/40/x", FILE)
+    chain = [LayerEntry(f"/{number}", link(f"{number + 1}")) for number in range(300)]
+    near, far = LayerEntry("/50/x", FILE), LayerEntry("/40/x", FILE)
     assert "/300/x" in final([[*chain, near]])
     with pytest.raises(DamagedImageError, match="/40 has too many links"):
         final([[*chain, far]])
-    bombs = [Entry(f"/{n}", link("/".join([f"{n + 1}/.."] * 20))) for n in range(50)]
+    bombs = [LayerEntry(f"/{n}", link("/".join([f"{n + 1}/.."] * 20))) for n in range(50)]
     with pytest.raises(DamagedImageError, match="too many links"):
-        final([[*bombs, Entry("/0/x", FILE)]])
+        final([[*bombs, LayerEntry("/0/x", FILE)]])
     monkeypatch.setattr(tree, "MOST_STEPS", 100)
     with pytest.raises(DamagedImageError, match="too many links"):
-        final([[Entry("/a", link("b")), *(Entry(f"/a/{number}", FILE) for number in range(200))]])
+        final(
+            [
+                [
+                    LayerEntry("/a", link("b")),
+                    *(LayerEntry(f"/a/{number}", FILE) for number in range(200)),
+                ]
+            ]
+        )
 
 
 def test_folders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MOST_FOLDERS", 100)
     with pytest.raises(DamagedImageError, match="layer 1: more than 100 folders"):
-        final([[Entry("/a" * 101, FILE)]])
+        final([[LayerEntry("/a" * 101, FILE)]])
 
 
 def test_whiteouts_of_a_layer_never_walk_its_own_files() -> None:
-    own = [Entry(f"/a/{number}", FILE) for number in range(10_000)]
-    whiteouts = [Entry("/a", FILE, "below")] * 10_000
+    own = [LayerEntry(f"/a/{number}", FILE) for number in range(10_000)]
+    whiteouts = [LayerEntry("/a", FILE, "below")] * 10_000
     assert [*final([own, [*own, *whiteouts]])] == [each.path for each in own]
 
 

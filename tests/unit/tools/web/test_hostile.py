@@ -24,9 +24,9 @@ from builder.models import hub
 from builder.models.location import Location, on_the_hub
 from builder.recipes.lockfile import PinnedFile
 from builder.servers.answers import Answer, ModelList
-from builder.servers.client import Client, UnansweredError
+from builder.servers.client import ServerClient, UnansweredError
 from builder.tools.apt import archive
-from builder.tools.apt.archive import Archive
+from builder.tools.apt.archive import PackageArchive
 from builder.tools.python import pypi
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
@@ -49,23 +49,23 @@ class Deb:
 
 
 def _engine_json(url: str, *_: object) -> object:
-    return Client(url).get("/v1/models", ModelList, ENOUGH)
+    return ServerClient(url).get("/v1/models", ModelList, ENOUGH)
 
 
 def _engine_answer(url: str, *_: object) -> object:
-    return Client(url).post("/v1/completions", {}, Answer, ENOUGH)
+    return ServerClient(url).post("/v1/completions", {}, Answer, ENOUGH)
 
 
 def _engine_text(url: str, *_: object) -> object:
-    return Client(url).text("/metrics", ENOUGH)
+    return ServerClient(url).text("/metrics", ENOUGH)
 
 
 def _engine_stream(url: str, *_: object) -> object:
-    return Client(url).stream("/v1/completions", {}, ENOUGH)
+    return ServerClient(url).stream("/v1/completions", {}, ENOUGH)
 
 
 def _engine_status(url: str, *_: object) -> object:
-    return Client(url).status("/health", ENOUGH)
+    return ServerClient(url).status("/health", ENOUGH)
 
 
 def _download(url: str, folder: Path, *_: object) -> object:
@@ -82,7 +82,7 @@ def _package_index(url: str, folder: Path, patch: pytest.MonkeyPatch) -> object:
 
 
 def _debian(url: str, folder: Path, *_: object) -> object:
-    return archive.fetch([Deb()], datetime.now(UTC), Archive((), url), folder, print)
+    return archive.fetch([Deb()], datetime.now(UTC), PackageArchive((), url), folder, print)
 
 
 def _model_list(url: str, _: Path, patch: pytest.MonkeyPatch) -> object:
@@ -228,7 +228,7 @@ def test_an_event_that_breaks_parsers(data: bytes) -> None:
         serving(closing(answer("200 OK", content))) as server,
         pytest.raises(UnansweredError) as caught,
     ):
-        Client(server.url).stream("/", {}, 5)
+        ServerClient(server.url).stream("/", {}, 5)
     assert len(str(caught.value)) < 400
 
 
