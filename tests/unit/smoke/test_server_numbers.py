@@ -6,7 +6,13 @@ import pytest
 
 from builder.servers.predictions import Difference
 from builder.simulator.report import CardUse, Launch, Report, Violation
-from builder.smoke.server_numbers import TRIALS, check_kernels, described, drafts
+from builder.smoke.server_numbers import (
+    TRIALS,
+    check_kernels,
+    described,
+    drafts,
+    limit_beside_f16,
+)
 from builder.smoke.verdict import CheckState
 
 CARD = CardUse(name="", memory=1, context=0, used=0, peak=0)
@@ -88,3 +94,17 @@ def test_the_ways_to_draft_are_those_that_the_engine_lists(text: str, found: set
 def test_each_model_is_tried_once() -> None:
     names = [trial.model.name for trial in TRIALS]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("turbo2", 3.0),
+        ("turbo3", 1.8),
+        ("turbo3_tcq", 1.8),
+        ("tbq4_0", 1.0),
+        ("new", 3.0),
+    ],
+)
+def test_a_type_that_a_cpu_lacks_may_differ_by_its_bits(kind: str, limit: float) -> None:
+    assert limit_beside_f16(kind) == limit
