@@ -42,7 +42,7 @@ def kernels(
         str,
         typer.Option(
             "--capability",
-            metavar="X.Y",
+            metavar="MAJOR.MINOR",
             help="Compute capability of the card: its driver decides which code is taken.",
         ),
     ] = "12.0",

@@ -103,8 +103,9 @@ def test_an_option_name_has_one_meaning() -> None:
     several = {flag for flag, found in kinds.items() if flag.startswith("--") and len(found) > 1}
     # What a pin or a tag is moved to: a ref, an image.  A model: a file, or one that is elsewhere.
     # The context: one size, or several.  A name: of the model that is requested, of a new recipe.
+    # A format: of a bill, of what starts a preset.
     models = {"--model", "--draft", "--mmproj"}
-    assert several == {"--to", *models, "--context", "--name"}
+    assert several == {"--to", *models, "--context", "--name", "--format"}
 
 
 ENGINES = ["git", "requests", "tenacity", "python_on_whales", "pypi_simple", "jinja2"]
