@@ -85,5 +85,5 @@ static std::vector<std::unique_ptr<test_case>> make_test_cases_eval() {
     return cases;
 }
 
-// A program that ends in the middle has said all that came before.
+// A program that ends in the middle has printed all that came before.
 static const int lines_are_written_at_once = setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -169,7 +169,7 @@ bool all_zero(const unsigned char* bytes, std::uint64_t size) {
     return bytes[0] == 0 && std::memcmp(bytes, bytes + 1, size - 1) == 0;
 }
 
-// Memory of a card without anything in it: its pages go. Those of cuMemCreate are shared.
+// Memory of a card without anything in it: its pages go. Pages of cuMemCreate are shared.
 bool drop_pages(unsigned char* to) {
     return madvise(to, kPages, MADV_REMOVE) == 0 || madvise(to, kPages, MADV_DONTNEED) == 0;
 }

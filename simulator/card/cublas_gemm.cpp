@@ -54,7 +54,7 @@ constexpr Combination kCombinations[] = {
     {CUBLAS_COMPUTE_64F, CUDA_C_64F, CUDA_C_64F},
 };
 
-// The computation whose row of the table holds: pedantic and faster ones have those of the plain.
+// The computation whose row of the table holds: pedantic and faster ones have the plain one's.
 cublasComputeType_t row_of(cublasComputeType_t compute) {
     switch (compute) {
         case CUBLAS_COMPUTE_16F_PEDANTIC: return CUBLAS_COMPUTE_16F;

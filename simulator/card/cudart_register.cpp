@@ -73,7 +73,7 @@ cudaError_t make_managed(void** host, std::size_t size, void** address) {
     return release_host(made);  // another thread was faster; else null
 }
 
-// By the host side's address or, as programs name a managed variable, by that of its memory.
+// By the host side's address or, as programs name a managed variable, by its memory's address.
 auto find_variable(const void* symbol) {
     const auto found = variables().find(symbol);
     if (found != variables().end()) return found;

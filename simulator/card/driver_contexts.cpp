@@ -44,7 +44,7 @@ bool is_context(CUcontext context) {
     return made_contexts().count(context) != 0;
 }
 
-// The calling thread's context: the last pushed or set one, else that of the runtime's card.
+// The calling thread's context: the last pushed or set one, else the context of the runtime's card.
 CUcontext current_context() {
     if (!stack_of_contexts.empty()) return stack_of_contexts.back();
     const int card = current_card();

@@ -152,7 +152,7 @@ cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph,
         }
     }
     if (differs != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
-    for (std::size_t i = 0; i < fresh.size(); ++i) {  // the handles stay those of the first graph
+    for (std::size_t i = 0; i < fresh.size(); ++i) {  // the first graph's handles stay
         executable->nodes[i].work = std::move(fresh[i].work);
     }
     return cudaSuccess;

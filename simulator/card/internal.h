@@ -20,7 +20,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 // memory stays while a kernel runs. Taken before `mutex`, which computed kernels need.
 std::recursive_mutex& turn_mutex();
 using Turn = std::lock_guard<std::recursive_mutex>;
-// Of what libraries register when they are loaded. The loader calls their constructors with its own
+// Guards the registrations of libraries that are loaded. The loader calls their constructors with its own
 // lock held, which naming a stack needs (dladdr): they must not wait for `mutex`. Whoever holds this
 // one takes no other and asks nothing of the loader.
 std::mutex& registry_mutex();

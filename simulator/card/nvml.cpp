@@ -1,6 +1,6 @@
 // NVML: what vLLM asks to find its platform (vllm/platforms/cuda.py, through nvidia-ml-py).
 //
-// The bases have no nvml.h: declarations and numbers are those of the NVML API reference.
+// The bases have no nvml.h: declarations and numbers come from the NVML API reference.
 #include <cstdio>
 #include <cstring>
 

@@ -30,7 +30,7 @@ namespace {
 std::atomic<bool> dirty = false;
 std::atomic<bool> ticking = false;
 
-// Of this process: when it first used the simulator, and when it ended; 0: not yet.
+// When this process first used the simulator, and when it ended; 0: not yet.
 std::atomic<std::uint64_t> began = 0, ended = 0;
 
 // Nanoseconds on the clock that all processes of a machine share (clock_gettime(2)).

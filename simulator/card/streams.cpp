@@ -94,7 +94,7 @@ cudaError_t check_done(cudaStream_t handle, const char* asked) {
     return check_implicit(stream);
 }
 
-// The default streams of each card: the one that waits for others, and that of each thread.
+// The default streams of each card: the one that waits for others, and each thread's own.
 std::map<std::pair<int, bool>, CUstream_st>& default_streams() {
     static auto* const all = new std::map<std::pair<int, bool>, CUstream_st>;
     return *all;

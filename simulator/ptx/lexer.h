@@ -37,7 +37,7 @@ public:
     std::string_view word();
     // An opcode with its modifiers, `::` included.
     std::string_view opcode();
-    // An identifier: no dots but those of special registers.
+    // An identifier: no dots, except in special registers.
     std::string_view identifier();
     std::string_view string();
     bool at_number();

@@ -1,7 +1,7 @@
 // Registers share places: a warp's registers then stay in the cache.  nvcc writes each value to a
 // register of its own, some kernels have 20,000 of them.
 //
-// Liveness is that of one thread, which is enough in a warp too: an instruction writes only the
+// Liveness is one thread's, which is enough in a warp too: an instruction writes only the
 // lanes that execute it, so a thread's slots are overwritten by its own instructions alone.
 #include <algorithm>
 

@@ -230,7 +230,7 @@ def test_wrong_ends_are_refused(farm: Farm) -> None:
     assert images() == before
 
 
-# Of gcc's programs the compiler is killed, the first time that it is started.
+# The compiler, one of gcc's programs, is killed the first time that it is started.
 KILLED_ONCE = """\
 case $1 in
 *cc1) if [ -e {mark} ]; then rm {mark}; else touch {mark}; kill -9 $$; fi ;;

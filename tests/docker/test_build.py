@@ -43,7 +43,7 @@ def test_the_image_says_what_it_is(hello: dict[str, Any]) -> None:
     assert found["org.opencontainers.image.licenses"] == "MIT"
     assert found["org.opencontainers.image.source"] == "engines/hello-sm120"
     assert len(found["org.opencontainers.image.revision"]) == 64
-    # That of the Debian packages: the newest input that has a date.
+    # The Debian packages are the newest input that has a date.
     created = docker("image", "inspect", "--format={{.Created}}", hello["references"][0])
     locks = REPOSITORY.glob("recipes/**/locks/*.debian.toml")
     assert created in {

@@ -1,4 +1,4 @@
-"""Images for amd64 that are compiled on arm64: their device code is that of native builds.
+"""Images for amd64 that are compiled on arm64 have the device code of native builds.
 
 qemu-user stands for the arm64 machine.  Only with --cross: the base to compile in takes ten minutes
 under emulation, and a compile half a minute.

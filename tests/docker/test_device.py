@@ -1,6 +1,6 @@
 """Servers on a simulated card: the good ones pass, and each fault with a card is named.
 
-All faults are those of one image: ``SHAPED_FAULT`` chooses them (tests/data/trees/faulty_card).
+One image has all faults: ``SHAPED_FAULT`` chooses one (tests/data/trees/faulty_card).
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def fitted(builder: Builder, catalog: Path, tmp_path: Path) -> Fitted:
     ],
 )
 def test_caches_have_the_size_of_the_arithmetic(fitted: Fitted, name: str, kind: str) -> None:
-    """Of Gemma, layers with a sliding window keep the window alone."""
+    """Gemma's layers with a sliding window keep the window alone."""
     found = fitted(name, "--cache-type-k", kind, "--cache-type-v", kind)
     for trial in found["trials"]:
         expected = caches.bytes_of(name, trial["context"], kind)

@@ -125,7 +125,7 @@ contains = ["heads up to 256"]
 
 @dataclass(frozen=True)
 class Shaped:
-    """The engine's repository and that of its submodule, and the commits that recipes name."""
+    """The repositories of the engine and of its submodule, and the commits that recipes name."""
 
     url: str
     mini: str
@@ -303,7 +303,7 @@ def test_a_kernel_that_computes_wrong_numbers_gets_no_tag(
     done = builder(*compared, "--json")
     assert done.returncode == 17, done.stderr
     found = json.loads(done.stdout)
-    # Heads of 64 are right, those of 512 are not supported, a copy has no reference.
+    # Heads of 64 are right, heads of 512 are not supported, a copy has no reference.
     assert found["same"] == 3
     assert len(found["parted"]) == len(PLANTED) + 1
     (parted,) = (each for each in found["parted"] if each["name"] == long)

@@ -188,7 +188,7 @@ def test_docker_hub_gives_as_few_manifests_as_can_be(
         attach(repository, made[2], kind, {}, [AttachedFile("bundle", kind, b"{}")])
         proxy.requests.clear()
         plan = decide(repository, 2)
-        # Those of the images and, where the registry does not list them, what lists referrers.
+        # The images' manifests and, where the registry lists no referrers, the tags that list them.
         assert proxy.count("GET .*/manifests/") == (6 if referring else 12)
         assert reasons(plan)[nightly(2)] == reasons(plan)[nightly(3)] == "it is signed"
         assert going(plan) == {nightly(1), nightly(4)}

@@ -77,7 +77,7 @@ def test_an_index_of_the_images_gets_the_tags(
     again = json.loads(two.run("push", "--json").stdout)
     assert (again["digest"], again["uploaded"]) == (told["digest"], 0)
     assert not proxy.count("PUT ")
-    # The documents are those of one image; its recipe is that of all.
+    # Each image has its own documents; all have one recipe.
     for platform, record in records.items():
         shown = two.run("sbom", "--from", "latest", "--platform", platform)
         assert record["digest"] in shown.stdout

@@ -50,7 +50,7 @@ def test_the_packages_are_those_of_dpkg(
         if purl(each).startswith("pkg:deb/") and role[each["name"]] == "CONTAINS"
     }
     assert listed == installed_packages
-    # The base's digest is that of the image's own label.
+    # The image's own label has the base's digest.
     (digest,) = hello["base"].values()
     assert f"builder:image: {digest}" in package(document, "cuda-13.0")["comment"]
 

@@ -124,7 +124,7 @@ def test_a_script_that_fails_shows_what_it_printed(bench: Bench) -> None:
     assert "anchor not found" in caught.value.why
 
 
-# Of the shape of patch_tolist_cudagraph.py: it edits what it finds, tells, and exits 0.
+# Like patch_tolist_cudagraph.py: it edits what it finds, prints that, and exits 0.
 TWO_SITES = """
 from pathlib import Path
 file = Path("pkg/attn.py")

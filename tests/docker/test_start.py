@@ -18,7 +18,7 @@ from support.upstreams import Upstream
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
 
-# Of Genesis' shape: it looks at its surroundings, edits the package, exits 0, 1 or 2.
+# Like Genesis: it looks at its surroundings, edits the package, exits 0, 1 or 2.
 APPLY = """
 import os, pathlib, sys, time
 import vllm
@@ -148,7 +148,7 @@ def test_a_step_that_fails_everywhere_is_never_published(build: Build, published
     assert "exit status 1" in done.stderr
 
 
-# Of the shape of Genesis' P8: two files, of which each is patched where its anchor is there; an
+# Like Genesis' P8: two files, of which each is patched where its anchor is there; an
 # import of the second from the first; exit 0 also where one was skipped, or all of it.
 GENESIS = """
 import os

@@ -68,7 +68,7 @@ class World:
 
     def all(self, day: int, *names: str, **options: Any) -> list[Status]:
         found = catalogs.load(self.root)
-        self.proxy.ahead = self.skew  # its time is that of this process, which travels
+        self.proxy.ahead = self.skew  # it has the time of this process, which travels
         with time_machine.travel(START + day * DAY + 3600):
             repositories = Repositories(self.work, self.work / "scratch", print)
             return list(statuses(found, self.settings, names, repositories, **options))

@@ -119,7 +119,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
             "so",
             by="rollback",
         )
-    # Of a history that begins with a rollback nobody knows more than where it led.
+    # If a history begins with a rollback, nobody knows more than where it led.
     other = put_image(repository, "other").digest
     publish_tags.move(repository, "late", d := put_image(repository, "d").digest, "first")
     publish_tags.move(repository, "late", other, "bad", by="rollback")

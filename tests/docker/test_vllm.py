@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("
 LIBRARIES = ("vllm/_C.abi3.so", "vllm/_moe_C.abi3.so")
 TEXTS = re.compile(r"\.py$|\.dist-info/(?!RECORD$)")
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
-# Of the same shape as patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
+# Like patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
 # looks first for an installed vLLM, then where Python 3.12 has it.  The real one imports vLLM; here
 # what that requires is not installed, so that finding it must do.
 TOLIST = f"""

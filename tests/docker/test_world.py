@@ -106,7 +106,7 @@ def own_engine(
     folder.mkdir()
     (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
     socket = folder / "docker.sock"
-    # In a network of its own: without a bridge it would take away that of the real engine.
+    # In a network of its own: else it would remove the real engine's bridge.
     command = [
         "unshare",
         "--net",

@@ -1,4 +1,4 @@
-"""Helm itself reads the charts: its objects are those of the export for Kubernetes."""
+"""Helm itself reads the charts: it makes the objects of the export for Kubernetes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def rendered(answers: Answers, *jobs: tuple[Service, Mapping[str, Any]]) -> list
 
 
 def as_exported(found: Rendered, service: Service) -> None:
-    """The objects are those of the other export, but for the order of variables."""
+    """The other export has the same objects, but for the order of variables."""
     deployment, network = yaml.safe_load_all(kubernetes.document(service))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     if "env" in container:

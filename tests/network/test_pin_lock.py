@@ -31,7 +31,7 @@ def write(catalog: Path, *requirements: str) -> Path:
 
 @pytest.mark.network
 def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
-    # Of the second only the marker's side for another Python than 3.11 is wanted.
+    # The second is wanted only for the other side of its marker, Python 3.12 and newer.
     file = write(catalog, "markupsafe==3.0.2", 'six==1.16.0; python_version >= "3.12"')
     done = builder("pin", "lock", "wheels", "--catalog", catalog, "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def test_requirements_become_wheels(builder: Builder, catalog: Path) -> None:
     locked = tomllib.loads(file.read_text())
     assert locked["python"] == "3.13"
     digests = {entry["name"]: entry["sha256"] for entry in locked["runtime"]}
-    # Of the index's page: MarkupSafe-3.0.2-cp313-cp313-manylinux_2_17_x86_64...whl.
+    # From the index's page: MarkupSafe-3.0.2-cp313-cp313-manylinux_2_17_x86_64...whl.
     assert digests == {
         "markupsafe": "15ab75ef81add55874e7ab7055e9c397312385bd9ced94920f2802310c930396",
         "six": "8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254",

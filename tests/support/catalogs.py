@@ -41,7 +41,7 @@ def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Plan:
 
 
 def write_lock(file: Path, text: str) -> None:
-    """Write a Debian lock from a text without its digest, or with that of another one."""
+    """Write a Debian lock from a text without its digest, or with another text's digest."""
     data = tomllib.loads(text)
     installs = [Install.model_validate(each) for each in data["install"]]
     lock = debian_lock.make(data["suite"], data["as_of"], installs)
@@ -56,7 +56,7 @@ def without_locks(root: Path) -> None:
 
 
 def never_built(root: Path) -> Path:
-    """The farm with images whose names no engine has: the machine may hold those of the catalog."""
+    """The farm with images whose names no engine has: the machine may hold the catalog's own."""
     for folder in ("presets", "cards", "shapes", "receipts", "dockerfiles", "patches"):
         copytree(REPOSITORY / folder, root / folder)
     for file in (REPOSITORY / "recipes").rglob("*.*"):

@@ -12,7 +12,7 @@ PROGBITS, SYMTAB, STRTAB, NOBITS, INFO = 1, 2, 3, 8, 0x70000000
 
 
 def instruction(opcode: int, width: int = 4) -> bytes:
-    """One instruction of 128 bits; the width in bits 73 to 75 is that of a load or store."""
+    """One instruction of 128 bits; bits 73 to 75 have the width of a load or store."""
     return (opcode | {1: 0, 2: 2, 4: 4, 8: 5, 16: 6}[width] << 73).to_bytes(16, "little")
 
 

@@ -26,7 +26,7 @@ def cuobjdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_in(devel: str, folder: Path, *calls: str) -> Path:
-    """Run shell commands in the base to compile in, without network; ``folder`` is theirs."""
+    """Run shell commands in the base to compile in, without network, in ``folder``."""
     sealed = ["--rm", "--network=none", f"--volume={folder}:/work", "--workdir=/work"]
     docker("run", *sealed, devel, "sh", "-euc", "\n".join(calls))
     return folder

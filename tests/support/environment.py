@@ -59,7 +59,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def abandoned() -> list[Path]:
-    """Work directories of runs that have ended; those of another lane's are held."""
+    """Work directories of runs that have ended; another lane's runs hold theirs."""
     found = []
     work = SHARED_CACHE / "work"
     with file_lock(work / ".lock"):

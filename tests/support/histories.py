@@ -1,6 +1,6 @@
 """Histories with many forks, moves and merges: made here, the same for the same seed, in real git.
 
-Every line of development is a list of lines a file; merges are those of git merge-file(1), what
+Every line of development is a list of lines a file; git merge-file(1) merges; what
 conflicts stays unmerged.  Some merges keep the other side, some pull requests are taken back and
 brought again, all of them insert the same guard into functions of their own, and one file has
 another name at last.  Some edits change only white space; later work moves functions within a file,

@@ -84,7 +84,7 @@ def own_bytes(manifest: Manifest) -> int:
 def index(
     repository: Repository, *tags: str, of: Sequence[Manifest], architectures: Sequence[str] = ()
 ) -> Manifest:
-    """An index of images, all for amd64 unless ``architectures`` has that of each."""
+    """An index of images, all for amd64 unless ``architectures`` names each image's."""
     platforms = [{"os": "linux", "architecture": each} for each in architectures]
     platforms = platforms or [{"os": "linux", "architecture": "amd64"}] * len(of)
     entries = [

@@ -28,7 +28,7 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed"}  # the latter is there for type 
 
 
 def imported(files: Iterable[Path]) -> Iterator[str]:
-    """Modules in full, as files name them, without those of Python itself."""
+    """Modules in full, as files name them, without Python's own."""
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             found: list[str] = []

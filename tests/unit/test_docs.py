@@ -18,20 +18,31 @@ COMMAND = re.compile(r"^[#$] \./farm (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]+))?\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # Constructions that hide the noun or the actor: repeat the noun, write subject, verb, object.
-UNPLAIN = re.compile(
-    r"(?i:\b(?:that|those|the same)[\s#]+of\b|\bis theirs\b|\b(?:told|said|aloud|by now|in vain)\b)"
-    r'|(?:^|[.:;!] +|"""|# )Of (?=\S)',
-    re.MULTILINE,
+PHRASES = (
+    r"(?i:\b(?:that|those|the same)[\s#/]+of\b|\bis theirs\b)|(?:^|[.:;!] +|\"\"\"|# |// )Of (?=\S)"
 )
-TEXTS = [
+WORDS = r"(?i:\b(?:told|said|aloud|by now|in vain)\b)"
+UNPLAIN = re.compile(f"{PHRASES}|{WORDS}", re.MULTILINE)
+TEXTS = {
+    "builder": ("py", "j2", "js"),
+    "bench": ("py",),
+    "dockerfiles": ("j2", "cpp"),  # other files go into images: their comments are part of keys
+    "presets": ("toml",),
+    "simulator": ("md", "py", "cpp", "h", "cu"),
+}
+"""The endings of the files with plain texts, by directory."""
+FILES = [
     *PAGES,
+    REPOSITORY / "simulator/run",
     *(
         file
-        for folder, endings in {"builder": ("py", "j2", "js"), "bench": ("py",)}.items()
+        for folder, endings in TEXTS.items()
         for ending in endings
         for file in sorted((REPOSITORY / folder).rglob(f"*.{ending}"))
+        if file not in PAGES
     ),
 ]
+TESTS = sorted({*(REPOSITORY / "tests").rglob("*.py")} - {Path(__file__).resolve()})
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -89,9 +100,20 @@ def test_there_are_commands_to_check() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
 
 
-@pytest.mark.parametrize("file", TEXTS, ids=lambda file: str(file.relative_to(REPOSITORY)))
+def relative(file: Path) -> str:
+    return str(file.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative)
 def test_words_are_plain(file: Path) -> None:
     found = [match[0].strip() for match in UNPLAIN.finditer(file.read_text())]
+    assert found == [], "repeat the noun, and write subject, verb, object: docs/development.md"
+
+
+@pytest.mark.parametrize("file", TESTS, ids=relative)
+def test_phrases_of_tests_are_plain(file: Path) -> None:
+    """``said`` and ``told`` are names in tests."""
+    found = [match[0].strip() for match in re.finditer(PHRASES, file.read_text(), re.MULTILINE)]
     assert found == [], "repeat the noun, and write subject, verb, object: docs/development.md"
 
 
@@ -103,6 +125,8 @@ def test_words_are_plain(file: Path) -> None:
         "it is theirs",
         '"""Of the file."""',
         "# Of x",
+        "// Of x",
+        "it was told",
     ],
 )
 def test_unplain_words_are_found(text: str) -> None:

@@ -167,7 +167,7 @@ void gather(Warp& w, const Insn& i, const Plan& p, Tile& tile) {
 }
 
 // Block scaling (9.7.14.3): row r of A takes bytes of lane 4 (r mod 8) + 2 thread-id-a + r / 8,
-// column n of B those of lane 4 n + thread-id-b.  Numbers times scales are exact.
+// column n of B bytes of lane 4 n + thread-id-b.  Numbers times scales are exact.
 void scale(Warp& w, const Insn& i, const Plan& p, Tile& tile) {
     const u32 first = 2 * p.c_words + p.a_words + p.b_words;
     const u32 *const sa = slot<u32>(w, i, first), *const sb = slot<u32>(w, i, first + 1);

@@ -1,5 +1,5 @@
 // cvt to and from pairs of half precision, tf32, and the formats of 4, 6 and 8 bits
-// (PTX ISA 9.7.9.21).  Of a pair, the first source is the upper half.
+// (PTX ISA 9.7.9.21).  The first source of a pair is the upper half.
 #include "small.h"
 
 namespace ptx::PTX_VARIANT {

@@ -45,10 +45,10 @@ class Tree:
 
     def __init__(self, tree: Path, nvcc: str, work: Path, include: list[str]) -> None:
         self.tree, self.nvcc = tree, nvcc
-        told = subprocess.run(
+        shown = subprocess.run(
             [nvcc, "--version"], capture_output=True, text=True, check=True
         ).stdout
-        version = re.search(r"V(\d+\.\d+\.\d+)", told)
+        version = re.search(r"V(\d+\.\d+\.\d+)", shown)
         self.version = version[1] if version else "unknown"
         self.work = work / self.version
         self.work.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
     python simulator/ptx/real/speed.py --tree llama.cpp/ggml --nvcc nvcc --work /tmp/ptx
 
-Seconds are those of the processor, of all threads together, so that other programs on the machine
+Seconds are the processor's, of all threads together, so that other programs on the machine
 do not count.
 """
 
@@ -34,7 +34,7 @@ def product(library: Library, tree: ggml.Tree, name: str) -> float:
 
 
 def in_python(tree: ggml.Tree, name: str) -> float:
-    """The same of the plain interpreter."""
+    """The seconds of the plain interpreter."""
     rng = np.random.default_rng(2)
     threads, depth = 4, 2048
     blocks, values = ggml.random_blocks(name, threads, depth, rng)

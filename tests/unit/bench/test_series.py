@@ -30,7 +30,7 @@ FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
         ([*FAST, 40.1, 39.6, 40.4, 40.0], "cycle", False),
         ([*FAST, 20.3, 20.0, 19.8, 20.1], "cycle", False),
         ([*FAST, 11.0, 11.2, 10.9, 11.1], "cycle", False),
-        # Of the same kinds.
+        # More of these kinds.
         ([60.0] * 9 + [11], "collapse", False),
         ([60.0 - 3 * number for number in range(10)], "collapse", False),
         ([60, 61, 60, 11, 11, 11, 11, 11, 11, 11], "collapse", False),

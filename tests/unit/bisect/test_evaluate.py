@@ -56,7 +56,7 @@ def test_a_test_runs_where_it_was_asked_for(farm: Farm, tmp_path: Path) -> None:
     test = decide(here, ends, commits[6:], "exit 134")
     with contextlib.chdir(here), pytest.raises(UntriedError, match="ended with 134"):
         farm.ask(*ends, test=test)
-    # Of the same name, and for another question.
+    # It has the same name, and answers another question.
     decide(other, ends, commits[1:])
     here.rename(tmp_path / "away")
     with contextlib.chdir(other):

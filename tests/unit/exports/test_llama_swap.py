@@ -1,4 +1,4 @@
-"""llama-swap: its command, as it is split, is that of the service."""
+"""llama-swap: its command, as it is split, is the service's command."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from builder.tools.cubin import Kernel
 
 
 def summary_of(*spills: int, path: str = "/opt/lib/liba.so.1", card: int = 120) -> KernelSummary:
-    """Of a library with a kernel for each number of spilled bytes."""
+    """The summary of a library with a kernel for each number of spilled bytes."""
     kernels = tuple(
         Kernel(f"_Z2k{number}PKcS0_", 40, 0, spilled, spilled, 0, 0, 0, 128, "")
         for number, spilled in enumerate(spills)

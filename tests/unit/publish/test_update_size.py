@@ -74,7 +74,7 @@ def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repo
         "the update of latest cannot be measured, so no [budget] limits it: the image before, "
         f"sha256:{'0' * 64}, is gone or cannot be read"
     ]
-    # Of an index the image for its platform counts; a layer that is there twice is got once.
+    # In an index, the image for its platform counts; a layer that is there twice is got once.
     twice = image(repository, day=3, layers=[BIG, BIG, BASE])
     found = update(repository, index(repository, "i", of=[first]), twice)
     assert (found.size, found.download) == (sum(sizes(twice)[1:3]), sum(sizes(twice)[:3]))
@@ -104,7 +104,7 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     (back,) = updates(repository, after.digest, first[1])
     assert (back.platform, back.size) == ("", sizes(first[1])[1])
     assert updates(repository, first[0].digest, first[1]) == ()
-    # The labels of an index are those of its image for amd64; each platform has a size.
+    # An index has the labels of its image for amd64; each platform has a size.
     seen = remote_image(repository, "after")
     assert seen is not None
     images = [RemotePlatform(each.digest, sum(sizes(each)), "k") for each in second]

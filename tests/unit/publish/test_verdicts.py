@@ -1,4 +1,4 @@
-"""The date of an image is that of its first verdict: its label has that of its newest input."""
+"""An image has the date of its first verdict: its label has the date of its newest input."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) ->
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
     assert tag.download_size == sum(sizes)
-    assert tag.update_size == sum(sizes[1:])  # the first layer is that of both
+    assert tag.update_size == sum(sizes[1:])  # both have the first layer
     assert [move.digest for move in tag.moves] == [second.digest, first.digest]
     assert (tag.signed, tag.documents) == (True, ("SPDX",))
     assert tag.platforms == {"linux/amd64": RemotePlatform(second.digest, sum(sizes), "k")}
@@ -93,7 +93,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
     assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
-    # The signature is that of an image, not of the index.
+    # An image is signed, not the index.
     assert not tag.signed
 
 

@@ -1,4 +1,4 @@
-"""Machine code for the cards of a recipe: the engine's own, and that of libraries of the base."""
+"""Machine code for the cards of a recipe: the engine's own code, and the code of its base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No time in an image is later than that of its newest input."""
+"""No time in an image is later than the time of its newest input."""
 
 from __future__ import annotations
 

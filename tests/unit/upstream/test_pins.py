@@ -1,4 +1,4 @@
-"""Files that pins are made of: those of every platform that a recipe has images for."""
+"""The files of a pin: for every platform that a recipe has images for."""
 
 from __future__ import annotations
 
