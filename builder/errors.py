@@ -230,7 +230,7 @@ EXIT_CODES: dict[int, str] = {
     StaleError.exit_code: "a channel is behind for longer than its limit",
     FitError.exit_code: "the model does not fit on the card",
     ReceiptError.exit_code: "a receipt is refused",
-    DifferenceError.exit_code: "what was compared differs",
+    DifferenceError.exit_code: "the two sides of a comparison differ",
     INTERNAL: "a bug in builder (a report is written)",
     INTERRUPTED: "interrupted",
 }

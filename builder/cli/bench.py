@@ -342,7 +342,7 @@ def _row(name: str, run: Generation) -> tuple[str, ...]:
 
 
 def print_comparison(found: BenchComparison) -> None:
-    """Print two benchmarks side by side, and what else differs."""
+    """Print two benchmarks side by side, with their other differences."""
     rows = []
     for row in found.rows:
         low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"

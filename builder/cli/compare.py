@@ -27,7 +27,7 @@ def compare(
             help="Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
         ),
     ],
-    after: Annotated[str, typer.Argument(metavar=f"B={KINDS}", help="What A is compared with.")],
+    after: Annotated[str, typer.Argument(metavar=f"B={KINDS}", help="Compared with A.")],
     catalog: CatalogOption = None,
     platform: Annotated[
         Platform | None,
@@ -50,7 +50,7 @@ def compare(
         bool,
         typer.Option(
             "--numbers",
-            help="Compare instead what the kernels of two recipes' images compute.",
+            help="Compare instead the results of the kernels of two recipes' images.",
         ),
     ] = False,
     as_json: JsonOption = False,

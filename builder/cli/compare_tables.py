@@ -30,7 +30,7 @@ Row = tuple[str, ...]
 
 
 def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
-    """Print the verdict, then what differs; a terminal gets the first rows of each table."""
+    """Print the verdict, then the differences; a terminal gets the first rows of each table."""
     from builder.compare.summary import summary
 
     if as_json:
@@ -156,7 +156,7 @@ def _functions(files: Sequence[FileDifference]) -> Iterator[Row]:
 
 
 def _parts(of: FunctionDifference) -> str:
-    """What differs; the other sections of a function follow from its SASS."""
+    """The sections that differ; a function's other sections follow from its SASS."""
     return "SASS" if "SASS" in of.parts else ", ".join(of.parts)
 
 

@@ -1,4 +1,4 @@
-"""What a shell completes: names of the catalog.
+"""Completion in a shell: names of the catalog.
 
 They come from the names of files, so that a key press does not wait for files to be checked: of
 presets, the model's name alone is read.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check this machine for what builds need, and suggest fixes.
+    """Check whether this machine can build, and suggest fixes.
 
     The exit code is 4 if something is missing that every build needs.
     """

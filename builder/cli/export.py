@@ -52,7 +52,9 @@ def export(
     ] = "auto",
     form: Annotated[
         Format,
-        typer.Option("--format", help="What the files are for; docker-run is a shell script."),
+        typer.Option(
+            "--format", help="Program that reads the files; docker-run is a shell script."
+        ),
     ] = SCRIPT,
     output: Annotated[
         Path | None,
@@ -65,7 +67,7 @@ def export(
         bool,
         typer.Option(
             "--allow-incomplete",
-            help="Write files that cannot start yet: their first lines say what they lack.",
+            help="Write files that cannot start yet; their first lines name the missing parts.",
         ),
     ] = False,
     catalog: CatalogOption = None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MODEL = "FILE|URL|REPO:FILE"
 MEMORY = ("memory", "context")
-"""The figures of a card that decide what fits."""
+"""The figures of a card that decide whether a model fits."""
 
 
 def fit(
@@ -148,7 +148,7 @@ def _print(found: Fit) -> None:
 
 
 def largest(found: Fit) -> str:
-    """The largest context that fits, and what ends it."""
+    """The largest context that fits, and the reason that no larger one does."""
     if found.largest is None:
         return "none"
     refused = [each.context for each in found.trials if each.context > found.largest]
@@ -162,7 +162,7 @@ def largest(found: Fit) -> str:
 
 
 def warning(found: Fit) -> str:
-    """What the figures do not show: contexts that the model does not have, or were not filled."""
+    """A warning about contexts that the model does not have, or that were not filled."""
     maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
     beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
     texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []

@@ -33,7 +33,7 @@ def describe(
 ) -> None:
     """Write the description of a recipe's repository on Docker Hub.
 
-    The page covers all recipes whose images have a tag in the repository: what the engine is, its
+    The page covers all recipes whose images have a tag in the repository: the engine, its
     GPUs, how to run it, each tag with its pin, patches, reasons and checks, licenses and notes. A
     page that is too long is cut at a paragraph and says so. With --dry-run, Docker Hub is not asked
     and all recipes of the repository are described.

@@ -71,7 +71,7 @@ def status(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the registry serves for each recipe and channel, and how far upstream is ahead.
+    """Show the published image of each recipe and channel, and how far upstream is ahead.
 
     Each line has the digest and its creation date, the current upstream, the commits and days (d)
     that the image is behind, the result of the last nightly run, and the download of the last

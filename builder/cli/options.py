@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and what commands read by them."""
+"""Arguments and options that several commands share, and the values that they name."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ CatalogOption = Annotated[
         "--catalog",
         metavar="DIR",
         envvar="BUILDER_CATALOG",
-        help="Repository that contains recipes/. Default: the one around the working directory, "
-        "else the one that builder was installed from.",
+        help="Repository that contains recipes/. Default: the repository around the working "
+        "directory, else the repository that builder was installed from.",
     ),
 ]
 PlatformOption = Annotated[
@@ -124,7 +124,7 @@ JobsOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be written, but write nothing.")
+    bool, typer.Option("--dry-run", help="Show the changes, but write nothing.")
 ]
 JunitOption = Annotated[
     Path | None,
@@ -146,7 +146,7 @@ def reason_option(text: str, what: str = "the tag is moved") -> Any:
 
 
 def _checked_tag(value: str | None) -> str | None:
-    """Refuse what registries refuse: the value becomes a part of a URL."""
+    """Refuse a value that registries refuse: it becomes a part of a URL."""
     from builder.recipes.schema.fields import PATTERNS, TAG
 
     if value is not None and not re.fullmatch(TAG, value):

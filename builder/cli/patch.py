@@ -58,8 +58,8 @@ def check(
 ) -> None:
     """Check whether patches apply to their pin and to the current upstream. Nothing is built.
 
-    The current upstream is the one that [track] names, else the head of the default branch; for a
-    source on PyPI, it is the newest release. The states of a patch are:
+    The current upstream is the branch or tag that [track] names, else the head of the default
+    branch; for a source on PyPI, it is the newest release. The states of a patch are:
 
     - **applies**: every hunk applies, possibly at other line numbers, which are shown.
 
@@ -134,7 +134,7 @@ def add(
     """Add a pull request to a recipe as a patch, pinned to its current commits.
 
     The patch is the diff from the merge base with the target branch to the head of the pull
-    request: what its reviewers see. If the recipe already has the pull request, its commits are
+    request, as its reviewers see it. If the recipe already has the pull request, its commits are
     updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
     and the order of keys are preserved. Then the patch is checked against the recipe's pin.
     """

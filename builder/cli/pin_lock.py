@@ -31,7 +31,7 @@ HINT = (
 
 
 class Kind(StrEnum):
-    """What a lock is of."""
+    """The packages that a lock has."""
 
     python = "python"
     debian = "debian"
@@ -71,7 +71,7 @@ def lock(
     A lock of Python lists the newest compatible wheels for Linux x86_64. A lock of Debian packages
     lists, for each stage, the newest version of every package that apt would install, for amd64 and
     arm64 machines; a recipe without one gets the key that names it. Each file has its sha256. The
-    command prints what changed. The bases of a recipe are locked before it.
+    command prints the changes. The bases of a recipe are locked before it.
 
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
 
 PLACES = {"model": "MODEL", "drafter": "DRAFT", "mmproj": "MMPROJ"}
-"""What stands for the models in a command line, by the tables of a preset."""
+"""The placeholders of models in a command line, by the tables of a preset."""
 
 
 def print_all(presets: Presets, *, as_json: bool) -> None:

@@ -57,7 +57,7 @@ def check(
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
-    Warnings name what the smoke test does not cover: a patch without a probe, or a server that is
+    Warnings name gaps of the smoke test: a patch without a probe, or a server that is
     never started. The exit code is 3 if a recipe or a preset is invalid, or with --strict if there
     is a warning.
     """
@@ -124,7 +124,7 @@ def explain(
     platform: OnePlatformOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain what the image of a recipe contains, and why.
+    """Explain the contents of a recipe's image, and their reasons.
 
     Shows the source; each patch with its reason and when it can be dropped; each CMake definition
     with its origin (builder, the family, or the recipe); the base image; the checks of the smoke
@@ -147,7 +147,7 @@ def _print_explanation(found: dict[str, Any]) -> None:
     line(f"{found['name']}: {found['summary']} ({found['license']})\n{found['url']}")
     if len(found["platforms"]) > 1:
         paragraph(
-            f"Platforms and their CUDA code; what follows is of {found['platform']}",
+            f"Platforms and their CUDA code; the rest is about {found['platform']}",
             [f"{name}: {', '.join(code)}" for name, code in found["platforms"].items()],
         )
     paragraph("Source", found["source"])

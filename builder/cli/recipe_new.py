@@ -49,7 +49,7 @@ def new(
         typer.Option(
             "--about",
             metavar="TEXT",
-            help="What the engine is, in one line. Default: the first heading of its README.",
+            help="Description of the engine, one line. Default: the first heading of its README.",
         ),
     ] = None,
     license_id: Annotated[

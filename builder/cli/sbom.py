@@ -20,7 +20,7 @@ from builder.cli.options import (
 from builder.platforms import Platform
 
 
-class BillFormat(StrEnum):
+class Format(StrEnum):
     """A document about the contents of an image, or about its build."""
 
     SPDX = "spdx"
@@ -32,12 +32,12 @@ def sbom(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     form: Annotated[
-        BillFormat,
+        Format,
         typer.Option(
             "--format",
             help="SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
         ),
-    ] = BillFormat.SPDX,
+    ] = Format.SPDX,
     published: Annotated[
         str | None,
         reference_option(
@@ -49,15 +49,15 @@ def sbom(
 ) -> None:
     """Print the SBOM of a recipe's verified image, as JSON.
 
-    It lists what scanners of the image cannot see: the fork and its commit, each patch and pull
-    request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the Debian
-    packages in the image. Build tools are marked as such, and files of unknown origin are
+    It lists parts that scanners of the image cannot see: the fork and its commit, each patch and
+    pull request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the
+    Debian packages in the image. Build tools are marked as such, and files of unknown origin are
     mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
     there is no verified image, and 12 if the registry has no such document.
     """
     from builder import sbom as documents_of
 
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    kind = documents_of.SPDX if form is Format.SPDX else documents_of.PROVENANCE
     if published is None:
         text = _of_local_image(recipe, catalog, platform, kind)
     else:

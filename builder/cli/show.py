@@ -170,7 +170,7 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A text as it is, any other value as TOML writes it, without what is empty."""
+    """A text as it is, any other value as TOML writes it, without empty parts."""
     import tomlkit
 
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What the commands about patches and pins share: sessions, failures, findings."""
+"""Shared by the commands about patches and pins: sessions, failures, findings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def misfits(findings: Sequence[PatchFinding]) -> list[str]:
 
 
 def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
-    """Print the state of each patch, then the details of those that do not apply, then notes."""
+    """Print the state of each patch, then the details of patches that do not apply, then notes."""
     if not found:
         log("no recipe has a patch")
     rows = [

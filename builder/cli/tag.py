@@ -246,7 +246,7 @@ def prune(
         ),
     ] = 7,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them. Default: only show what would go.")
+        bool, typer.Option("--delete", help="Delete them. Default: only show them.")
     ] = False,
     signed: Annotated[
         bool, typer.Option("--signed", help="Also delete signed images and their signatures.")

@@ -122,7 +122,7 @@ def _volumes(service: Service) -> Iterator[str]:
     for mount in service.mounts:
         yield f"Volume={_path(mount.source)}:{_path(mount.target)}:ro,z"
     if service.cache:
-        yield "# What the engine compiled: the next start is faster."
+        yield "# Compiled kernels are kept: the next start is faster."
         yield f"Volume={service.name}-cache:{service.cache}"
 
 

@@ -47,7 +47,7 @@ ENGINE_TABLES = {
 }
 """Tables of a recipe that only some families use."""
 PROBE = (
-    'a [[probe]], what the finished image must show: run = ["PROGRAM", "--version"], '
+    'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
 BASE_TABLES = {

@@ -30,9 +30,7 @@ TYPES = "ggml/src/ggml.c"
 CUDA = "ggml/src/ggml-cuda/CMakeLists.txt"
 NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
 
-FORK = (
-    f'Read from {OPTIONS}. [[probe]] option = "--NAME" for one that only this fork has shows more.'
-)
+FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 NOT_CMAKE = re.compile(r"#[^\n]*")

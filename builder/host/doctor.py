@@ -196,7 +196,7 @@ def _logins() -> Finding:
         config = {}
     names = sorted({*config.get("auths", {}), *config.get("credHelpers", {})})
     if config.get("credsStore"):
-        names.append(f"those in {config['credsStore']}")
+        names.append(f"logins in {config['credsStore']}")
     if names:
         return Finding("registry login", "has", ", ".join(names))
     return Finding("registry login", "could", "none", "only needed to push: docker login")

@@ -30,7 +30,7 @@ def cut(
     if unknown:
         why = f"it is unknown whether an installed {paths.package} contains it"
         if any(matches(path, paths.needs) for path in unknown):
-            why = f"they declare what {paths.package} requires, and an overlay adds no packages"
+            why = f"they declare requirements of {paths.package}, and an overlay adds no packages"
         raise PatchError(
             f"{name} changes {', '.join(unknown)}",
             why,

@@ -143,7 +143,7 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
     found = hashlib.sha256(program).hexdigest()
     if script.sha256 is not None and found != script.sha256:
         raise PatchError(
-            f"{planned.name} is not what was pinned",
+            f"{planned.name} differs from its pin",
             f"expected sha256 {script.sha256}, got {found}",
         )
     return program

@@ -97,7 +97,7 @@ def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
         raise RecipeError(
             f"{recipe.name} has no image for {platform}",
             f"its platform is {' and '.join(recipe.platform)}",
-            "add it to `platform` in the recipe, or choose one that is there",
+            "add it to `platform` in the recipe, or choose another platform",
         )
     return platform or first
 

@@ -24,7 +24,7 @@ class Memory(Model):
     unit: Literal["GB", "GiB"] = "GB"
     """Unit of the source."""
     total: Positive | None = None
-    """All that the run took."""
+    """All memory of the run."""
     kinds: dict[Text, Positive] = {}
     """Its parts: "weights", "KV cache", "compute", ..."""
 
@@ -51,7 +51,7 @@ class Memory(Model):
 
 
 class Figures(Model):
-    """A measured quantity: each run, or what the source gives of them."""
+    """A measured quantity: each run, or the source's summary of the runs."""
 
     runs: list[Level] = []
     """Each run, in order."""
@@ -99,7 +99,7 @@ class Method(Model):
     """How the runs were made, where a result does not differ."""
 
     task: Text | None = None
-    """What was generated, or the name of the test set."""
+    """The generated text, or the name of the test set."""
     tokens: Count | None = None
     """Tokens generated in a run."""
     temperature: Level | None = None
@@ -115,16 +115,16 @@ class Method(Model):
 
 
 class Result(Model):
-    """One published figure; what it does not set is as in the preset."""
+    """One published figure; keys that it does not set are as in the preset."""
 
     context: Count | None = None
     """Size of the context in tokens, where [serve] has another one."""
     arguments: list[Value] = []
     """Arguments of this run that replace the same options of [serve]."""
     differs: Text | None = None
-    """What else differed, in words; the figure is then not the preset's."""
+    """Other differences, in words; the figure is then not the preset's."""
     task: Text | None = None
-    """What was generated, where [method] has another task."""
+    """The generated text, where [method] has another task."""
     tokens: Count | None = None
     """Tokens generated in a run, where [method] has another number."""
     seconds: Positive | None = None

@@ -1,7 +1,7 @@
 """The format of a preset: one published run of a recipe's image, and how to repeat it.
 
-What the source does not say is absent.  What it says, and nobody could confirm, is in the preset
-and named in ``[unverified]``.
+A fact that the source does not state is absent.  A stated fact that nobody could confirm is in the
+preset, and named in ``[unverified]``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ModelFile(Model):
     """
 
     name: Text | None = None
-    """What people call it: "Qwen3.6 27B"."""
+    """Its usual name: "Qwen3.6 27B"."""
     repository: Annotated[str, StringConstraints(pattern=HUB_REPOSITORY), PLAIN] | None = None
     """OWNER/NAME on the Hugging Face Hub; without it, the user names a file."""
     file: (
@@ -118,7 +118,7 @@ class MainModel(ModelFile):
     """The model that is served."""
 
     name: Text
-    """What people call it: "Qwen3.6 27B"."""
+    """Its usual name: "Qwen3.6 27B"."""
 
 
 class ServeOptions(Model):
@@ -130,7 +130,7 @@ class ServeOptions(Model):
     """
 
     arguments: list[Value] = []
-    """Arguments after the entrypoint, without those that name the model and the context."""
+    """Arguments after the entrypoint, without the options that name the model and the context."""
     environment: dict[VariableName, Value] = {}
     """Environment variables of the container."""
     context: Count | None = None
@@ -138,7 +138,7 @@ class ServeOptions(Model):
 
 
 class Container(Model):
-    """What the container needs beside the GPU and the models."""
+    """Needs of the container beside the GPU and the models."""
 
     ipc: Literal["host"] | None = None
     """IPC namespace (``docker run --ipc``)."""
@@ -170,7 +170,7 @@ class Preset(Model):
     recipe: Text
     """Name of the recipe whose image is run."""
     summary: Text
-    """What runs where, in one line."""
+    """The run and its card, in one line."""
     card: Name
     """Card that it was run on: a file of ``cards/``, or listed in ``[unverified]``."""
     cards: Annotated[int, Field(ge=1, le=8)] = 1

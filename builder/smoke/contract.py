@@ -97,7 +97,7 @@ def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:
     ]
     expected = [before.get(kind) or [] for kind in ("Entrypoint", "Cmd")]
     return _equal(
-        "what follows the entrypoint",
+        "words after the entrypoint",
         *(" and ".join(map(_shown, words)) for words in (expected, found)),
     )
 

@@ -42,7 +42,7 @@ def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
             f"the {card.name} does not run the code of {recipe.name}",
             f"it has compute capability {card.capability}, the recipe asks for "
             f"{' and '.join(sorted(wanted))}",
-            "name another card with --card, or none: one that runs the code is then chosen",
+            "name another card with --card; without it, builder chooses one that runs the code",
         )
     known = [cards.load(root, each) for each in cards.names(root)]
     fitting = [card for card in known if card.capability in wanted]

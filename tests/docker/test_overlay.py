@@ -30,7 +30,7 @@ def test_only_what_the_patches_change_is_laid_over(
     assert "is not pinned (made by a test)" in done.stderr
     record = json.loads(done.stdout)
     checks = {(c["kind"], c["subject"]): c for c in record["verdict"]["checks"]}
-    follows = checks["contract", "what follows the entrypoint"]["found"]
+    follows = checks["contract", "words after the entrypoint"]["found"]
     assert follows == '["vllm", "serve"] and ["--default"]'
     assert checks["entrypoint", "--check --json"]["found"] == "overlaid-1, code not known"
     assert checks["contract", "working directory"]["found"] == "/srv"

@@ -106,7 +106,7 @@ def test_a_python_script_sees_no_installed_package(bench: Bench) -> None:
 def test_a_script_is_the_one_that_was_pinned(bench: Bench) -> None:
     good = hashlib.sha256(EDIT.encode()).hexdigest()
     bench.apply(bench.planned(EDIT, sha256=good))
-    with pytest.raises(PatchError, match="is not what was pinned"):
+    with pytest.raises(PatchError, match="differs from its pin"):
         bench.apply(bench.planned(EDIT + "\n", sha256=good))
     with pytest.raises(PatchError, match="does not exist"):
         bench.apply(bench.planned(EDIT, path="other.py"))

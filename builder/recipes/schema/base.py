@@ -93,8 +93,8 @@ class BaseDebian(Model):
     """The Debian packages of a base."""
 
     lock: TreePath
-    """Lock file of the packages of its stages and of those that they need, relative to the file of
-    the base; ``builder pin lock`` makes it. Without it, each build installs the newest versions."""
+    """Lock file of the packages of its stages and their dependencies, relative to the file of the
+    base; ``builder pin lock`` makes it. Without it, each build installs the newest versions."""
 
 
 class Stage(Packages):
@@ -138,7 +138,7 @@ class BaseRecipe(Model):
     name: Name
     """Name of the base, and of the file."""
     summary: Text
-    """What the base is, in one line."""
+    """Description of the base, one line."""
     license: License
     """SPDX license expression."""
     family: Name

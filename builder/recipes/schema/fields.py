@@ -50,7 +50,7 @@ IMAGE_PATH = r"^(?:/[A-Za-z0-9._+@*?-]+)+$"
 CMAKE_TARGET = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 VERSION = r"^[a-zA-Z0-9]+(?:[._-][a-zA-Z0-9]+)*$"
 
-# Presets: repositories of the Hugging Face Hub, and what docker run and GitHub take.
+# Presets: repositories of the Hugging Face Hub, and names that docker run and GitHub accept.
 HUB_REPOSITORY = r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$"
 HUB_FILE = r"^(?!/)(?!.*\.\.)[\w.+/-]+$"
 MEMORY_SIZE = r"^[1-9][0-9]*[kmg]$"
@@ -112,9 +112,9 @@ PATTERNS = {
     r"^[A-Za-z0-9_.$@*?]+$": "must be the name of a symbol; * matches anything, ? one character",
     r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$": "must be a Python name: f, Class.f",
 }
-"""What each pattern of the format asks for, in words: no message shows a pattern."""
+"""Each pattern of the format in words: no message shows a pattern."""
 
-# Also those that change the direction of the text around them (Unicode Standard Annex #9, 2).
+# Also characters that change the direction of the text around them (Unicode Standard Annex #9, 2).
 CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )

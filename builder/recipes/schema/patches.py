@@ -82,7 +82,7 @@ class Pick(Model):
     to: Commit
     """The last commit that is taken."""
     without: list[Commit] = []
-    """Commits of the range to omit, for example those that the source contains."""
+    """Commits of the range to omit, for example commits that the source contains."""
     git: GitUrl | None = None
     """Default: the source's."""
 
@@ -109,7 +109,7 @@ class Script(Model):
     path: TreePath
     """The program in the tree of ``commit``: Python (.py), or anything with a #! line.
 
-    Python has its standard library only: what the image has installed cannot be imported.
+    Python has its standard library only: it cannot import packages of the image.
     """
     sha256: Sha256 | None = None
     """sha256 of the program, if its author publishes one."""
@@ -127,7 +127,7 @@ class Script(Model):
     @model_validator(mode="after")
     def _require_no_system_path(self) -> Script:
         if ".." in self.at.split("/") or self.at.split("/")[1] in SYSTEM_DIRECTORIES:
-            raise ValueError(f"at = {self.at!r} would hide what the program runs on")
+            raise ValueError(f"at = {self.at!r} would hide a file that the program needs")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Probes: what the smoke test checks in a finished image, and how.
+"""Probes: facts that the smoke test checks in a finished image.
 
 A key that names the opposite has ``excludes`` beside ``contains``, ``missing`` beside ``has``, and
 ``_not`` behind any other name.  The names stay as they are: the checks of a verdict hash them.
@@ -53,7 +53,7 @@ def pattern_names(patterns: Sequence[str]) -> list[str]:
 
 
 class _OfPlatform(Model):
-    """What all probes have."""
+    """Keys of all probes."""
 
     platform: Platform | None = None
     """Only the image for this platform is checked; default: every image."""

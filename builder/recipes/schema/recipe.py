@@ -73,7 +73,7 @@ class Cmake(Model):
     source: TreePath = "."
     """Directory of the CMakeLists.txt, inside the source tree."""
     targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
-    """Targets to build; empty: all. The install rules of the project decide what is installed."""
+    """Targets to build; empty: all. The project's own rules install them."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""
     place: TreePath | None = None
@@ -151,8 +151,8 @@ class Artifact(Model):
     loads: bool = True
     """Each is a shared library: LD_PRELOAD must load it into a program of the base."""
     undefined: dict[Symbol, Text] = {}
-    """Functions that it calls and no library that it loads defines, each with the reason why it
-    may: any other, and one that is defined after all, is an error."""
+    """Functions that it calls and no library that it loads defines, each with the reason. Another
+    undefined function is an error, and a defined one in this list."""
 
     @model_validator(mode="after")
     def _require_loads(self) -> Artifact:
@@ -171,12 +171,12 @@ class Debian(Model):
 
     build: list[DebianPackage] = []
     """Packages to compile with; the image does not have them.  "libssl-dev:target" is for the
-    image's architecture: what is linked."""
+    image's architecture, to link it."""
     runtime: list[DebianPackage] = []
     """Packages of the image."""
     lock: TreePath | None = None
-    """Lock file of these packages and of those that they need, relative to the recipe; ``builder
-    pin lock`` makes it. Without it, each build installs the newest versions."""
+    """Lock file of these packages and their dependencies, relative to the recipe; ``builder pin
+    lock`` makes it. Without it, each build installs the newest versions."""
 
 
 class Image(Model):
@@ -237,14 +237,14 @@ def _on(patch: Patch, platform: str) -> Patch:
 
 
 class Recipe(Model):
-    """An engine: what its image is made of, and how it is checked."""
+    """An engine: the inputs of its image, and its checks."""
 
     engine: Name
     """Name of the engine; the file is ``ENGINE-VERSION.toml``."""
     version: Version
     """Version of the engine; the image's immutable tag begins with it."""
     summary: Text
-    """What the engine is, in one line."""
+    """Description of the engine, one line."""
     license: License
     """SPDX license expression."""
     url: Text | None = None
@@ -278,7 +278,7 @@ class Recipe(Model):
     budget: Budget = Budget()
     accept: list[Accept] = []
     probe: list[Probe] = []
-    """What the finished image must show; required where the family has no probes of its own."""
+    """Facts about the finished image; required where the family has no probes of its own."""
 
     @model_validator(mode="after")
     def _require_moving_channel(self) -> Recipe:
@@ -320,7 +320,7 @@ class Recipe(Model):
         return tuple(PLATFORMS[platform] for platform in self.platform)
 
     def tag_suffix(self, platform: Platform) -> str:
-        """What the engine's tags of the image for a platform end in: "-arm64", or nothing.
+        """The end of the tags of the image for a platform: "-arm64", or nothing.
 
         A name in the engine means one image: with two platforms, linux/amd64 has the plain one.
         """

@@ -54,7 +54,7 @@ tags       = ["0.2.0"]
 [build]
 disk = 8.0
 
-# Read from common/arg.cpp. [[probe]] option = "--NAME" for one that only this fork has shows more.
+# Read from common/arg.cpp. Add [[probe]] option = "--NAME" for an option of this fork alone.
 [[probe]]
 option = "--spec-type"
 has    = ["none", "draft-mtp", "ngram-simple"]

@@ -34,7 +34,7 @@ def test_what_follows_the_entrypoint(before: dict[str, Any], needs: str, passes:
     contents = Contents(files, {"config": config}, (), 0)
     checks = contract.check(context_of(contents, recipe, extended=extended_image(1, before)))
     found = {check.subject: check for check in checks}
-    assert found["what follows the entrypoint"].passed is passes
+    assert found["words after the entrypoint"].passed is passes
     assert found["entrypoint"].passed
 
 
