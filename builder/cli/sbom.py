@@ -20,7 +20,7 @@ from builder.cli.options import (
 from builder.platforms import Platform
 
 
-class Format(StrEnum):
+class BillFormat(StrEnum):
     """A document about the contents of an image, or about its build."""
 
     SPDX = "spdx"
@@ -32,12 +32,12 @@ def sbom(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     form: Annotated[
-        Format,
+        BillFormat,
         typer.Option(
             "--format",
             help="SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
         ),
-    ] = Format.SPDX,
+    ] = BillFormat.SPDX,
     published: Annotated[
         str | None,
         reference_option(
@@ -57,7 +57,7 @@ def sbom(
     """
     from builder import sbom as documents_of
 
-    kind = documents_of.SPDX if form is Format.SPDX else documents_of.PROVENANCE
+    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
     if published is None:
         text = _of_local_image(recipe, catalog, platform, kind)
     else:

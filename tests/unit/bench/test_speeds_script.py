@@ -1,4 +1,4 @@
-"""bench/speeds.py: the page is current, and the figures of the program are those of the fit."""
+"""bench/speeds.py: the page is current, and the program has the figures of the fit."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder, car
     assert [*rows] == shown
     marked = [name for name, row in rows.items() if ">recommended<" in row]
     assert marked == [each.preset for each in recommended]
-    first = marked if card == "5090-laptop" else []  # the script shows those of other cards
+    first = marked if card == "5090-laptop" else []  # the script shows other cards' figures
     assert re.findall(r"<code>./farm run ([^ <]+)", picks) == first
     assert f'<b class="count">{len(shown)} of {len(shown) + len(refused)}</b>' in picks
 
