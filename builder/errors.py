@@ -1,4 +1,4 @@
-"""All errors of builder: what failed, why, the next step, and an exit code for each kind.
+"""All errors of builder: the failure, its reason, the next step, and an exit code for each kind.
 
 The exit codes are an interface: ``builder --help`` lists them.
 """
@@ -25,7 +25,7 @@ def plain(text: str) -> str:
     """Text that is safe to print, whatever its origin.
 
     Control characters are removed.  Invisible characters (Unicode's format characters, such as
-    those that change the direction of text, surrogates, and private use) are escaped.
+    marks of the direction of text, surrogates, and private use) are escaped.
     """
     text = _CONTROL.sub("", text)
     if text.isascii():
@@ -201,7 +201,7 @@ class ReceiptError(BuilderError):
 
 
 class DifferenceError(BuilderError):
-    """What was compared differs."""
+    """The two sides of a comparison differ."""
 
     exit_code = 17
 

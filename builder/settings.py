@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     namespace: Annotated[str, StringConstraints(pattern=NAMESPACE)] = ""
     """Prefix of every repository: the account on Docker Hub, or REGISTRY/ACCOUNT."""
     debian_root: RootWay = "auto"
-    """Source of the Debian root; auto: the one that exists, else the first of these that works."""
+    """Source of the Debian root; auto: an existing root, else the first of these that works."""
     debian_mirror: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
     """URL of a server with ``debian`` and ``debian-security``; empty: this machine's sources."""
     debian_snapshot: Annotated[str, StringConstraints(pattern=API)] = "https://snapshot.debian.org"

@@ -97,7 +97,7 @@ def _line(found: PatchFinding) -> str:
 
 
 def trace(subject: CommitBuild) -> Trace:
-    """The image names that a build will create or move, and those that exist before it."""
+    """The image names that a build will create or move, and the names that exist before it."""
     plan = subject.plan
     version = f"{plan.repository}:{plan.recipe.version}{plan.tag_suffix}"
     patterns = (version, f"{plan.repository}:*-{plan.short_key}")
@@ -163,7 +163,7 @@ def _first(error: BuilderError) -> str:
 
 
 def _reason(error: BuilderError) -> str:
-    """The first line with an error message, not the one that names the failed command."""
+    """The first line with an error message, not the line that names the failed command."""
     lines = error.why.splitlines()
     return next((line for line in lines if "error" in line.lower()), _first(error))
 

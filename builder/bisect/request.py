@@ -1,4 +1,4 @@
-"""Turns a request to bisect into a state: a new question, or one that continues."""
+"""Turns a request to bisect into a state: a new question, or an unfinished one."""
 
 from __future__ import annotations
 

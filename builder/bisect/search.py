@@ -60,7 +60,7 @@ class BisectResult:
     state: Literal["found", "undecided", "open"]
     steps: tuple[BisectStep, ...]
     candidates: tuple[Commit, ...]
-    """Oldest first: skipped commits, then one that is known bad.  Empty while open."""
+    """Oldest first: skipped commits, then a known bad one.  Empty while open."""
     left: int
     """Number of commits that are neither evaluated nor skipped."""
     log: str

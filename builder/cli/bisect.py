@@ -100,7 +100,7 @@ def bisect(
 
     After an interruption, a crash, a network failure or a build that ran out of memory, repeat the
     command, or run `builder bisect RECIPE`, to continue. The images of the commits are removed,
-    except those that existed before; the logs are kept.
+    except images that existed before; the logs are kept.
 
     The exit code is 0 if the first bad commit is found; 8 if only skipped commits are left, or if a
     build or the test stopped early; and 2 if an end is not as good or bad as given.

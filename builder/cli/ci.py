@@ -190,8 +190,8 @@ def load(
 
     The recipe's base image is built if it is missing, because the cache is loaded inside it. If the
     recipe compiles nothing, the command does nothing. A file that is incomplete, or that `builder
-    ci ccache save` did not write, is refused. The author of the file controls what your builds
-    contain: load only files from people whom you trust.
+    ci ccache save` did not write, is refused. The author of the file controls the contents of
+    your builds: load only files from people whom you trust.
     """
     from builder.pipeline import ccache as compiler_cache
 

@@ -63,7 +63,7 @@ def compare(
     A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
 
     With --numbers, A and B are recipes. The cases of the check `numbers` are computed for both
-    images on a simulated card. Those with another outcome are listed, the first ones with the
+    images on a simulated card. Cases with another outcome are listed, the first cases with the
     first launch that stores other bytes.
 
     An image that Docker does not have is pulled from its registry and removed afterwards. A path

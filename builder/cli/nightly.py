@@ -168,7 +168,7 @@ def _behind(status: Status) -> str:
 
 
 def _first(reason: str) -> str:
-    """What failed, without why: that is below the table, and in the JSON."""
+    """The failed steps; the reasons are below the table, and in the JSON."""
     return reason.partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Checks what this machine has for building, and advises on what is missing."""
+"""Checks whether this machine can build, and advises on missing parts."""
 
 from __future__ import annotations
 

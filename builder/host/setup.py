@@ -1,7 +1,7 @@
 """Sets up a new machine: the Docker engine with buildx, git, and mmdebstrap.
 
-Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced, and what is
-installed already is left alone.  As root on Debian or Ubuntu it installs the distribution's
+Run by ``./farm`` as ``python -m builder.host.setup``.  Every step is announced, and an
+installed part is left alone.  As root on Debian or Ubuntu it installs the distribution's
 packages and starts the engine; on other machines it says what to install.
 """
 
@@ -235,7 +235,7 @@ def start_engine() -> None:
 def set_up(for_tests: bool) -> None:
     """Install and start the engine; install git and mmdebstrap where possible.
 
-    ``for_tests`` adds what only the tests need: docker-registry, cosign, Docker Compose,
+    ``for_tests`` adds programs for the tests: docker-registry, cosign, Docker Compose,
     Podman's Quadlet, and g++ and make for the PTX interpreter.
     """
     distribution = _may_install()

@@ -44,9 +44,9 @@ def build(
     image that it is built on get it as well, whatever they have; ``cache`` is the name on a
     registry that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no
     layer is taken from a cache.
-    Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where they
-    are no fault of what is built, ``SpaceError`` when the disk filled up, ``WorldError`` when the
-    engine or the builder went away.
+    Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where the
+    sources are not at fault, ``SpaceError`` when the disk filled up, ``WorldError`` when the engine
+    or the builder went away.
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"
@@ -162,7 +162,7 @@ def _of_key(plan: Plan, reference: str) -> docker.Image | None:
 
 def ensure_tags(plan: Plan, source: str, names: Collection[str] = ()) -> None:
     """Point every name of an image to the image that the name ``source`` has; the name of a
-    candidate goes.  ``names``: what this image is named already."""
+    candidate goes.  ``names``: the names that this image has already."""
     for reference in plan.references:
         if reference not in names:
             docker.tag(source, reference)

@@ -137,7 +137,7 @@ class BuildLog:
                 self.errors.append(text.strip()[:300])
 
     def _diagnose(self, line: str) -> None:
-        """Remember what a step printed: it counts only if the step fails."""
+        """Remember the output of a step: it counts only if the step fails."""
         found = PRINTED_OR_FAILED.match(line)
         if found is None:
             return

@@ -229,8 +229,8 @@ def _options(active: ActiveBuild) -> gather.GatherOptions:
 def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: bool) -> int:
     """The time of the newest input that is not a source, in seconds since 1970.
 
-    Only images of a registry are newer than the plan: one that a base starts from, and a published
-    one.  Raises ``FetchError`` where it is not known.
+    Only images of a registry are newer than the plan: the root of a base, and a published image.
+    Raises ``FetchError`` where it is not known.
     """
     own = plan.base.references if plan.base else base_images
     times = [image.epoch for stage, image in base_images.items() if stage in own]

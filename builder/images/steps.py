@@ -1,4 +1,4 @@
-"""The steps of a build, by name: what an instruction does, instead of its text."""
+"""The steps of a build, by name instead of by the text of the instruction."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a sav
 
 @dataclass(frozen=True, slots=True)
 class BuildOutcome:
-    """The record of an image, and what this run did for it."""
+    """The record of an image; whether this run built and checked it."""
 
     record: Record
     built: bool
@@ -44,7 +44,7 @@ class BuildOutcome:
 def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     """Build an image, check it and give it its names; or find it already there.
 
-    Raises a ``BuilderError`` of the kind that says what went wrong; ``SmokeError`` when the image
+    Raises a ``BuilderError`` of the kind of the failure; ``SmokeError`` when the image
     was built and fails a check.
     """
     settings, state, name = session.settings, session.settings.state_dir, plan.name
@@ -103,9 +103,9 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
 
 
 def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome | BuilderError]:
-    """Build each image of a recipe, as ``build`` does; one that fails does not stop the others.
+    """Build each image of a recipe, as ``build`` does; a failed image does not stop the others.
 
-    The error of one that failed stands at its place.
+    The error of a failed image stands at its place.
     """
     results: list[BuildOutcome | BuilderError] = []
     for plan in plans:
@@ -119,7 +119,7 @@ def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome
 
 
 def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
-    """Raise the error of an image that failed; of several images, one that names each of those.
+    """Raise the error of an image that failed; of several, one error that names each.
 
     A check that could not be run counts less than any other failure.
     """

@@ -67,7 +67,7 @@ def save(
     identifier: str = ID,
     builder: str = "",
 ) -> int:
-    """Write what the compiler cache of a builder holds into ``file``, a tar; its bytes.
+    """Write the compiler cache of a builder into ``file``, a tar; its bytes.
 
     ``builder`` is as in ``buildx.builder``; ``image`` is the engine's, and has ccache and tar;
     ``work`` is an empty directory.  Above ``limit`` GiB, the results that were not used for longest
@@ -88,10 +88,10 @@ def save(
 
 
 def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> int:
-    """Add what ``file`` holds, as ``save`` wrote it, to the compiler cache of a builder; its bytes.
+    """Add the results in ``file``, which ``save`` wrote, to the compiler cache of a builder; bytes.
 
-    Raises like ``save``; ``WorldError`` for any other file, or one that is cut off, before anything
-    of it is there.
+    Raises like ``save``; ``WorldError`` for any other file, or a truncated one, before any of it is
+    there.
     """
     if not file.is_file():
         raise WorldError(
@@ -122,7 +122,7 @@ def take_ptx(
     identifier: str = ID,
     builder: str = "",
 ) -> None:
-    """Write what the mount has of the PTX of machine code, ``DIGEST.gz``, into the new ``folder``.
+    """Write the PTX of machine code that the mount has, ``DIGEST.gz``, into the new ``folder``.
 
     ``digests`` are sha256 (hex) of machine code; the rest is as for ``save``.  Raises like it.
     """

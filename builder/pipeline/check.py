@@ -119,7 +119,7 @@ def check(
     """Check an image; the record is not written.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    what is unpacked.  ``created``, ``way``, ``built_here`` and ``log`` are as in ``Record``, where
+    unpacked files.  ``created``, ``way``, ``built_here`` and ``log`` are as in ``Record``, where
     they are known.
 
     Raises ``UntriedError`` when not even the image can be read.
@@ -145,7 +145,7 @@ def check(
 
 
 def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Path) -> Record:
-    """Check an image that has its names, and record the verdict with what is known of its build.
+    """Check an image that has its names, and record the verdict with the known facts of its build.
 
     A good verdict on the same image stays recorded where a check could not be run this time: that
     says nothing about the image.  Raises like ``check``.
@@ -195,7 +195,7 @@ def require_good(kept: Record, reference: str) -> None:
 
 
 def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
-    """The error that names every check that failed, or else every one that could not be run."""
+    """The error that names every failed check, or else every check that could not be run."""
     kept = f"the image is {reference}: it is kept to look at"
     count = len(verdict.checks)
     if verdict.failures:

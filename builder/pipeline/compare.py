@@ -33,7 +33,7 @@ PATH_STARTS = ("/", "./", "../", "~")
 def compare_named(
     session: BuildSession, before: str, after: str, platform: Platform | None = None
 ) -> Comparison:
-    """Compare what two names stand for.
+    """Compare two images, directories or files by their names.
 
     A name is a recipe, a path of this machine (also of an OCI image layout), or an image: of the
     engine, else of a registry, which is pulled and removed again.  ``platform``: the image that is
@@ -76,7 +76,7 @@ def _tree(name: str, source: Source) -> FileTree:
 def _found(
     session: BuildSession, name: str, work: Path, platform: Platform | None
 ) -> Iterator[Source]:
-    """What a name stands for; an image that was pulled for it is removed afterwards."""
+    """The image, directory or file of a name; an image that was pulled is removed afterwards."""
     path = Path(name).expanduser()
     with ExitStack() as stack:
         if not is_recipe(session, name) and path.exists():

@@ -1,4 +1,4 @@
-"""What the kernels of two images compute: the same cases on both, and where they part."""
+"""The results of the kernels of two images: the same cases on both, and their differences."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class NumbersComparison:
     same: int
     """How many have the same outcome."""
     parted: tuple[Parted, ...]
-    """Those that have not, by name."""
+    """The others, by name."""
 
 
 def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersComparison:
-    """Compare what the kernels of the images of two recipes compute.
+    """Compare the results of the kernels of two recipes' images.
 
     Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where one has
     nothing to compare, and like ``numbers.trial``.

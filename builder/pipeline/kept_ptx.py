@@ -24,7 +24,7 @@ from builder.tools.files import named_lock, workspace
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept for an image."""
+    """The PTX that is kept for an image."""
 
     file: Path
     modules: int
@@ -80,7 +80,7 @@ def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kep
 
 
 def keep_built(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path) -> None:
-    """Keep the PTX of an image that was just built; what is missing, and an error, is logged.
+    """Keep the PTX of an image that was just built; missing PTX and errors are logged.
 
     The image is the same without.
     """

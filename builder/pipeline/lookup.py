@@ -54,7 +54,7 @@ def smoke_test(
     """Smoke-test the images of a recipe again, or any image of the engine.
 
     A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
-    recipe that its label names; without one, only what holds for every image is checked.  Raises
+    recipe that its label names; without one, only the checks for every image run.  Raises
     ``WorldError`` where the engine does not have an image, ``RecipeError`` for a preset.
     """
     session.settings.require_directories()
@@ -133,11 +133,11 @@ def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
 
 
 def served(session: BuildSession, target: str) -> tuple[docker.Image, Recipe]:
-    """The image of a recipe, or one that names its recipe by its label, and that recipe.
+    """The image of a recipe, or an image whose label names its recipe; and that recipe.
 
     A recipe with several images: the one for the engine's machine, unless the options name a
     platform.  Raises ``WorldError`` where there is no such image, ``RecipeError`` for a preset, and
-    where no recipe is named, or one that the catalog lacks.
+    where no recipe is named, or the catalog lacks it.
     """
     if is_recipe(session, target):
         platforms = session.catalog.engine(target).recipe.platform

@@ -1,4 +1,4 @@
-"""What an image's numbers are compared with: its tree's own tests; and the PTX that was kept."""
+"""The sources of a comparison of numbers: the tests of the image's tree, and the kept PTX."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = 60  # programs; each has some megabytes
 def comparison_of(
     plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
 ) -> NumbersTest | str:
-    """What the comparison of an image needs, below the directory ``work``; or why there is none.
+    """The files for the comparison of an image, below the directory ``work``; or why there is none.
 
     Raises like ``ptx.keep``, ``gather.source_of`` and ``program.compiled``.
     """

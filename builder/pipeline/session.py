@@ -1,4 +1,4 @@
-"""What the builds of one command share: the recipes, the options, and the reporter."""
+"""A command's builds have one session: the recipes, the options, and the reporter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reporter(Progress, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSession:
-    """What all builds of one command share: the recipes, the options and the reporter."""
+    """The recipes, the options and the reporter of all builds of one command."""
 
     catalog: Catalog
     settings: Settings

@@ -17,7 +17,7 @@ from builder.recipes.schema import BaseRecipe, Recipe
 
 @dataclass(frozen=True, slots=True)
 class DebianInstall:
-    """What one stage installs; ``files`` None: the newest versions, when it is built."""
+    """The packages of one stage; ``files`` None: the newest versions, when it is built."""
 
     wanted: StagePackages
     files: tuple[DebianFile, ...] | None = None
@@ -59,7 +59,7 @@ class DebianPackages:
         }
 
     def inputs(self) -> dict[str, list[list[str]]]:
-        """What decides the locked files, as JSON data; other packages are in the Dockerfile."""
+        """The inputs that decide the locked files, as JSON data; the Dockerfile has the others."""
         return {
             "-".join(part for part in each.wanted.key if part): [file.inputs for file in each.files]
             for each in self.installs

@@ -112,7 +112,7 @@ def lints(text: str) -> Iterable[str]:
 
 
 def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
-    """The cmake calls of a rendered Dockerfile that lack what they need to link.
+    """The cmake calls of a rendered Dockerfile that cannot link.
 
     With ``vmm = true`` each needs the driver's stub, or the build fails at its last link; without
     it each needs the family's definition ``no_vmm``, where there is one.

@@ -56,7 +56,7 @@ class GitCommit:
 
 @dataclass(frozen=True, slots=True)
 class PypiFile:
-    """A file of PyPI; the source is ``subdirectory`` of what it holds."""
+    """A file of PyPI; the source is ``subdirectory`` in it."""
 
     file: PinnedFile
     subdirectory: str
@@ -112,7 +112,7 @@ class Archive:
 SourceChoice = LocalTree | GitCommit | PypiFile | Archive | Installed
 """The source of an engine.
 
-The key contains its ``identity``, and ``part``: what is taken of it, empty for all.
+The key contains its ``identity``, and ``part``: the part that is taken, empty for all.
 """
 
 

@@ -26,7 +26,7 @@ class Checked:
 
 
 def check(catalog: Catalog, name: str) -> Checked:
-    """Read, plan and render a recipe as a build would, and look for what no probe covers.
+    """Read, plan and render a recipe as a build would, and look for gaps between its probes.
 
     Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
     """

@@ -1,4 +1,4 @@
-"""A plan: everything that decides an image, its Dockerfile, its key, and the image's names."""
+"""A plan: all inputs that decide an image, its Dockerfile, its key, and the image's names."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class AnyPlan(ABC):
 
     @cached_property
     def key(self) -> str:
-        """sha256 (hex) over everything that decides the image.  Raises like ``text``."""
+        """sha256 (hex) over all inputs that decide the image.  Raises like ``text``."""
         decided = {
             "format": FORMAT,
             "inputs": self.inputs(),
@@ -255,7 +255,7 @@ class BasePlan(AnyPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(AnyPlan):
-    """An engine's image, resolved: what it is made of, and the names that it will have."""
+    """An engine's image, resolved: its inputs, and the names that it will have."""
 
     recipe: Recipe
     repository: str
@@ -325,7 +325,7 @@ class Plan(AnyPlan):
 
     @property
     def tag_suffix(self) -> str:
-        """What its tags end in but for the immutable one: see ``Recipe.tag_suffix``."""
+        """The end of its tags, except the immutable one: see ``Recipe.tag_suffix``."""
         return self.recipe.tag_suffix(self.platform)
 
     @property

@@ -1,6 +1,6 @@
 """Resolve every input of a recipe.
 
-A plan is made without fetching anything and contains everything that decides the image.  Its
+A plan is made without fetching anything, and contains all inputs that decide the image.  Its
 base is a plan as well.
 """
 
@@ -212,7 +212,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
 
 
 def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
-    """The patches of a recipe, with the contents of those that are files of ``root/patches``.
+    """The patches of a recipe, with the contents of patch files of ``root/patches``.
 
     Raises ``RecipeError`` when such a file cannot be read.
     """

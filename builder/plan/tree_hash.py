@@ -1,4 +1,4 @@
-"""The identity of a source tree: a hash over what git records of a directory."""
+"""The identity of a source tree: a hash over the properties that git records of a directory."""
 
 from __future__ import annotations
 

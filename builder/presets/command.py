@@ -1,4 +1,4 @@
-"""The arguments of a preset's server: its own, and those that name the models and the context."""
+"""The arguments of a preset's server: its own, the models, and the context."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Service:
     run: str
     """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
-    """What it serves, in one line."""
+    """Its model, in one line."""
     image: str
     """Reference, by digest where that is known."""
     arguments: tuple[Option, ...]
@@ -107,7 +107,7 @@ class Service:
     local: bool = False
     """No registry has the image: it is in Docker alone, or is not built yet."""
     model: str = ""
-    """What people call the model: "Qwen3.6 27B"."""
+    """The usual name of the model: "Qwen3.6 27B"."""
     api_model: str = ""
     """The model's name in requests; empty: the server takes any."""
     environment: tuple[Variable, ...] = ()

@@ -26,7 +26,7 @@ class ReceiptEntry:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """The receipts of a farm, by name, and what is wrong with the other files of ``receipts/``."""
+    """The receipts of a farm, by name, and the problems of the other files of ``receipts/``."""
 
     entries: tuple[ReceiptEntry, ...] = ()
     invalid: tuple[ReceiptError, ...] = ()

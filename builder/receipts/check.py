@@ -43,8 +43,8 @@ def require_valid(
 ) -> None:
     """Raise ``ReceiptError`` with all reasons to refuse a receipt.
 
-    ``taken`` are those that are there.  The registry is asked if nothing else is wrong.  Raises
-    ``RecipeError`` for an unknown recipe, and like ``published``.
+    ``taken`` are the receipts that are there.  The registry is asked if nothing else is wrong.
+    Raises ``RecipeError`` for an unknown recipe, and like ``published``.
     """
     found = list(findings(receipt, catalog, now))
     found += [f"it is there already: {name}" for name in _same(receipt, taken)]
@@ -71,7 +71,7 @@ def checked(catalog: Catalog, now: datetime) -> Receipts:
 
 
 def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]:
-    """What is wrong with a receipt by itself; raises ``RecipeError`` for an unknown recipe."""
+    """The problems of a receipt by itself; raises ``RecipeError`` for an unknown recipe."""
     yield from _private(receipt)
     yield from _when(receipt, now)
     yield from _hardware(receipt, catalog)
@@ -131,7 +131,7 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
 
 
 def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
-    """What cannot be so; ``tokens`` are the most of one answer."""
+    """Figures that cannot be true; ``tokens`` are the most of one answer."""
     mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
     if abs(mean - measured.mean) > ROUNDING * abs(mean) + LEAST:
         yield f"the mean is {measured.mean:g} tokens/s, the mean of its runs is {mean:.2f}"

@@ -1,4 +1,4 @@
-"""What is known of presets beside their files: receipts, and trials of this machine's images."""
+"""Facts about presets beside their files: receipts, and trials of this machine's images."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Known:
 
 
 def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Known:
-    """What the repository and the state directory know of presets.
+    """The facts about presets in the repository and the state directory.
 
     Raises ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
     """

@@ -116,7 +116,7 @@ def _own_options(recipe: Recipe) -> OptionValues:
 
 
 def _options(words: Sequence[str], recipe: Recipe) -> OptionValues:
-    """The options, without those that name models and context; the last of several counts."""
+    """The options, except models and context; the last of several counts."""
     places = {command.option_of(group[0]) for group in command.known_options(recipe).values()}
     return {name: values for name, values in _named(words) if name not in places}
 

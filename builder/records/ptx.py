@@ -1,7 +1,7 @@
 """The PTX of an image's machine code, as one file: a tar, compressed with zstd.
 
 Its members are named ``DIGEST.ptx`` by the sha256 (hex) of the machine code.  It is no part of the
-image: with it anybody can compute on a CPU what the image's kernels compute.
+image: with it anybody can compute the image's kernels on a CPU.
 """
 
 from __future__ import annotations

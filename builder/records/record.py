@@ -31,13 +31,13 @@ class Record(BaseModel):
     platform: Platform = "linux/amd64"
     key: str
     contract: str
-    """sha256 of what the smoke test checks: a verdict holds for one contract."""
+    """sha256 of the smoke test's inputs: a verdict holds for one contract."""
     references: tuple[str, ...]
     digest: str
     verdict: Verdict
     created: str
-    """When this machine began to build the image, or first checked one that it had not built; RFC
-    3339, UTC."""
+    """When this machine began to build the image, or first checked an image of another machine;
+    RFC 3339, UTC."""
     seconds: Mapping[str, float]
     """By stage."""
     way: str = ""
@@ -85,7 +85,7 @@ def read(state: Path, recipe: str, key: str) -> Record | None:
 def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
     """The record of a recipe's newest image with a good verdict; None where there is none.
 
-    ``recipe`` may be "*": any recipe's.  With ``way``, of those that were compiled that way.
+    ``recipe`` may be "*": any recipe's.  With ``way``, only images that were compiled that way.
     """
     found = []
     for path in (state / "records").glob(f"{recipe}/*.json"):

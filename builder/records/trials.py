@@ -35,10 +35,10 @@ class KeptTrials(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What is known of presets' memory."""
+    """The known memory of presets."""
 
     uses: Mapping[str, tuple[PresetUse, ...]]
-    """By preset, the one that counts most first."""
+    """By preset, the most important first."""
 
     def of(self, entry: PresetEntry) -> PresetUse | None:
         """The trial of a preset; None: none of the preset as it is now."""

@@ -1,4 +1,4 @@
-"""Images built again without caches, and compared with those that are there.
+"""Images built again without caches, and compared with the first ones.
 
-``run.reproduce`` is the whole of it; ``results`` has what it finds, ``attest`` a signed statement.
+``reproduction.reproduce`` is the whole of it; ``attest`` writes a signed statement.
 """

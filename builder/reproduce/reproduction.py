@@ -39,7 +39,7 @@ class Reproduction:
     found: str
     """The digest of the build."""
     comparison: Comparison | None = None
-    """What differs, where the digests do."""
+    """The differences, where the digests differ."""
 
     @property
     def state(self) -> ReproductionState:
@@ -54,7 +54,7 @@ class Reproduction:
 
     @property
     def packed(self) -> list[int]:
-        """The numbers of the layers of which only the compression differs, from 1."""
+        """The numbers of the layers that differ only in their compression, from 1."""
         layers = self.comparison.layers if self.comparison else ()
         packed = [each.before for each in layers if each.state == "compression"]
         return [side.number for side in packed if side is not None]
@@ -82,7 +82,7 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
 
     ``target`` is a recipe or a base whose images Docker has, or an image: Docker's, else a
     registry's, which is pulled and removed again.  An engine is built on the bases that Docker has,
-    or ``with_bases`` on ones that are built again.
+    or ``with_bases`` on bases that are built again.
 
     Raises ``WorldError`` where the image to compare with is not there; ``RecipeError`` where no
     recipe has its key (``image_of``); else like a build, and like ``compare_images``.  Waits

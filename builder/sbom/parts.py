@@ -1,4 +1,4 @@
-"""The parts of an image, including those that a scanner of its files cannot see.
+"""The parts of an image, including parts that a scanner of its files cannot see.
 
 The plan has the engine's commit, the wheels, the scripts and the bases; the image's dpkg database
 has its Debian packages.

@@ -194,7 +194,7 @@ def _kernels(subject: Subject, contents: Contents) -> KernelSummary | None:
 
 
 def _code(subject: Subject, contents: Contents) -> tuple[CodePaths, ...]:
-    """What the recipe's card does with the device code of each library, the largest first."""
+    """How the recipe's card uses the device code of each library, the largest first."""
     card = _card(subject)
     if card is None:
         return ()

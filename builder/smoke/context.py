@@ -1,4 +1,4 @@
-"""What a check is given: an image that has been read, and what it is checked against."""
+"""The input of a check: an image that has been read, and its subject."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class InapplicableError(Exception):
 
 @dataclass
 class Context:
-    """An image that has been read, and what it is checked against."""
+    """An image that has been read, and the subject that it is checked against."""
 
     subject: Subject
     contents: Contents
     work: Path
     """A directory for temporary files."""
     device: DeviceUse | None = None
-    """What the server did with a simulated card, once it ran on one."""
+    """The server's use of a simulated card, once it ran on one."""
     presets: dict[str, PresetUse] = field(default_factory=dict)
-    """What the servers of presets took of their cards, by name."""
+    """The use of cards by the servers of presets, by name."""
 
     @property
     def recipe(self) -> Recipe:
@@ -83,7 +83,7 @@ class Context:
 
     @property
     def numbers_test(self) -> NumbersTest:
-        """What the image's numbers are compared with.
+        """The sources of the comparison of the image's numbers.
 
         Raises ``InapplicableError`` where it has none, ``BuilderError``.
         """
@@ -131,7 +131,7 @@ def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]
 
 
 def _above(contents: Contents, extended: docker.Image) -> Contents:
-    """What an image adds to the image that it extends: layers, files, variables and labels."""
+    """The additions of an image to the image that it extends: layers, files, variables, labels."""
     layers = contents.layers[extended.layers :]
     paths = {file.path for layer in layers for file in layer.files}
     files = {path: file for path, file in contents.files.items() if path in paths}

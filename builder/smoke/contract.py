@@ -1,4 +1,4 @@
-"""Check: the image is what its recipe promises.
+"""Check: the image keeps the promises of its recipe.
 
 Its configuration (entrypoint, user, ports, labels, driver) and its sizes are the recipe's; no layer
 carries files that a later one hides; no time is later than its newest input: none is a clock's;
@@ -32,7 +32,7 @@ RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
 
 
 def check_extended(context: Context) -> Iterator[Check]:
-    """The image that this one extends is another's: only what is added is checked."""
+    """The image that this one extends is another's: only the additions are checked."""
     below = len(context.contents.layers) - len(context.added.layers)
     files = len(context.contents.files) - len(context.added.files)
     why = f"{files} files of {below} layers are the published image's"
@@ -88,7 +88,7 @@ def _compression(wanted: str, layers: Sequence[Layer]) -> Check:
 
 
 def _kept_start(before: Mapping[str, Any], contents: Contents) -> Check:
-    """The entrypoint starts what the image that it extends starts."""
+    """The entrypoint starts the same program as the image that it extends."""
     file = contents.files.get(LAYOUT.needs)
     lines = (file.text or "").splitlines() if file else []
     found = [

@@ -50,7 +50,7 @@ def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
 
 
 def check_absent(context: Context) -> Iterator[Check]:
-    """No layer has a library of the simulator, not even one that a later layer hides."""
+    """No layer has a library of the simulator, not even a hidden one."""
     found = [
         file.path
         for layer in context.contents.layers
@@ -64,7 +64,7 @@ def check_absent(context: Context) -> Iterator[Check]:
 def check(context: Context) -> Iterator[Check]:
     """Start the server with all layers on the simulated card, send requests, and stop it.
 
-    ``context.device`` gets what it did with the card.
+    ``context.device`` gets its use of the card.
     """
     subject, expected = "a server on a simulated card", "starts"
     try:

@@ -1,4 +1,4 @@
-"""A started server on a simulated card: its requests, and what the simulator reports of them."""
+"""A started server on a simulated card: its requests, and the simulator's reports of them."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def lacked_room(report: Report, stacks: Stacks) -> list[str]:
 
 
 def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
-    """What the card, or the simulator, refused."""
+    """The refusals of the card, or of the simulator."""
     yield _none("launches", "the card refuses none", refused(report))
     yield _none("allocations", "the card has room for all", lacked_room(report, stacks))
     lacking = [
@@ -200,7 +200,7 @@ def _none(subject: str, expected: str, faults: Sequence[str]) -> Check:
 
 
 def _memory(report: Report, stacks: Stacks, log: str) -> Check:
-    """The memory by kind, compared with what the engine's own log states."""
+    """The memory by kind, compared with the engine's own log."""
     kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
     parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
     context = sum(card.context for card in report.cards)

@@ -60,7 +60,7 @@ def check_static(context: Context) -> Iterator[Check]:
 
 
 def check(context: Context) -> Iterator[Check]:
-    """Start the image without a GPU, and let it print what it found.  Raises ``UntriedError``.
+    """Start the image without a GPU, and let it print its findings.  Raises ``UntriedError``.
 
     It decides on a card with ``--check`` as it does before it starts the engine, except where
     BUILDER_CPU is set: one container answers both questions.

@@ -50,7 +50,7 @@ def _check(
 
 
 def faults(words: Sequence[str], environment: Mapping[str, str], text: str) -> list[str]:
-    """What is wrong with arguments and variables, by the engine's ``--help``, ``text``."""
+    """The problems of arguments and variables, by the engine's ``--help``, ``text``."""
     found = [fault for group in _groups(words) for fault in _faults(group, text)]
     return found + _unknown_variables(environment, text)
 
@@ -61,7 +61,7 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _faults(group: Sequence[str], text: str) -> Iterator[str]:
-    """What is wrong with an option and its values."""
+    """The problems of an option and its values."""
     name, joined, value = group[0].partition("=")
     values = [value] if joined else group[1:]
     about = help_text.option_text(text, name)

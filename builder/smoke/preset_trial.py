@@ -55,7 +55,7 @@ class PresetTrial:
 def check(context: Context) -> Iterator[Check]:
     """Start the server of each preset, send a request, and compare its memory.
 
-    ``context.presets`` gets what each took of its card.
+    ``context.presets`` gets each preset's use of its card.
     """
     for name, preset in context.subject.presets.items():
         with TemporaryDirectory(dir=context.work) as folder:
@@ -195,7 +195,7 @@ def _of_server(
 
 
 def _refusals(report: Report) -> list[str]:
-    """What the card refused; of many allocations, the last ones."""
+    """The refusals of the card; of many, the last ones."""
     rooms = lacked_room(report, frames.named(report))[-SHOWN:]
     return [f"refused: {each}" for each in refused(report)] + [f"no room: {each}" for each in rooms]
 

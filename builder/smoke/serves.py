@@ -86,7 +86,7 @@ def _requests(server: Server) -> Sequence[Request]:
 
 
 def answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
-    """The check of one request; ``send`` returns what was found, and raises if it is wrong."""
+    """The check of one request; ``send`` returns the finding, and raises if it is wrong."""
     try:
         return Check.of("serves", subject, expected, send(), True)
     except UnansweredError as error:

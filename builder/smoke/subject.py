@@ -1,4 +1,4 @@
-"""An image of the engine, and what it is checked against."""
+"""An image of the engine, and all that its recipe asks of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DeviceTest:
 
 @dataclass(frozen=True, slots=True)
 class NumbersTest:
-    """What the numbers of an image are compared with, and computed from."""
+    """The sources of the numbers of an image: PTX to compute, and a program to compare with."""
 
     ptx: Path
     """A directory with the PTX of its machine code: ``DIGEST.ptx``."""
@@ -68,7 +68,7 @@ class NumbersTest:
 
 
 FindNumbersTest = Callable[[Contents, Path], "NumbersTest | str"]
-"""Makes what the comparison of an image needs, below a directory; or says why it has none.
+"""Makes the files for the comparison of an image, below a directory; or says why it has none.
 
 Raises a ``BuilderError`` where it cannot be made.
 """
@@ -76,7 +76,7 @@ Raises a ``BuilderError`` where it cannot be made.
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An image of the engine, and what it is checked against."""
+    """An image of the engine, and all that its recipe asks of it."""
 
     reference: str
     digest: str
@@ -101,4 +101,4 @@ class Subject:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     """The presets of the recipe, by name."""
     numbers: FindNumbersTest | None = None
-    """The comparison of what its kernels compute; None: there is none."""
+    """The comparison of its kernels' results; None: there is none."""

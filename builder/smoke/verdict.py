@@ -59,7 +59,7 @@ class Check:
 
     @property
     def comparison(self) -> str:
-        """What was expected and what was found, in one line."""
+        """The expected and the found text, in one line."""
         return f"expected: {self.expected}; found: {self.found}"
 
 
@@ -73,7 +73,7 @@ def timed(checks: Iterable[Check]) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What a server did with the simulated card; sizes are bytes."""
+    """A server's use of the simulated card; sizes are bytes."""
 
     card: str
     memory: int
@@ -106,7 +106,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class PresetUse:
-    """What the server of a preset took of its simulated card; sizes are bytes."""
+    """The use of a simulated card by the server of a preset; sizes are bytes."""
 
     identity: str
     """``Preset.identity`` of the preset that was tried."""
@@ -136,7 +136,7 @@ class Verdict:
     kernels: KernelSummary | None = None
     """The engine's own kernels; None: it has none."""
     device: DeviceUse | None = None
-    """What the server did with a simulated card; None: it was not started on one."""
+    """The server's use of a simulated card; None: it was not started on one."""
     presets: Mapping[str, PresetUse] = field(default_factory=dict)
     """The presets whose server ran on a simulated card, by name."""
     code: tuple[CodePaths, ...] = ()

@@ -120,7 +120,7 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
 
 
 def _unmount(folder: Path) -> None:
-    """Unmount what is mounted below a directory: under load, an interrupted mmdebstrap has left
+    """Unmount all file systems below a directory: under load, an interrupted mmdebstrap has left
     its mounts."""
     for line in reversed(Path("/proc/mounts").read_text("utf-8").splitlines()):
         place = line.split()[1].encode().decode("unicode_escape")  # proc_pid_mounts(5)
