@@ -27,7 +27,7 @@ from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
 
 if TYPE_CHECKING:
-    from builder.publish.prune_plan import Plan
+    from builder.publish.prune_plan import PrunePlan
     from builder.publish.tag_history import Move
     from builder.publish.verdicts import Trust
     from builder.tools.registry.client import Repository
@@ -295,7 +295,7 @@ def prune(
         log("the registry frees the space at its next garbage collection")
 
 
-def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
+def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> None:
     rows = []
     for each in plan.candidates:
         created = minute(each.image.created.isoformat()) if each.image.created else ""
@@ -314,7 +314,7 @@ def _print_plan(plan: Plan, deleted: Collection[str], *, delete: bool) -> None:
         log("nothing was deleted: add --delete")
 
 
-def _plan_data(plan: Plan) -> dict[str, Any]:
+def _plan_data(plan: PrunePlan) -> dict[str, Any]:
     return {
         "channel": plan.channel,
         "nightlies": [

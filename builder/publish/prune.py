@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import WorldError
-from builder.publish.prune_plan import Plan, plan
-from builder.publish.survey import ATTACHED, Image, entries_of, images_among, survey
+from builder.publish.prune_plan import PrunePlan, plan
+from builder.publish.survey import ATTACHED, SurveyedImage, entries_of, images_among, survey
 from builder.publish.tags import NIGHTLY, TAGS
 from builder.publish.verdicts import trust_of
 from builder.recipes.schema import Recipe
@@ -70,7 +70,7 @@ def _interrupted(file: Path) -> Deletion | None:
 class Pruned:
     """The outcome of a prune."""
 
-    plan: Plan
+    plan: PrunePlan
     deleted: tuple[str, ...]
     """The tags that were deleted."""
     on_hub: bool
@@ -117,11 +117,11 @@ def prune(
     return Pruned(decided, deleted, on_hub)
 
 
-Stays = Callable[[Image], bool]
+Stays = Callable[[SurveyedImage], bool]
 Delete = Callable[[Deletion, Collection[str]], None]
 
 
-def _run(plan: Plan, file: Path, log: Log, stays: Stays, delete: Delete) -> tuple[str, ...]:
+def _run(plan: PrunePlan, file: Path, log: Log, stays: Stays, delete: Delete) -> tuple[str, ...]:
     """Delete image by image; the tags that were deleted.
 
     The unfinished deletion of an earlier run is finished first, unless a tag still points to that
@@ -155,7 +155,7 @@ def _run(plan: Plan, file: Path, log: Log, stays: Stays, delete: Delete) -> tupl
     return tuple(deleted)
 
 
-def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[str, ...]:
+def delete(repository: Repository, plan: PrunePlan, file: Path, log: Log) -> tuple[str, ...]:
     """Carry out a plan by digest; the tags that were deleted.
 
     A registry deletes all tags of a digest with it.  So right before each image the tags are listed
@@ -167,7 +167,7 @@ def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[st
     """
     fixed = {tag for each in plan.candidates for tag in each.tags}
 
-    def stays(image: Image) -> bool:
+    def stays(image: SurveyedImage) -> bool:
         listed = [tag for tag in images_among(repository.tags()) if not ATTACHED.fullmatch(tag)]
         others = [tag for tag in listed if tag not in fixed | {plan.channel}]
         return _in_use(repository, image, [*others, plan.channel], plan, log)
@@ -182,7 +182,7 @@ def delete(repository: Repository, plan: Plan, file: Path, log: Log) -> tuple[st
 
 
 def _in_use(
-    repository: Repository, image: Image, tags: Sequence[str], plan: Plan, log: Log
+    repository: Repository, image: SurveyedImage, tags: Sequence[str], plan: PrunePlan, log: Log
 ) -> bool:
     """Whether a tag points to an image or to an index that lists it; a line is logged."""
     deleted = image.manifests.keys() - plan.kept
@@ -198,7 +198,7 @@ def _in_use(
 
 
 def delete_tags(
-    repository: Repository, hub: Hub, plan: Plan, file: Path, log: Log
+    repository: Repository, hub: Hub, plan: PrunePlan, file: Path, log: Log
 ) -> tuple[str, ...]:
     """Carry out a plan on Docker Hub, tag by tag: other tags of an image stay.
 
@@ -207,7 +207,7 @@ def delete_tags(
     attachments.  Raises like ``delete``.
     """
 
-    def stays(image: Image) -> bool:
+    def stays(image: SurveyedImage) -> bool:
         return _in_use(repository, image, [plan.channel], plan, log)
 
     def delete(deletion: Deletion, kept: Collection[str]) -> None:

@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from functools import partial
 
 from builder.families.layout import CREATED
-from builder.publish.survey import Image, is_nightly
+from builder.publish.survey import SurveyedImage, is_nightly
 from builder.publish.tag_history import Note, rollback_targets, trace_moves
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NightlyImage:
     """An image with nightly tags."""
 
-    image: Image
+    image: SurveyedImage
     tags: tuple[str, ...]
     """The nightly ones."""
     kept_because: str
@@ -28,11 +28,11 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PrunePlan:
     """Which nightlies of a channel are deleted, and which stay; newest first."""
 
     channel: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[NightlyImage, ...]
     others: tuple[str, ...]
     """Tags that are no nightlies of this channel."""
     kept: frozenset[str] = field(repr=False)
@@ -44,7 +44,7 @@ class Plan:
     manifests that were not read are not known."""
 
     @property
-    def deletions(self) -> tuple[Image, ...]:
+    def deletions(self) -> tuple[SurveyedImage, ...]:
         """The images to delete, the oldest first; indexes before the images that they list."""
         found = [each.image for each in reversed(self.candidates) if not each.kept_because]
         return tuple(sorted(found, key=lambda image: len(image.manifests) == 1))
@@ -56,13 +56,13 @@ def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> s
 
 
 def plan(
-    images: Sequence[Image],
+    images: Sequence[SurveyedImage],
     channel: str,
     keep: int,
     *,
     signed: bool = False,
     names: Collection[str] = (),
-) -> Plan:
+) -> PrunePlan:
     """Decide about the nightlies of a channel: the newest ``keep`` stay, and those in use.
 
     An index and the images that it lists are one nightly: they stay or go with it.  An image is in
@@ -95,15 +95,17 @@ def plan(
         reasons |= {digest: f"{tag} refers to it" for digest, tag in more.items()}
         stays |= {image.digest: image.tags[0] for image in images if image.digest in more}
     found = tuple(
-        Candidate(image, tuple(tag for tag in image.tags if tag in nightly), reasons[image.digest])
+        NightlyImage(
+            image, tuple(tag for tag in image.tags if tag in nightly), reasons[image.digest]
+        )
         for image in candidates
     )
     kept = frozenset(name for image in images if image.digest in stays for name in image.names)
     known = frozenset(name for image in images for name in image.names)
-    return Plan(channel, found, others, kept, known, _freed(images, stays))
+    return PrunePlan(channel, found, others, kept, known, _freed(images, stays))
 
 
-def targets_of(images: Sequence[Image], steps: int) -> dict[str, str]:
+def targets_of(images: Sequence[SurveyedImage], steps: int) -> dict[str, str]:
     """The digests that tags would be rolled back to in so many steps, each with one such tag."""
     by_digest = {image.digest: image for image in images}
 
@@ -124,13 +126,13 @@ def targets_of(images: Sequence[Image], steps: int) -> dict[str, str]:
     return found
 
 
-def _age(image: Image) -> tuple[bool, datetime, str]:
+def _age(image: SurveyedImage) -> tuple[bool, datetime, str]:
     """The order of images, the oldest first; an image without a date is last."""
     return image.created is None, image.created or datetime.min.replace(tzinfo=UTC), image.tags[0]
 
 
 def _reason(
-    image: Image,
+    image: SurveyedImage,
     nightly: Collection[str],
     keep: int,
     *,
@@ -149,7 +151,7 @@ def _reason(
     return "it is signed" if image.signed and not signed else ""
 
 
-def _needed(images: Sequence[Image], stays: Mapping[str, str]) -> dict[str, str]:
+def _needed(images: Sequence[SurveyedImage], stays: Mapping[str, str]) -> dict[str, str]:
     """Images that something that stays refers to, and that are not known to stay yet.
 
     Each with a tag of the image that refers to it.
@@ -165,7 +167,7 @@ def _needed(images: Sequence[Image], stays: Mapping[str, str]) -> dict[str, str]
     return {digest: tag for digest, tag in referred.items() if digest in known}
 
 
-def _freed(images: Sequence[Image], stays: Collection[str]) -> int:
+def _freed(images: Sequence[SurveyedImage], stays: Collection[str]) -> int:
     deleted: dict[str, int] = {}
     staying: set[str] = set()
     for image in images:
@@ -176,7 +178,7 @@ def _freed(images: Sequence[Image], stays: Collection[str]) -> int:
     return sum(size for digest, size in deleted.items() if digest not in staying)
 
 
-def _sizes(image: Image) -> dict[str, int]:
+def _sizes(image: SurveyedImage) -> dict[str, int]:
     """Sizes of an image, its parts and its attachments in bytes, by digest."""
     found: dict[str, int] = {}
     for digest, manifest in image.everything.items():

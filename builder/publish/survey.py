@@ -33,7 +33,7 @@ NO_KIND = "application/vnd.oci."
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SurveyedImage:
     """An image, or another manifest, with its tags and everything that is attached to it."""
 
     digest: str
@@ -79,7 +79,7 @@ def images_among(tags: Collection[str]) -> list[str]:
     return [tag for tag in tags if not (KEPT.search(tag) and tag.rpartition(".")[0] in there)]
 
 
-def survey(repository: Repository, channel: str, trust: Trust) -> list[Image]:
+def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedImage]:
     """All images of a repository that have a tag; the nightlies of a channel with their age.
 
     A tag of an attachment is no image: it belongs to the image that it is attached to.  Tags under
@@ -107,7 +107,7 @@ def survey(repository: Repository, channel: str, trust: Trust) -> list[Image]:
         manifests = _with_parts(repository, manifest, named[0], known)
         *_, built = found = attachments.of(manifests)
         created = (built or _created(repository, manifests.values())) if aged else None
-        image = Image(digest, tuple(named), created, manifests, *found[:-1])
+        image = SurveyedImage(digest, tuple(named), created, manifests, *found[:-1])
         by_text = {note.text: note for note in (*image.notes, *claimed.get(digest, ()))}
         images.append(replace(image, notes=tuple(by_text.values())))
     return images

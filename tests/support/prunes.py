@@ -178,7 +178,7 @@ def prune(
         signal.signal(number, handler)
 
 
-def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.Plan:
+def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.PrunePlan:
     images = survey(repository, "nightly", UNSIGNED)
     return prune_plan.plan(images, "nightly", keep, **options)
 
@@ -193,11 +193,11 @@ def unheard(_: str) -> None:
     pass
 
 
-def going(plan: prune_plan.Plan) -> set[str]:
+def going(plan: prune_plan.PrunePlan) -> set[str]:
     return {tag for gone in plan.deletions for tag in gone.tags}
 
 
-def reasons(plan: prune_plan.Plan) -> dict[str, str]:
+def reasons(plan: prune_plan.PrunePlan) -> dict[str, str]:
     return {tag: each.kept_because for each in plan.candidates for tag in each.tags}
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.publish.prune_plan import Plan, plan
-from builder.publish.survey import Image
+from builder.publish.prune_plan import PrunePlan, plan
+from builder.publish.survey import SurveyedImage
 from builder.publish.tag_history import Move, Note, rollback_targets
 from builder.tools.registry.client import MANIFESTS, Manifest
 
@@ -57,14 +57,14 @@ class World:
         return target
 
     @property
-    def images(self) -> list[Image]:
+    def images(self) -> list[SurveyedImage]:
         found = []
         for number, made in enumerate(self.manifests):
             named = [tag for tag, past in self.moves.items() if past[0].digest == made.digest]
             part = self.parts.get(number)
             age = self.ages[number]
             found.append(
-                Image(
+                SurveyedImage(
                     made.digest,
                     tuple(
                         sorted((f"nightly-b{number}-{number:012x}", *named, *self.extra[number]))
@@ -104,7 +104,7 @@ def worlds(draw: st.DrawFn) -> World:
     return world
 
 
-def deleted(found: Plan) -> set[str]:
+def deleted(found: PrunePlan) -> set[str]:
     return {image.digest for image in found.deletions}
 
 
