@@ -169,7 +169,7 @@ def _moving(
     ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
     not move.
     """
-    from builder.publish.version_tags import require_moving
+    from builder.publish.tags import require_moving
 
     with only_run_with_tags(), _trust() as trust:
         recipes = catalog_at(catalog)

@@ -1,4 +1,4 @@
-"""The tags of images in a registry: which ones an image gets, and moving one by hand."""
+"""The tags of images in a registry: which ones an image gets, which move, moving one by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from builder import settings
 from builder.errors import RegistryError
-from builder.families.layout import LABEL_KEY
+from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.publish.referrers import attach_all
-from builder.publish.remote_image import described, images_in
-from builder.publish.tag_history import By, Move, no_image, notes_of_tag
+from builder.publish.remote_image import described, images_in, remote_image
+from builder.publish.tag_history import By, Move, no_image, notes_of_tag, past_moves
 from builder.publish.tag_move import make_move, plan_move
 from builder.publish.update_size import Update, updates_of
 from builder.publish.verdicts import UNSIGNED, Trust
@@ -151,3 +151,42 @@ def move(
     attach_all(repository, wanted, [planned.note.attachment])
     make_move(repository, planned, wanted, trust)
     return planned.note.move
+
+
+def require_moving(
+    recipes: Iterable[Recipe], repository: Repository, name: str, tag: str, trust: Trust
+) -> None:
+    """Raise ``RegistryError`` where a tag is a version tag, which does not move.
+
+    ``name`` is the repository's name in the recipes.  They declare version tags and moving tags.
+    For a tag that none of them has, the label with the version counts, then the tag's history,
+    where replacements do not count.  A tag that exists and is not known to move does not move; a
+    new tag may be any.  Raises ``FetchError``.
+    """
+    known = [recipe for recipe in recipes if recipe.image.repository == name]
+    if any(tag in recipe.image.moving for recipe in known):
+        return
+    owners = [recipe.name for recipe in known if tag in recipe.image.tags]
+    there = remote_image(repository, tag) if not owners else None
+    if owners:
+        raise _fixed(tag, owners[0])
+    if there is None:
+        return
+    if tag == there.version:
+        recipe = there.labels.get(LABEL_RECIPE) or f"an image of version {there.version}"
+        raise _fixed(tag, f"{recipe}, whose recipe is not in this catalog")
+    moved = (move.by != "replacement" for move in past_moves(repository, tag, trust))
+    if not any(moved):
+        raise RegistryError(
+            f"{repository.name}:{tag} is not known to move",
+            "no recipe of this catalog has it, and no move of it is noted",
+            "add it to image.moving in the recipe; to replace the image of a version: "
+            "`builder push --replace --reason TEXT`",
+        )
+
+
+def _fixed(tag: str, owner: str) -> RegistryError:
+    return RegistryError(
+        f"{tag} is the version tag of {owner}: it does not move",
+        hint="to replace the image of that version: `builder push --replace --reason TEXT`",
+    )

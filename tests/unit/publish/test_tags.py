@@ -10,9 +10,8 @@ from builder.publish.attachments import RECIPE
 from builder.publish.push_tags import push_tags
 from builder.publish.referrers import AttachedFile, attach, attach_all
 from builder.publish.tag_history import past_moves
-from builder.publish.tags import Tags
+from builder.publish.tags import Tags, require_moving
 from builder.publish.verdicts import UNSIGNED
-from builder.publish.version_tags import require_moving
 from builder.tools.registry.client import Repository
 from support.prunes import PATH
 from support.registries import put_image
