@@ -170,6 +170,11 @@ class EngineFamily:
             common.append(Layer(f"family {self.name}", own))
         return [[*common, Layer("recipe", own)] for own in self.recipe_definitions(recipe)]
 
+    def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
+        """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
+        calls = self.layers(recipe, platforms)
+        return any(cmake_calls.merged(layers).get("GGML_CUDA") for layers in calls)
+
     def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
         """What the template sees beside the recipe."""
         found = dict(self.variables(recipe, platforms))

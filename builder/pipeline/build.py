@@ -15,7 +15,7 @@ from builder.images.way import require_emulators, way_name, way_text
 from builder.pipeline.check import (
     check,
     check_again,
-    compile_simulator,
+    compile_simulators,
     find_verified,
     require_good,
 )
@@ -73,26 +73,26 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
             require_emulators(plan.platforms, builder)
             base_images = ensure_bases_of(plan, active)
             with beside() as other:
-                other.begin(partial(compile_simulator, plan, session))
+                other.begin(partial(compile_simulators, plan, session))
                 candidate = _candidate(plan, session)
                 image = candidate or _compiled(plan, base_images, session, active, work)
-                other.wait()
-            built = candidate is None
-            if built:
-                keep_built(plan, image, active, work)
-            session.log(f"smoke test of {plan.title}")
-            kept = check(
-                plan,
-                image,
-                session,
-                active.seconds,
-                work,
-                created=started,
-                # Where an earlier run built it, neither is known.
-                way=way_name(plan.platforms, builder) if built else "",
-                log=str(active.log.path) if built else "",
-                built_here=True,
-            )
+                built = candidate is None
+                if built:
+                    keep_built(plan, image, active, work)
+                session.log(f"smoke test of {plan.title}")
+                kept = check(
+                    plan,
+                    image,
+                    session,
+                    active.seconds,
+                    work,
+                    created=started,
+                    # Where an earlier run built it, neither is known.
+                    way=way_name(plan.platforms, builder) if built else "",
+                    log=str(active.log.path) if built else "",
+                    built_here=True,
+                    before_programs=other.wait,
+                )
         if not kept.verdict.good:
             record.write(state, kept.model_copy(update={"references": (image.reference,)}))
             require_good(kept, image.reference)

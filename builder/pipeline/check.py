@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -93,15 +93,24 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
     )
 
 
-def compile_simulator(plan: Plan, session: BuildSession) -> None:
-    """Compile the libraries of the simulated cards, where the check of an image will need them.
+def compile_simulators(plan: Plan, session: BuildSession) -> None:
+    """Compile the simulated cards that the check of an image will need.
 
     Raises like ``simulator.build.libraries``.
     """
-    devel = plan.base.references.get("devel")
-    if devel is not None and not why_not(plan.recipe, plan.platform, extends=plan.extends_base):
-        for computes in (False, True) if plan.has_nvcc else (False,):
-            build.libraries(session.settings.cache_dir, devel, session.log, computes=computes)
+    cache, log = session.settings.cache_dir, session.log
+    for computes in simulators(plan):
+        build.libraries(cache, plan.base.references["devel"], log, computes=computes)
+
+
+def simulators(plan: Plan) -> list[bool]:
+    """The simulated cards that the check of an image will need: False is one that counts kernels,
+    True one that computes them, which takes most of the time to compile."""
+    if "devel" not in plan.base.references:
+        return []
+    if why_not(plan.recipe, plan.platform, extends=plan.extends_base):
+        return []
+    return [False, True] if numbers.are_expected(plan) else [False]
 
 
 def check(
@@ -115,17 +124,18 @@ def check(
     way: str = "",
     built_here: bool = False,
     log: str = "",
+    before_programs: Callable[[], None] = lambda: None,
 ) -> Record:
     """Check an image; the record is not written.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
     unpacked files.  ``created``, ``way``, ``built_here`` and ``log`` are as in ``Record``, where
-    they are known.
+    they are known; ``before_programs`` is as for ``check_image``.
 
     Raises ``UntriedError`` when not even the image can be read.
     """
     with seconds.stage("smoke"):
-        verdict = check_image(subject_of(plan, image, session), work)
+        verdict = check_image(subject_of(plan, image, session), work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     return Record(
         recipe=plan.name,

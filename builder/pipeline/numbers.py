@@ -20,6 +20,11 @@ FOLDER = "numbers"
 KEPT = 60  # programs; each has some megabytes
 
 
+def are_expected(plan: Plan) -> bool:
+    """Whether the image of a plan will have numbers to compare, as far as its recipe shows."""
+    return plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
+
+
 def comparison_of(
     plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
 ) -> NumbersTest | str:

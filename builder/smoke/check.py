@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -150,10 +150,13 @@ CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGR
 """Images whose verdict is of an earlier version are smoke-tested again."""
 
 
-def check_image(subject: Subject, work: Path) -> Verdict:
+def check_image(
+    subject: Subject, work: Path, before_programs: Callable[[], None] = lambda: None
+) -> Verdict:
     """Run all checks of an image, without network; with a GPU only if ``gpu_test`` asks for it.
 
-    ``work`` is a directory for temporary files.  Raises ``UntriedError`` if the image itself cannot
+    ``work`` is a directory for temporary files; ``before_programs`` is called before the first
+    program of the image is run.  Raises ``UntriedError`` if the image itself cannot
     be read.
     """
     containers.remove_orphans()
@@ -164,7 +167,9 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     seconds = round(time.monotonic() - started, 3)
     context = Context(subject, contents, work)
     with containers.removed_together(), containers.of_platform(contents.platform):
-        checks = [replace(readable, seconds=seconds), *timed(_run(context))]
+        checks = [replace(readable, seconds=seconds), *timed(_run(context, CHECKS_OF_LAYERS))]
+        before_programs()
+        checks += timed(_run(context, CHECKS_OF_PROGRAMS))
     return Verdict(
         subject.digest,
         tuple(checks),
@@ -177,8 +182,8 @@ def check_image(subject: Subject, work: Path) -> Verdict:
     )
 
 
-def _run(context: Context) -> Iterator[Check]:
-    for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGRAMS):
+def _run(context: Context, rows: Sequence[Row]) -> Iterator[Check]:
+    for row in rows:
         if row.applies(context):
             yield from guarded(row.check(context), row.kind, row.subject)
 

@@ -12,13 +12,17 @@ import pytest
 
 from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
 from builder.smoke import answers
-from builder.smoke.verdict import Verdict
+from builder.smoke.check import check_image
+from builder.smoke.subject import Subject
+from builder.smoke.verdict import CheckState, Verdict
+from support.environment import SHARED_CACHE
 from support.smoke_tests import (
     SmokeTest,
     compiled,
     docker,
     failed,
     failures_of,
+    of,
     small,
 )
 
@@ -47,6 +51,23 @@ def test_the_device_code_of_every_library_is_in_the_verdict(hello: dict[str, Any
     below = found["libcublas.so.13"]
     assert below["native"] > 0
     assert below["dead"] > below["native"], "NVIDIA's library has code for older cards"
+
+
+def test_what_programs_wait_for_comes_between_the_layers_and_the_programs(
+    images: dict[str, str], smoke_test: SmokeTest
+) -> None:
+    name = smoke_test.build(small(images))
+    probe = RunProbe(run=["hello-server", "--version"])
+    recipe = smoke_test.recipe.model_copy(update={"serve": None, "probe": [probe]})
+
+    def lose_image() -> None:
+        docker("image", "rm", "--force", name)
+
+    verdict = check_image(
+        Subject(name, "", recipe, cache=SHARED_CACHE), smoke_test.work, lose_image
+    )
+    assert "closure" in failed(verdict), "the layers were read"
+    assert [check.state for check in of(verdict, "runs")] == [CheckState.UNTRIED]
 
 
 def test_a_missing_library_breaks_the_closure_and_the_program(clean: Verdict) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from builder.pipeline.check import contract_of, smoke_error
-from support.catalogs import rendered
+from builder.pipeline.check import contract_of, simulators, smoke_error
+from builder.plan.resolver import Resolver
+from support.catalogs import UNASKED, load, rendered
+from support.environment import REPOSITORY
 from support.farms import RECIPE
 from support.verdicts import BAD, GOOD, UNTRIED, verdict
 
@@ -19,6 +21,24 @@ def test_a_failure_and_what_could_not_be_tried_exit_differently() -> None:
     untried = smoke_error("a-1", "a:1", verdict(GOOD, UNTRIED))
     assert untried.exit_code == 8
     assert "no container" in untried.why
+
+
+@pytest.mark.parametrize(
+    ("recipe", "needed"),
+    [
+        ("hello-sm120-0.1.0", [False]),
+        ("llama-cpp-b9831", [False, True]),
+        ("llama-cpp-python-0.3.36", [False, True]),
+        ("lucebox-f12a87c", []),
+        ("vllm-0.20.2", []),
+        ("hami-core-pr188", []),
+    ],
+)
+def test_the_interpreter_is_compiled_only_where_numbers_are_compared(
+    recipe: str, needed: list[bool]
+) -> None:
+    plan = Resolver(load(REPOSITORY), "amd64", UNASKED).plans(recipe)[0]
+    assert simulators(plan) == needed
 
 
 PRESET = """
