@@ -14,7 +14,7 @@ thread_local cudaError_t thread_error = cudaSuccess;
 std::atomic<bool> started = false;
 std::atomic<bool> forked = false;  // in a child whose parent had started the driver
 
-void in_child() { forked = started.load(); }
+void note_fork() { forked = started.load(); }
 
 std::vector<Entry*>& all_entries() {
     static auto* const all = new std::vector<Entry*>;
@@ -56,7 +56,7 @@ void add_entries(Entry** begin, Entry** end) {
 cudaError_t start() {
     if (forked) return cudaErrorInitializationError;
     if (!started.exchange(true)) {
-        pthread_atfork(nullptr, nullptr, in_child);
+        pthread_atfork(nullptr, nullptr, note_fork);
         changed();  // a program that only asks for cards leaves a report, too
     }
     return cards().empty() ? cudaErrorNoDevice : cudaSuccess;

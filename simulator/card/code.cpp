@@ -47,7 +47,7 @@ bool read_fatbin(std::istringstream words, Code& code) {
     return true;
 }
 
-Table read() {
+Table read_table() {
     Table table;
     const char* directory = std::getenv("BUILDER_SIMULATOR");
     if (directory == nullptr) return table;
@@ -73,7 +73,7 @@ Table read() {
 }  // namespace
 
 const Code* find_code(const std::string& file, std::uint64_t address) {
-    static const auto* const table = new Table(read());
+    static const auto* const table = new Table(read_table());
     const auto found = table->find({file, address});
     return found == table->end() ? nullptr : &found->second;
 }

@@ -29,7 +29,7 @@ struct Variable {
     std::map<int, Place> places;  // by card, when it is first asked for
 };
 
-std::mutex lock;
+std::mutex registry_lock;
 
 // The host side's address of a __device__ variable: the variable.
 std::map<const void*, Variable>& variables() {
@@ -51,7 +51,7 @@ cudaError_t make_variable(const void* symbol, int card, std::size_t size, void**
     void* made = nullptr;
     if (const cudaError_t error = allocate(card, size, "__cudaRegisterVar", &made)) return error;
     {
-        const std::lock_guard guard(lock);
+        const std::lock_guard guard(registry_lock);
         Place& known = variables()[symbol].places[card];
         if (known.address == nullptr || known.resets != now) {
             known = {std::exchange(made, nullptr), now};
@@ -66,7 +66,7 @@ cudaError_t make_managed(void** host, std::size_t size, void** address) {
     void* made = nullptr;
     if (const cudaError_t error = allocate_host(size, 0, &made)) return error;
     {
-        const std::lock_guard guard(lock);
+        const std::lock_guard guard(registry_lock);
         if (*host == nullptr) std::swap(*host, made);
         *address = *host;
     }
@@ -89,7 +89,7 @@ cudaError_t address_of(const void* symbol, void** address, std::size_t* size) {
     Module* module = nullptr;
     std::string name;
     {
-        const std::lock_guard guard(lock);
+        const std::lock_guard guard(registry_lock);
         const auto found = find_variable(symbol);
         if (found == variables().end()) return cudaErrorInvalidSymbol;
         module = reinterpret_cast<Module*>(found->second.module);
@@ -111,7 +111,7 @@ cudaError_t address_of(const void* symbol, void** address, std::size_t* size) {
 }
 
 std::vector<const void*> managed_variables(void** module) {
-    const std::lock_guard guard(lock);
+    const std::lock_guard guard(registry_lock);
     std::vector<const void*> found;
     for (const auto& [symbol, variable] : variables()) {
         if (variable.managed != nullptr && variable.module == module) found.push_back(symbol);
@@ -150,7 +150,7 @@ void __cudaRegisterFatBinaryEnd(void**) { SIMULATED(); }
 void __cudaUnregisterFatBinary(void** handle) {
     SIMULATED();
     {
-        const std::lock_guard guard(lock);
+        const std::lock_guard guard(registry_lock);
         std::erase_if(variables(),
                       [handle](const auto& entry) { return entry.second.module == handle; });
     }
@@ -166,7 +166,7 @@ void __cudaRegisterFunction(void** handle, const char* host, char*, const char* 
 void __cudaRegisterVar(void** handle, char* host, char*, const char* name, int, std::size_t size,
                        int, int) {
     SIMULATED();
-    const std::lock_guard guard(lock);
+    const std::lock_guard guard(registry_lock);
     variables()[host] = {.module = handle, .size = size, .name = name};
 }
 
@@ -176,7 +176,7 @@ void __cudaRegisterHostVar(void**, const char*, char*, std::size_t) { SIMULATED(
 void __cudaRegisterManagedVar(void** handle, void** host, char*, const char* name, int,
                               std::size_t size, int, int) {
     SIMULATED();
-    const std::lock_guard guard(lock);
+    const std::lock_guard guard(registry_lock);
     variables()[host] = {.module = handle, .size = size, .name = name, .managed = host};
 }
 

@@ -48,6 +48,10 @@ inline CUresult result(cudaError_t error) { return static_cast<CUresult>(driver_
 // The card of the calling thread's context, whose memory is taken; below 0: it has none.
 int context_card();
 
+inline bool is_card(CUdevice device) {
+    return device >= 0 && device < static_cast<int>(cards().size());
+}
+
 inline void* address(CUdeviceptr pointer) { return reinterpret_cast<void*>(pointer); }
 
 }  // namespace simulator

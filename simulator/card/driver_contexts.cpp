@@ -51,10 +51,6 @@ CUcontext current_context() {
     return card_used(card) ? &primary_contexts()[card] : nullptr;
 }
 
-bool is_card(CUdevice device) {
-    return device >= 0 && device < static_cast<int>(cards().size());
-}
-
 CUresult create(CUcontext* context, unsigned flags, CUdevice device) {
     if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -10,10 +10,6 @@ using namespace simulator;
 
 namespace {
 
-bool is_card(CUdevice device) {
-    return device >= 0 && device < static_cast<int>(cards().size());
-}
-
 bool peers(CUdevice one, CUdevice other) {
     return one != other && cards()[one].peer && cards()[other].peer;
 }

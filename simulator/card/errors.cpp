@@ -6,7 +6,7 @@ namespace simulator {
 
 namespace {
 
-struct Words {
+struct ErrorWords {
     const char* name;
     const char* text;
 };
@@ -14,7 +14,7 @@ struct Words {
 #define WORDS(error, text) \
     case error: return {#error, text}
 
-Words words(cudaError_t error) {
+ErrorWords error_words(cudaError_t error) {
     switch (error) {
         WORDS(cudaSuccess, "no error");
         WORDS(cudaErrorInvalidValue, "invalid argument");
@@ -207,7 +207,7 @@ Words words(cudaError_t error) {
 
 }  // namespace
 
-const char* error_name(cudaError_t error) { return words(error).name; }
-const char* error_text(cudaError_t error) { return words(error).text; }
+const char* error_name(cudaError_t error) { return error_words(error).name; }
+const char* error_text(cudaError_t error) { return error_words(error).text; }
 
 }  // namespace simulator

@@ -27,7 +27,7 @@ struct Region {
     std::uint64_t size;  // of the entries
 };
 
-struct Entry {
+struct FatEntry {
     std::uint16_t kind, version;
     std::uint32_t header;
     std::uint64_t padded;
@@ -35,13 +35,13 @@ struct Entry {
     std::uint32_t unknown2, arch;
     std::uint64_t unknown3, flags, unknown4, size;
 };
-static_assert(sizeof(Region) == 16 && sizeof(Entry) == 64);
+static_assert(sizeof(Region) == 16 && sizeof(FatEntry) == 64);
 
-struct Code {
+struct Candidate {
     bool ptx = false;
     int arch = 0;
     char suffix = 0;  // 'a', 'f' or none
-    const Entry* entry = nullptr;
+    const FatEntry* entry = nullptr;
 
     bool runs_on(const Card& card) const {
         const int wanted = card.major * 10 + card.minor;
@@ -60,13 +60,13 @@ struct Code {
     }
 };
 
-std::vector<Code> codes(const Region* region) {
-    std::vector<Code> found;
+std::vector<Candidate> codes(const Region* region) {
+    std::vector<Candidate> found;
     const char* at = reinterpret_cast<const char*>(region) + region->header;
     const char* const end = at + region->size;
-    while (at + sizeof(Entry) <= end) {
-        const auto* const entry = reinterpret_cast<const Entry*>(at);
-        if (entry->header < sizeof(Entry) || entry->padded == 0) {
+    while (at + sizeof(FatEntry) <= end) {
+        const auto* const entry = reinterpret_cast<const FatEntry*>(at);
+        if (entry->header < sizeof(FatEntry) || entry->padded == 0) {
             throw std::runtime_error("a fat binary is damaged");
         }
         if (entry->kind == kPtx || entry->kind == kElf) {
@@ -93,8 +93,8 @@ std::string_view elf_bytes(const char* data) {
 
 bool is_elf(const char* data) { return std::memcmp(data, ELFMAG, SELFMAG) == 0; }
 
-std::string payload(const Code& code) {
-    const Entry& entry = *code.entry;
+std::string payload(const Candidate& code) {
+    const FatEntry& entry = *code.entry;
     const char* const data = reinterpret_cast<const char*>(&entry) + entry.header;
     if ((entry.flags & kZstd) != 0) return unpack_zstd({data, entry.stored}, entry.size);
     if ((entry.flags & kLz4) != 0) return unpack_lz4({data, entry.stored}, entry.size);
@@ -103,29 +103,29 @@ std::string payload(const Code& code) {
 }
 
 // PTX ends at its first zero; what follows fills up the entry.
-std::string text(const Code& code) {
+std::string ptx_text(const Candidate& code) {
     std::string found = payload(code);
     found.resize(std::min(found.size(), found.find('\0')));
     return found;
 }
 
 DeviceCode of_region(const Region* region, const Card& card) {
-    const std::vector<Code> all = codes(region);
-    std::optional<Code> best;
-    for (const Code& code : all) {
+    const std::vector<Candidate> all = codes(region);
+    std::optional<Candidate> best;
+    for (const Candidate& code : all) {
         if (code.runs_on(card) && (!best || code.rank() > best->rank())) best = code;
     }
     if (!best) return {};
     DeviceCode found{.name = best->name()};
     if (best->ptx) {
-        found.ptx = text(*best);
+        found.ptx = ptx_text(*best);
         return found;
     }
     found.digest = sha256(payload(*best));
     // PTX for another architecture may be other code: __CUDA_ARCH__ differs.
-    for (const Code& code : all) {
+    for (const Candidate& code : all) {
         if (code.ptx && code.arch == best->arch && code.suffix == best->suffix) {
-            found.ptx = text(code);
+            found.ptx = ptx_text(code);
         }
     }
     return found;

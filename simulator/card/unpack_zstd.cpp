@@ -253,19 +253,19 @@ void read_huffman_stream(const Huffman& huffman, std::string_view data, std::siz
 
 // ---- Sequences (3.1.1.3.2) ----
 
-struct Range {
+struct Baseline {
     std::uint32_t base;
     int bits;
 };
 
-constexpr Range kLiterals[] = {
+constexpr Baseline kLiterals[] = {
     {0, 0},      {1, 0},      {2, 0},      {3, 0},      {4, 0},       {5, 0},       {6, 0},
     {7, 0},      {8, 0},      {9, 0},      {10, 0},     {11, 0},      {12, 0},      {13, 0},
     {14, 0},     {15, 0},     {16, 1},     {18, 1},     {20, 1},      {22, 1},      {24, 2},
     {28, 2},     {32, 3},     {40, 3},     {48, 4},     {64, 6},      {128, 7},     {256, 8},
     {512, 9},    {1024, 10},  {2048, 11},  {4096, 12},  {8192, 13},   {16384, 14},  {32768, 15},
     {65536, 16}};
-constexpr Range kMatches[] = {
+constexpr Baseline kMatches[] = {
     {3, 0},     {4, 0},     {5, 0},      {6, 0},      {7, 0},     {8, 0},     {9, 0},    {10, 0},
     {11, 0},    {12, 0},    {13, 0},     {14, 0},     {15, 0},    {16, 0},    {17, 0},   {18, 0},
     {19, 0},    {20, 0},    {21, 0},     {22, 0},     {23, 0},    {24, 0},    {25, 0},   {26, 0},
@@ -413,7 +413,7 @@ private:
             }
             const std::uint64_t value =
                 (std::uint64_t{1} << offset.symbol()) + bits.read(offset.symbol());
-            const Range &m = kMatches[match.symbol()], &l = kLiterals[literal.symbol()];
+            const Baseline &m = kMatches[match.symbol()], &l = kLiterals[literal.symbol()];
             const std::size_t matched = m.base + bits.read(m.bits);
             const std::size_t copied = l.base + bits.read(l.bits);
             if (copied > literals.size() - used) damaged("too few literals");

@@ -29,7 +29,7 @@ struct Virtual {
     std::uint64_t next = 1;
 };
 
-Virtual& memory() {
+Virtual& virtual_memory() {
     static auto* const all = new Virtual;
     return *all;
 }
@@ -42,25 +42,25 @@ std::map<std::uintptr_t, std::uint64_t>& without_pages() {
 
 // Whether [address, address + size) is within one reservation.
 bool is_reserved(std::uintptr_t address, std::uint64_t size) {
-    const auto next = memory().reserved.upper_bound(address);
-    if (next == memory().reserved.begin()) return false;
+    const auto next = virtual_memory().reserved.upper_bound(address);
+    if (next == virtual_memory().reserved.begin()) return false;
     const auto& [start, length] = *std::prev(next);
     return address - start < length && size <= length - (address - start);
 }
 
 bool is_mapped(std::uintptr_t address, std::uint64_t size) {
-    const auto next = memory().mappings.lower_bound(address + size);
-    if (next == memory().mappings.begin()) return false;
+    const auto next = virtual_memory().mappings.lower_bound(address + size);
+    if (next == virtual_memory().mappings.begin()) return false;
     const Range& last = std::prev(next)->second.range;
     return last.address + last.size > address;
 }
 
 void drop_if_unused(std::uint64_t handle) {
-    const Physical& physical = memory().physical.at(handle);
+    const Physical& physical = virtual_memory().physical.at(handle);
     if (!physical.released || physical.mappings > 0) return;
     refund(physical.card, physical.size, physical.size, physical.account);
     if (physical.file >= 0) close(physical.file);
-    memory().physical.erase(handle);
+    virtual_memory().physical.erase(handle);
 }
 
 // The pages that the addresses of a mapping get, and lose again.
@@ -120,18 +120,18 @@ cudaError_t reserve_addresses(std::uint64_t size, std::uint64_t alignment,
     const Lock lock(mutex());
     *address = reserve(size, alignment == 0 ? kSegment : round_up(alignment, kSegment));
     if (*address == 0) return cudaErrorMemoryAllocation;
-    memory().reserved[*address] = size;
+    virtual_memory().reserved[*address] = size;
     return cudaSuccess;
 }
 
 cudaError_t free_addresses(std::uintptr_t address, std::uint64_t size) {
     const Lock lock(mutex());
-    const auto found = memory().reserved.find(address);
-    if (found == memory().reserved.end() || found->second != size || is_mapped(address, size)) {
+    const auto found = virtual_memory().reserved.find(address);
+    if (found == virtual_memory().reserved.end() || found->second != size || is_mapped(address, size)) {
         return cudaErrorInvalidValue;
     }
     unreserve(address, size);
-    memory().reserved.erase(found);
+    virtual_memory().reserved.erase(found);
     return cudaSuccess;
 }
 
@@ -150,15 +150,15 @@ cudaError_t create_physical(int card, std::uint64_t size, const char* function,
             return cudaErrorMemoryAllocation;
         }
     }
-    *handle = memory().next++;
-    memory().physical.emplace(*handle, std::move(physical));
+    *handle = virtual_memory().next++;
+    virtual_memory().physical.emplace(*handle, std::move(physical));
     return cudaSuccess;
 }
 
 cudaError_t release_physical(std::uint64_t handle) {
     const Lock lock(mutex());
-    const auto found = memory().physical.find(handle);
-    if (found == memory().physical.end() || found->second.released) return cudaErrorInvalidValue;
+    const auto found = virtual_memory().physical.find(handle);
+    if (found == virtual_memory().physical.end() || found->second.released) return cudaErrorInvalidValue;
     found->second.released = true;
     drop_if_unused(handle);
     return cudaSuccess;
@@ -167,9 +167,9 @@ cudaError_t release_physical(std::uint64_t handle) {
 cudaError_t map_physical(std::uintptr_t address, std::uint64_t size, std::uint64_t offset,
                          std::uint64_t handle) {
     const Lock lock(mutex());
-    const auto found = memory().physical.find(handle);
+    const auto found = virtual_memory().physical.find(handle);
     const bool whole = size != 0 && size % kSegment == 0 && address % kSegment == 0;
-    if (found == memory().physical.end() || !whole || offset > found->second.size ||
+    if (found == virtual_memory().physical.end() || !whole || offset > found->second.size ||
         size > found->second.size - offset || !is_reserved(address, size) ||
         is_mapped(address, size)) {
         return cudaErrorInvalidValue;
@@ -178,7 +178,7 @@ cudaError_t map_physical(std::uintptr_t address, std::uint64_t size, std::uint64
         return cudaErrorMemoryAllocation;
     }
     ++found->second.mappings;
-    memory().mappings[address] = {{.address = address, .size = size, .card = found->second.card},
+    virtual_memory().mappings[address] = {{.address = address, .size = size, .card = found->second.card},
                                   handle};
     return cudaSuccess;
 }
@@ -189,17 +189,17 @@ cudaError_t unmap(std::uintptr_t address, std::uint64_t size) {
     const Lock lock(mutex());
     std::uintptr_t next = address;
     while (next < address + size) {
-        const auto found = memory().mappings.find(next);
-        if (found == memory().mappings.end()) return cudaErrorInvalidValue;
+        const auto found = virtual_memory().mappings.find(next);
+        if (found == virtual_memory().mappings.end()) return cudaErrorInvalidValue;
         next += found->second.range.size;
     }
     if (next != address + size) return cudaErrorInvalidValue;
     forget_contents(address, size);
     if (computes()) unmap_pages(address, size);
     for (next = address; next < address + size;) {
-        const Mapping mapping = memory().mappings.at(next);
-        memory().mappings.erase(next);
-        --memory().physical.at(mapping.handle).mappings;
+        const Mapping mapping = virtual_memory().mappings.at(next);
+        virtual_memory().mappings.erase(next);
+        --virtual_memory().physical.at(mapping.handle).mappings;
         drop_if_unused(mapping.handle);
         next += mapping.range.size;
     }
@@ -207,13 +207,13 @@ cudaError_t unmap(std::uintptr_t address, std::uint64_t size) {
 }
 
 void reset_physical(int card) {
-    std::erase_if(memory().mappings, [card](const auto& entry) {
+    std::erase_if(virtual_memory().mappings, [card](const auto& entry) {
         if (entry.second.range.card != card) return false;
         forget_contents(entry.second.range.address, entry.second.range.size);
         if (computes()) unmap_pages(entry.second.range.address, entry.second.range.size);
         return true;
     });
-    std::erase_if(memory().physical, [card](const auto& entry) {
+    std::erase_if(virtual_memory().physical, [card](const auto& entry) {
         const Physical& physical = entry.second;
         if (physical.card != card) return false;
         refund(card, physical.size, physical.size, physical.account);
@@ -223,12 +223,12 @@ void reset_physical(int card) {
 }
 
 void each_mapping(const std::function<void(const Range&)>& act) {
-    for (const auto& [address, mapping] : memory().mappings) act(mapping.range);
+    for (const auto& [address, mapping] : virtual_memory().mappings) act(mapping.range);
 }
 
 bool find_mapping(std::uintptr_t address, Range* range) {
-    const auto next = memory().mappings.upper_bound(address);
-    if (next == memory().mappings.begin()) return false;
+    const auto next = virtual_memory().mappings.upper_bound(address);
+    if (next == virtual_memory().mappings.begin()) return false;
     const Range& found = std::prev(next)->second.range;
     if (address - found.address >= found.size) return false;
     *range = found;
