@@ -7,9 +7,8 @@ Needs git and a clone with merged pull requests (merge commits, or squashes name
 
 Each of the last pull requests is given as a diff file, as a pull request, as a range of commits
 with other ids, and as those commits one by one; the history says that all are upstream, except
-those that it reverts.  Halves of them are merged into their first parents: of the whole range,
-upstream has the first half.  Commits of another repository that the history has under no id,
-subject or patch id are not upstream.  No patch that applies may add lines a second time.
+those that it reverts.  Commits of another repository that the history has under no id, subject or
+patch id are not upstream.  No patch that applies may add lines a second time.
 """
 
 from __future__ import annotations

@@ -95,12 +95,14 @@ def doubles(
         if text is None or old is None or new is None:
             continue
         after = _bare(scratch, new.object)
-        for start, count, new_start, new_count in scratch.line_changes(old.object, new.object):
+        changes = scratch.line_changes(old.object, new.object)
+        last = max((start + count for start, count, *_ in changes), default=0)
+        for start, count, new_start, new_count in changes:
             added = after[new_start : new_start + new_count]
             removed = text.lines[start : start + count]
             fresh = [line for line in added if line not in removed and not trivial(line)]
             span = len(added) + SPREAD
-            double = _double(fresh, text, range(start, start + count), span)
+            double = _double(fresh, text, range(start, start + count), span, last)
             if double is None:
                 others = [each for each in texts.values() if each is not text]
                 double = _elsewhere(fresh, text, others, span)
@@ -110,12 +112,13 @@ def doubles(
     return found
 
 
-def _double(fresh: Sequence[bytes], text: _Text, place: range, span: int) -> str | None:
+def _double(fresh: Sequence[bytes], text: _Text, place: range, span: int, last: int) -> str | None:
     """Where a file has the telling lines of a block already; None if it has not.
 
     If the file that the diff was made for is unknown, one copy of the block is a double that is not
-    in its own context, and all of a long block where nothing moved; several copies are a habit of
-    the file.
+    in its own context; several copies are a habit of the file.  Where nothing moved, the copy must
+    have all of its lines.  A short block must also stand below ``last``, the line where the last
+    hunk ends: further up it would have moved the hunk, unless the file had it before.
     """
     there = _standing(fresh, text.lines, span) if fresh else []
     if text.made_for is None:
@@ -123,7 +126,8 @@ def _double(fresh: Sequence[bytes], text: _Text, place: range, span: int) -> str
         if len(there) != 1 or set(fresh) <= set(around):
             return None
         copy = set(text.lines[there[0] : there[0] + span])
-        if not text.moved and (len(set(fresh)) < LONG or not set(fresh) <= copy):
+        since = len(set(fresh)) >= LONG or there[0] >= last
+        if not text.moved and not (since and set(fresh) <= copy):
             return None
         near = AROUND if len(fresh) == 1 else len(text.lines)
     elif len(there) <= len(_standing(fresh, text.made_for, span)):

@@ -252,17 +252,26 @@ def test_a_distinctive_block_that_is_there_is_not_made_again(bench: Bench, there
     assert "the lines that it adds" in caught.value.why
 
 
-@pytest.mark.parametrize("lines", [6, 3])
-def test_a_long_block_is_not_made_again_where_its_file_is_unknown(bench: Bench, lines: int) -> None:
-    """Nothing moved, so git applies it without an offset; few lines may well be meant twice."""
+@pytest.mark.parametrize(
+    ("lines", "below"), [(6, True), (6, False), (3, True), (2, True), (2, False)]
+)
+def test_a_block_is_not_made_again_where_its_file_is_unknown(
+    bench: Bench, lines: int, *, below: bool
+) -> None:
+    """Nothing moved, so git applies it without an offset: the file had a short block above before,
+    or it would have moved the patch."""
     block = "".join(SET_UP.splitlines(keepends=True)[:lines])
-    slots = "".join(SLOTS) + numbered(60) + "int last(void) {\n}\n"
-    bench.pin = bench.upstream.commit("slots", **{"a.c": slots})
-    top = "int slot_b(struct state * s) {\n"
-    patch = without_index(bench.diff(**{"a.c": slots.replace(top, top + block)}))
-    there = slots.replace("int last(void) {\n", "int last(void) {\n" + block)
-    bench.pin = bench.upstream.commit("there", **{"a.c": there})
-    if lines == 3:
+    slots = "int first(void) {\n}\n" + "".join(SLOTS) + "int last(void) {\n}\n"
+    place, top = (
+        f"int {'last' if below else 'first'}(void) {{\n",
+        "int slot_b(struct state * s) {\n",
+    )
+    there = slots.replace(place, place + block)
+    bench.pin = bench.upstream.commit("slots", **{"a.c": slots if below else there})
+    made_for = slots if below else there
+    patch = without_index(bench.diff(**{"a.c": made_for.replace(top, top + block)}))
+    bench.pin = bench.upstream.commit("there", **{"a.c": there, "b.c": "moved on\n"})
+    if lines < 5 and not below:
         assert (bench.apply(bench.file(patch)) / "a.c").read_text().count(block) == 2
         return
     with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
