@@ -181,7 +181,8 @@ from builder.smoke.subject import Subject
 from pathlib import Path
 
 context = Context(Subject("image", ""), Contents({{}}, {{}}, (), 0), Path())
-(state,) = {{each.state for each in check._run(context, check.CHECKS_OF_LAYERS) if each.kind == "tiny"}}
+found = check._run(context, check.CHECKS_OF_LAYERS)
+(state,) = {{each.state for each in found if each.kind == "tiny"}}
 assert (state, check.CHECKS_VERSION) == ("failed", {NEXT})
 """
 ROW = '    "tiny": Format(module="tiny", file="{name}.tiny", usage="start {name}.tiny"),'
