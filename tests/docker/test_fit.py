@@ -91,7 +91,9 @@ def test_a_card_without_room_is_told_with_what_was_asked_for(
     (farm / "cards" / "small.toml").write_text(small)
     done = try_fit("--catalog", str(farm), card="small")
     assert done.returncode == 15, done.stderr
-    assert "tiny.gguf does not fit on NVIDIA GeForce RTX 5060 Ti (130 MiB)" in done.stderr
+    assert (
+        "tiny.gguf does not fit on NVIDIA GeForce RTX 5060 Ti, 2 GB (0.1 GiB usable)" in done.stderr
+    )
     assert re.search(r"no room: [\d.]+ MiB for \S+ by \S+.*, [\d.]+ MiB free", done.stderr)
     assert "does not fit" in done.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from random import Random
 
@@ -53,6 +54,16 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
     return LocalImage(Manifest(manifest, "application/vnd.oci.image.manifest.v1+json"), blobs)
 
 
+def answered(log: Path, before: int, least: int) -> dict[str, str]:
+    """The blobs that the registry's log names behind ``before``: it writes a line after the answer."""
+    for _ in range(100):
+        found = dict(PULLED.findall(log.read_text()[before:]))
+        if len(found) >= least:
+            break
+        time.sleep(0.1)
+    return found
+
+
 def layers(image: LocalImage) -> list[tuple[str, str]]:
     return [(each.digest, each.mediaType.rpartition("+")[2]) for each in image.manifest.body.layers]
 
@@ -74,7 +85,7 @@ def test_the_second_night_is_an_update_of_the_engine_alone(
             moves.append(tags.move(repository, "nightly", image.manifest.digest, f"night {night}"))
             before = served.stat().st_size if served.exists() else 0
             machine.docker("pull", "--quiet", f"{name}:nightly")
-            pulled.append(dict(PULLED.findall(served.read_text()[before:])))
+            pulled.append(answered(served, before, 2))
     assert {kind for _, kind in layers(image)} == {"zstd"}
     # The second night: the configuration and one layer, whose size the note of the move told.
     assert (len(pulled[0]), len(pulled[1])) == (uploaded[0], 2)

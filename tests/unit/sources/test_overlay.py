@@ -165,7 +165,7 @@ def test_a_pull_request_is_tried_on_the_installed_file(repository: Repository, s
     ("path", "message"),
     [
         ("sgl-kernel/csrc/a.cu", "it changes compiled files: sgl-kernel/csrc/a.cu"),
-        ("python/pyproject.toml", "they declare what sglang requires"),
+        ("python/pyproject.toml", "they declare requirements of sglang"),
         ("sglang/srt/ops.py", "it is unknown whether an installed sglang contains it"),
     ],
 )
