@@ -55,7 +55,7 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
 
 
 def answered(log: Path, before: int, least: int) -> dict[str, str]:
-    """The blobs that the registry's log names behind ``before``: it writes a line after the answer."""
+    """The blobs of the registry's log behind ``before``: a line is written after the answer."""
     for _ in range(100):
         found = dict(PULLED.findall(log.read_text()[before:]))
         if len(found) >= least:
@@ -85,7 +85,7 @@ def test_the_second_night_is_an_update_of_the_engine_alone(
             moves.append(tags.move(repository, "nightly", image.manifest.digest, f"night {night}"))
             before = served.stat().st_size if served.exists() else 0
             machine.docker("pull", "--quiet", f"{name}:nightly")
-            pulled.append(answered(served, before, 2))
+            pulled.append(answered(served, before, uploaded[-1]))
     assert {kind for _, kind in layers(image)} == {"zstd"}
     # The second night: the configuration and one layer, whose size the note of the move told.
     assert (len(pulled[0]), len(pulled[1])) == (uploaded[0], 2)
