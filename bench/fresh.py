@@ -6,7 +6,7 @@ Fresh: ``builder build RECIPE`` with empty caches, on a Docker engine without im
 script starts and removes.  Bare: the compile of the same context by ``docker buildx build`` alone,
 without the compiler cache, on that engine, which has the base by then.  Docker:
 ``apt-get install docker.io`` in a new Debian root.  The ratio is docker + fresh over docker + bare.
-Other checkouts of this repository take turns with this one: ``./farm --version`` set DIR up.
+Other checkouts of this repository take turns with this one: ``./farm test --version`` set DIR up.
 The CPU time is the one of builder and its programs, and of the engine and its containers.
 Needs root, dockerd, mmdebstrap and 10 GiB of disk.
 """

@@ -183,15 +183,21 @@ def recipe_of(catalog: Path, repository: str) -> str:
     return name
 
 
+def _remove_images(repository: str) -> None:
+    tags = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", repository).split()
+    if tags:
+        docker("image", "rm", "--force", *tags)
+
+
 def test_run_builds_the_image_and_starts_its_server(
-    builder: Builder, catalog: Path, hello: dict[str, Any], made: set[str]
+    builder: Builder, catalog: Path, hello: dict[str, Any]
 ) -> None:
     assert hello  # its layers are in the engine
     repository = "builder-test/run-all-the-way"
     name = recipe_of(catalog, repository)
     port = str(free_port())
     command = ("run", name, "--cpu", "--port", port, "--catalog", catalog)
-    made.update(f"{repository}:{tag}" for tag in ("0.1.0", VERSION))
+    _remove_images(repository)  # of a run that was killed
     try:
         refused = builder(*command)
         assert refused.returncode == 4
@@ -208,8 +214,7 @@ def test_run_builds_the_image_and_starts_its_server(
         assert again.returncode == 0
         assert "runs already" in again.stderr
         containers.remove(RUNS)
-        tags = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", repository).split()
-        docker("image", "rm", "--force", *tags)
+        _remove_images(repository)
         # The record of the build says how long it took.
         (asked,) = [
             line
@@ -219,6 +224,7 @@ def test_run_builds_the_image_and_starts_its_server(
         assert re.fullmatch(rf"  build {repository}:0.1.0, which took [\d. a-z]+ last time", asked)
     finally:
         containers.remove(RUNS)
+        _remove_images(repository)
 
 
 def test_run_pulls_a_published_image_after_it_named_its_size(
