@@ -60,6 +60,9 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
         image = _found(plan, session)
         if image is not None:
             session.log(f"{plan.title} is built already; running its smoke test again")
+            if plan.extends_base:  # its checks read the base, which may be gone from the engine
+                with session.active(name) as active:
+                    ensure_bases_of(plan, active)
             kept = check_again(plan, image, session, work)
             require_good(kept, image.reference)
             ensure_tags(plan, image.reference)
