@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -160,6 +162,19 @@ def test_what_only_adds_files_cannot_be_absent(build: Build, tmp_path: Path) -> 
     (tmp_path / "catalog" / "patches" / "new.patch").write_text(patch)
     done = build('[[patch]]\nfile = "new.patch"\nwhy = "so"\nexpect = "absent"\n', expect=11)
     assert "only adds files, so none of its files can be absent" in done.stderr
+
+
+def test_a_base_that_is_gone_is_pulled_again_for_the_checks(
+    build: Build, published: StandIn, tmp_path: Path
+) -> None:
+    published.files["vllm/gone.py"] = "# no other test has this base\n"
+    patch = change(tmp_path, worker=FASTER["vllm/worker.py"])
+    record = json.loads(build(patch=patch).stdout)
+    docker("image", "rm", "--force", *record["base"])
+    rmtree(Path(os.environ["BUILDER_STATE_DIR"]) / "records")
+    done = build(patch=patch, rebuild=False)
+    assert "overlaid-1 is built already; running its smoke test again" in done.stderr
+    assert json.loads(done.stdout)["digest"] == record["digest"]
 
 
 def test_user_and_modes_stay_or_are_what_is_said(
