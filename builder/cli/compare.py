@@ -62,9 +62,9 @@ def compare(
     for byte. Layers and configuration of images are compared, too. No program of an image is run.
     A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
 
-    With --numbers, A and B are recipes. The cases of the check `numbers` are computed for both
-    images on a simulated card. Cases with another outcome are listed, the first cases with the
-    first launch that stores other bytes.
+    With --numbers, A and B are recipes. The cases of the check `numbers`, and answers of the
+    servers, are computed for both images on a simulated card. Cases with another outcome are
+    listed, the first cases with the first launch that stores other bytes.
 
     An image that Docker does not have is pulled from its registry and removed afterwards. A path
     that is also the name of a recipe is written with `./`.

@@ -1,4 +1,4 @@
-"""The results of the kernels of two images: the same cases on both, and their differences."""
+"""The results of two images: the same cases and prompts on both, and where they part."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from builder.numbers.cases import Case
 from builder.numbers.trial import Outcome, Result, Trial
 from builder.pipeline.check import subject_of
 from builder.pipeline.session import BuildSession
-from builder.simulator.outputs import first_difference
-from builder.smoke import check, numbers
+from builder.simulator.outputs import parting
+from builder.smoke import check, numbers, server_comparison, server_numbers
 from builder.smoke.context import Context, InapplicableError
+from builder.smoke.server_comparison import ModelComparison
 from builder.tools.docker import containers
 from builder.tools.files import workspace
+from builder.tools.log import Log
 
 TRACED = 6  # cases that are run again, launch by launch
 COMPUTED = {Outcome.EQUAL, Outcome.DIFFERS}
@@ -59,20 +61,35 @@ class NumbersComparison:
 
 
 def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersComparison:
-    """Compare the results of the kernels of two recipes' images.
+    """Compare the results of the kernels and servers of two recipes' images.
 
-    Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where one has
+    Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where there is
     nothing to compare, and like ``numbers.trial``.
     """
-    with _trial(session, before) as old, _trial(session, after) as new:
-        mine, other = _results(old), _results(new)
-        names = sorted({*mine, *other})
-        found = [Parted(name, mine.get(name), other.get(name)) for name in names]
-        parted = [each for each in found if not each.same]
-        traced = [mine[each.name].case for each in parted if each.computed][:TRACED]
-        launches = {case.name: _first_launch(old, new, case) for case in traced}
-    parted = [replace(each, launch=launches.get(each.name, "")) for each in parted]
-    return NumbersComparison(len(names) - len(parted), tuple(parted))
+    found: list[Parted] = []
+    lacking: list[str] = []
+    with _read(session, before) as old, _read(session, after) as new:
+        for compare in (_compare_cases, _compare_servers):
+            try:
+                found += compare(old, new, session.log)
+            except InapplicableError as error:
+                lacking.append(str(error))
+    if len(lacking) == 2:
+        raise UntriedError("the images have no numbers to compare", "; ".join(lacking))
+    parted = tuple(each for each in found if not each.same)
+    return NumbersComparison(len(found) - len(parted), parted)
+
+
+def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
+    """The cases of test-backend-ops."""
+    trials = numbers.trial(old), numbers.trial(new)
+    log("computing the cases of both images")
+    sides = [_results(trial) for trial in trials]
+    names = sorted({*sides[0], *sides[1]})
+    found = [Parted(name, sides[0].get(name), sides[1].get(name)) for name in names]
+    traced = [each.before.case for each in found if each.before and each.computed and not each.same]
+    launches = {case.name: _first_launch(*trials, case) for case in traced[:TRACED]}
+    return [replace(each, launch=launches.get(each.name, "")) for each in found]
 
 
 def _results(trial: Trial) -> dict[str, Result]:
@@ -82,24 +99,34 @@ def _results(trial: Trial) -> dict[str, Result]:
 
 def _first_launch(old: Trial, new: Trial, case: Case) -> str:
     """The first launch of a case that is not the same on two images."""
-    once, again, other = old.outputs(case), old.outputs(case), new.outputs(case)
-    if once is None or again is None or other is None:
-        return ""
-    if first_difference(once, again):
-        return "not known: the case has other numbers in each run"
-    return first_difference(once, other)
+    return parting(old.outputs(case), old.outputs(case), new.outputs(case))
+
+
+def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
+    """The servers, with tiny models."""
+    sides = [server_numbers.numbers_of(each, outputs=True) for each in (old, new)]
+    log("computing what both servers answer")
+    work = old.work / "servers"
+    work.mkdir()
+    work.chmod(0o755)  # the images' own users read the models
+    return [_server(each) for each in server_comparison.compared(sides[0], sides[1], work)]
+
+
+def _server(found: ModelComparison) -> Parted:
+    """A model as a case: the first server's answer is what the second one's is compared with."""
+    case = Case("server", found.model)
+    whys = found.unanswered
+    first = Result(case, Outcome.NOT_COMPUTED if whys[0] else Outcome.EQUAL, whys[0])
+    other = Outcome.DIFFERS if found.differs else Outcome.EQUAL
+    second = Result(case, Outcome.NOT_COMPUTED if whys[1] else other, whys[1] or found.differs)
+    return Parted(case.name, first, second, found.launch)
 
 
 @contextmanager
-def _trial(session: BuildSession, name: str) -> Iterator[Trial]:
-    """What computes the cases of the image of a recipe."""
+def _read(session: BuildSession, name: str) -> Iterator[Context]:
+    """The image of a recipe, read."""
     session.settings.require_directories()
     plan = session.resolve(name)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():
         subject = subject_of(plan, built_image(plan), session)
-        context = Context(subject, check.read(subject, work), work)
-        session.log(f"computing the cases of {plan.title}")
-        try:
-            yield numbers.trial(context)
-        except InapplicableError as error:
-            raise UntriedError(f"{plan.title} has no numbers to compare", str(error)) from error
+        yield Context(subject, check.read(subject, work), work)

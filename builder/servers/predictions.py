@@ -117,6 +117,19 @@ def difference(expected: Continued, found: Continued) -> Difference:
     return Difference(equal, distances, _margin(expected, found, equal))
 
 
+def described(found: Difference, tokens: int, limit: float) -> str:
+    """How far two texts of so many tokens differ, in one line."""
+    text = f"{found.equal} of {tokens} tokens are equal"
+    if found.margin:
+        text += f", the next one by a margin of {found.margin:.2g}"
+    if not found.distances:
+        return f"{text}; no probabilities to compare"
+    greatest = max(found.distances, key=lambda at: found.distances[at])
+    text += f"; at most {found.greatest:.2g} apart, at token {greatest + 1}"
+    first = found.first_beyond(limit)
+    return text if first is None else f"{text}; first beyond the limit at token {first + 1}"
+
+
 def _margin(expected: Continued, found: Continued, equal: int) -> float:
     if equal == len(expected.tokens):
         return 0.0

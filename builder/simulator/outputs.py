@@ -9,6 +9,18 @@ from builder.simulator.report import Report
 from builder.tools.demangle import demangled, function_of
 
 
+def parting(once: Report | None, again: Report | None, other: Report | None) -> str:
+    """The first launch that is not the same in another run than in two equal runs of a program.
+
+    Empty: all known ones are the same, or a run has no report.
+    """
+    if once is None or again is None or other is None:
+        return ""
+    if first_difference(once, again):
+        return "not known: the program stores other bytes in each run"
+    return first_difference(once, other)
+
+
 def first_difference(before: Report, after: Report) -> str:
     """The first launch that is not the same in both runs; empty: all known ones are.
 

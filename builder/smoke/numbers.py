@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from builder.errors import BuilderError
 from builder.numbers.cases import Case
 from builder.numbers.trial import Outcome, Result, Trial
-from builder.smoke import server_numbers
+from builder.smoke import server_trials
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.verdict import Check
 
@@ -32,7 +32,7 @@ def check(context: Context) -> Iterator[Check]:
             yield from _group(context, group.title, found)
             results |= {each.case.name: each for each in found}
         text = context.sandbox.help((*context.recipe.image.entrypoint,))
-        if types := server_numbers.cache_types(text):
+        if types := server_trials.cache_types(text):
             yield cache_types(types, [*results.values()])
         yield _coverage(with_card, [*results.values()])
     except InapplicableError as error:
@@ -80,7 +80,7 @@ def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
         {_cache_type(each.case) for each in results if each.outcome in outcomes} & types
         for outcomes in (COMPARED, {Outcome.UNSUPPORTED})
     )
-    subject, expected = f"types of {server_numbers.CACHE}", "attention was compared for each"
+    subject, expected = f"types of {server_trials.CACHE}", "attention was compared for each"
     found = f"compared: {', '.join(sorted(compared)) or 'none'}"
     if others := sorted(on_cpu - compared):
         found += f"; the engine computes on the CPU: {', '.join(others)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from builder.models.tiny import TinyModel
 from builder.recipes.schema import Serve
 from builder.simulator import cards
 from builder.simulator.server import SimulatedServer
-from builder.smoke.server_numbers import Drafting, Numbers, Trial, _OfModel
+from builder.smoke import model_numbers
+from builder.smoke.model_numbers import ModelNumbers, Numbers
+from builder.smoke.server_comparison import compared
+from builder.smoke.server_trials import Drafting, ModelTrial
 from builder.smoke.verdict import Check, CheckState
 from builder.tools.docker import engine
 from builder.tools.docker.blobs import blobs_of
@@ -30,17 +34,19 @@ COPY --from=servers layers.py /layers.py
 USER 10001:10001
 ENTRYPOINT ["python3", "/layers.py"]
 """
-LLAMA = Trial(TinyModel("llama", "Q8_0", 27), 0.2)
+LLAMA = ModelTrial(TinyModel("llama", "Q8_0", 27), 0.2)
 BLOCK, DFLASH = (
     Drafting("draft-mtp"),
     Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 5, "qwen35")),
 )
-QWEN = Trial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
+QWEN = ModelTrial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
+
+KINDS = [each.kind for each in QWEN.draftings]
 
 
 @pytest.fixture
-def checked(devel: str, made: set[str], tmp_path: Path) -> Checked:
-    """The checks of a model's numbers by subject, with a server that has a fault."""
+def numbers(devel: str, made: set[str], tmp_path: Path) -> Callable[[str], Numbers]:
+    """What tries the small server with a fault."""
     source = f"--build-context=servers={REPOSITORY / 'tests/data/servers'}"
     image = SmokeTest(tmp_path, made).build(DOCKERFILE.format(devel=devel), source)
     found = engine.image(image)
@@ -52,7 +58,7 @@ def checked(devel: str, made: set[str], tmp_path: Path) -> Checked:
     ptx = tmp_path / "ptx"
     ptx.mkdir(0o755)
 
-    def run(trial: Trial, fault: str = "") -> dict[str, Check]:
+    def of(fault: str) -> Numbers:
         serve = Serve(
             api_flavor="llama-server",
             arguments=["-m", "{model}", "-c", "{context}"],
@@ -60,11 +66,20 @@ def checked(devel: str, made: set[str], tmp_path: Path) -> Checked:
             env={"FAULT": fault},
         )
         server = SimulatedServer(image, contents, serve, 8080, devel, SHARED_CACHE, print)
-        kinds = [each.kind for each in trial.draftings]
-        numbers = Numbers(server, cards.load(REPOSITORY, "5090"), ptx, kinds)
+        return Numbers(server, cards.load(REPOSITORY, "5090"), ptx, KINDS)
+
+    return of
+
+
+@pytest.fixture
+def checked(numbers: Callable[[str], Numbers], tmp_path: Path) -> Checked:
+    """The checks of a model's numbers by subject, with a server that has a fault."""
+
+    def run(trial: ModelTrial, fault: str = "") -> dict[str, Check]:
         folder = tmp_path / "numbers"
         folder.mkdir(0o755)
-        return {check.subject: check for check in _OfModel(numbers, trial, folder, set()).checks()}
+        found = ModelNumbers(numbers(fault), trial, folder, set()).checks()
+        return {check.subject: check for check in found}
 
     return run
 
@@ -102,3 +117,24 @@ def test_a_model_that_is_refused_with_its_block_is_tried_without(checked: Checke
     # The block cannot draft; a model of its own can.
     assert f"{without}: drafts by draft-mtp" not in checks
     assert checks[f"{without}: drafts by draft-dflash"].passed
+
+
+def test_two_servers_part_at_the_launch_that_stores_other_bytes(
+    numbers: Callable[[str], Numbers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_numbers, "TRIALS", (LLAMA, QWEN))
+    right, wrong, refusing = (
+        replace(numbers(fault), outputs=True) for fault in ("", "layer", "block")
+    )
+    folders = [tmp_path / name for name in ("wrong", "refusing")]
+    for folder in folders:
+        folder.mkdir(0o755)
+    found = [*compared(right, wrong, folders[0])]
+    assert [each.model for each in found] == ["llama Q8_0", "qwen35 Q8_0"]
+    for each in found:
+        assert "first beyond the limit at token 1" in each.differs
+        assert each.launch == "launch 2, add, stores other bytes"
+    same, refused = compared(right, refusing, folders[1])
+    assert (same.differs, same.unanswered) == ("", ("", ""))
+    assert refused.unanswered[0] == ""
+    assert "error: wrong number of tensors" in refused.unanswered[1]

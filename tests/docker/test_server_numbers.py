@@ -13,7 +13,8 @@ from builder.contents.options import ReadOptions
 from builder.kernels.selection import Capability
 from builder.simulator import cards
 from builder.simulator.server import SimulatedServer
-from builder.smoke.server_numbers import TOKENS, Numbers
+from builder.smoke.model_numbers import Numbers
+from builder.smoke.server_trials import TOKENS
 from builder.smoke.verdict import Check, CheckState
 from builder.tools.docker import copies, engine
 from builder.tools.docker.blobs import blobs_of

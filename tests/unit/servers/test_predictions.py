@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.servers.answers import Prediction
-from builder.servers.predictions import Continued, difference
+from builder.servers.predictions import Continued, Difference, described, difference
 
 VOCABULARY = 5
 LOGARITHMS = st.lists(
@@ -96,3 +96,17 @@ def test_a_logarithm_that_is_none_is_refused(value: str) -> None:
     text = f'{{"content": "", "completion_probabilities": [{{"id": 1, "logprob": {value}}}]}}'
     with pytest.raises(ValueError, match="logprob"):
         Prediction.model_validate_json(text)
+
+
+def test_a_difference_is_shown_with_its_first_token_and_the_greatest() -> None:
+    found = Difference(4, {0: 0.01, 1: 0.2, 2: 0.3, 3: 0.1, 4: 0.02}, 1.5)
+    assert described(found, 16, 0.1) == (
+        "4 of 16 tokens are equal, the next one by a margin of 1.5; at most 0.3 apart, at token 3; "
+        "first beyond the limit at token 2"
+    )
+    assert described(Difference(16, {0: 0.05}), 16, 0.1) == (
+        "16 of 16 tokens are equal; at most 0.05 apart, at token 1"
+    )
+    assert described(Difference(16, {}), 16, 0.1) == (
+        "16 of 16 tokens are equal; no probabilities to compare"
+    )
