@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
@@ -89,6 +90,7 @@ OTHERS: dict[str, Command] = {
 ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export.export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
+GARBAGE = 100_000  # new objects after which Python looks for garbage
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()) + "."
 
 
@@ -96,26 +98,31 @@ class _InOrder(TyperGroup):
     """Lists the commands in the order of the panels above; typer lists groups first."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return [name for commands in PANELS.values() for name in commands]
+        order = [name for commands in PANELS.values() for name in commands]
+        return sorted(self.commands, key=order.index)
 
 
-app = typer.Typer(
-    name="builder",
-    cls=_InOrder,
-    help="Build Docker images of sm_120 inference engines from recipes, test them, publish them.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for panel, commands in PANELS.items():
-    for name, command in commands.items():
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name, rich_help_panel=panel)
-        else:
-            kind = EngineCommand if command in ENGINE_COMMANDS else None
-            app.command(name, cls=kind, rich_help_panel=panel)(command)
+def _application(panels: Mapping[str, Mapping[str, Command]]) -> typer.Typer:
+    made = typer.Typer(
+        name="builder",
+        cls=_InOrder,
+        help="Build Docker images of sm_120 inference engines from recipes, test them, publish "
+        "them.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_options_before_commands)
+    for panel, commands in panels.items():
+        for name, command in commands.items():
+            if isinstance(command, typer.Typer):
+                made.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                kind = EngineCommand if command in ENGINE_COMMANDS else None
+                made.command(name, cls=kind, rich_help_panel=panel)(command)
+    return made
 
 
 def _print_version(wanted: bool) -> None:
@@ -124,7 +131,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options_before_commands(
     version: Annotated[
         bool,
@@ -139,10 +145,13 @@ def _options_before_commands(
     pass
 
 
+app = _application(PANELS)
+
+
 def main() -> NoReturn:
     """Run the command line: here every exception becomes a message and an exit code."""
-    from builder.records import crashes
-
+    # Models live as long as the command: Python's own limit of 700 looks at all of them again.
+    gc.set_threshold(GARBAGE)
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -151,6 +160,8 @@ def main() -> NoReturn:
         typer.echo("builder: interrupted; the command can be run again", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
+        from builder.records import crashes  # slow to import
+
         known = crashes.as_builder_error(error)
         if known is None:
             _print_crash(error, crashes.write_report(error))
@@ -166,9 +177,18 @@ def all_commands() -> Any:
     return typer.main.get_command(app)
 
 
+def _commands() -> Any:
+    """The group of the command that is called alone; of all commands, where it is none of them."""
+    name = next(iter(sys.argv[1:]), "")
+    for panel, commands in PANELS.items():
+        if name in commands:
+            return typer.main.get_command(_application({panel: {name: commands[name]}}))
+    return all_commands()
+
+
 def _run() -> None:
     """Run the command; its usage and help name the program as the user called it."""
-    command = all_commands()
+    command = _commands()
     _name_program(command)
     name = PROGRAM if "BUILDER_PROGRAM" in os.environ else None
     if name and _COMPLETION & {*os.environ, *sys.argv[1:]}:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, catalog_at, one_context
+from builder.cli.options import CatalogOption, JsonOption, one_context
 from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
+from builder.farm import farm_root
 from builder.tools import sizes
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def choose(
         str | None,
         typer.Option(
             "--capability",
-            metavar="MAJOR.MINOR",
+            metavar="X.Y",
             callback=_checked_capability,
             help="Compute capability of a card that has no file: 12.0. Needs --memory.",
         ),
@@ -131,12 +132,11 @@ def choose(
     """
     from builder import settings
     from builder.errors import FitError
-    from builder.presets import catalog as preset_files
-    from builder.receipts.known import known
+    from builder.receipts.known import known, of_farm
 
     least = one_context(context) if context is not None else 0
-    recipes = catalog_at(catalog)
-    entries = _wanted(preset_files.load(recipes), model)
+    there, recipes = of_farm(farm_root(catalog))
+    entries = _wanted(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
     presets = known(recipes, entries, settings.load().state_dir)
     if presets.invalid:

@@ -63,7 +63,7 @@ def check(
     """
     from builder.plan import lint
     from builder.presets import catalog as preset_files
-    from builder.presets.catalog import is_preset
+    from builder.presets.short_names import is_preset
 
     loaded = catalog_at(catalog)
     presets = preset_files.load(loaded)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,16 +16,18 @@ from builder.cli.options import (
     JsonOption,
     PlatformOption,
     build_architecture,
-    build_session,
     catalog_at,
 )
 from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import FetchError, RecipeError
-from builder.platforms import PLATFORMS
+from builder.farm import farm_root
+from builder.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
     from builder.plan.plan import AnyPlan
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def list_recipes(
@@ -36,13 +41,14 @@ def list_recipes(
 
     Problems of invalid recipes are printed to standard error; the exit code is then 3.
     """
-    from builder.presets import catalog as preset_files
     from builder.recipes.catalog import problems_of
 
-    found = catalog_at(catalog)
     if presets:
-        preset_tables.print_all(preset_files.load(found), as_json=as_json)
+        from builder.presets.catalog import with_recipes
+
+        preset_tables.print_all(with_recipes(farm_root(catalog))[0], as_json=as_json)
         return
+    found = catalog_at(catalog)
     if as_json:
         print_json(
             {
@@ -101,35 +107,62 @@ def show(
     Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
     architecture and its Debian root image. For a preset, show its models, options and figures.
     """
-    from platform import machine
+    from builder.presets.short_names import is_preset
 
+    root = farm_root(catalog)
+    target = recipe if is_preset(recipe) or _is_recipe(root, recipe) else _meant(root, recipe)
+    if not is_preset(target):
+        _show_recipe(root, target, platform, dockerfile=dockerfile, as_json=as_json)
+        return
+    from builder.presets.catalog import with_recipes
+
+    if dockerfile:
+        raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
+    presets, recipes = with_recipes(root)
+    preset_tables.print_one(presets.preset(target), recipes, as_json=as_json)
+
+
+def _is_recipe(root: Path, name: str) -> bool:
+    """Whether a file is of the recipe, or of a version of the engine, with that name."""
+    stems = [file.stem for file in (root / "recipes").glob("*.toml")]
+    return any(stem == name or stem.startswith(f"{name}-") for stem in stems)
+
+
+def _meant(root: Path, name: str) -> str:
+    """The preset that a short name means on this machine."""
     from builder import settings
     from builder.launch.described import LaunchRequest
     from builder.launch.short import resolved
-    from builder.plan.resolver import one_of
-    from builder.presets import catalog as preset_files
+    from builder.receipts.known import of_farm
 
-    recipes = catalog_at(catalog)
-    state = settings.load().state_dir
-    recipe = resolved(recipes, LaunchRequest(recipe), "auto", state, log).target
-    if preset_files.is_preset(recipe):
-        if dockerfile:
-            raise typer.BadParameter("a preset has no Dockerfile: name its recipe")
-        preset_tables.print_one(preset_files.load(recipes).preset(recipe), recipes, as_json=as_json)
-        return
-    session = build_session(catalog, platform=platform)
+    wanted = LaunchRequest(name)
+    return resolved(of_farm(root)[1], wanted, "auto", settings.load().state_dir, log).target
+
+
+def _show_recipe(
+    root: Path, recipe: str, platform: Platform | None, *, dockerfile: bool, as_json: bool
+) -> None:
+    from platform import machine
+
+    from builder import settings
+    from builder.families import load_catalog
+    from builder.pipeline.plans import plans, resolver
+    from builder.plan.resolver import one_of
+
+    recipes, own = load_catalog(root, only=[recipe]), settings.load()
+    recipes.engine(recipe)  # reports a broken recipe also where no engine answers
     try:
-        plans = session.plans(recipe, build_architecture())
+        found = plans(resolver(recipes, own, log, build_architecture()), recipe, platform)
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        plans = session.plans(recipe, machine())
+        found = plans(resolver(recipes, own, log, machine()), recipe, platform)
     if dockerfile:
-        one_of(plans[0].recipe, platform)
-        typer.echo(plans[0].text, nl=False)
+        one_of(found[0].recipe, platform)
+        typer.echo(found[0].text, nl=False)
         return
-    described = [_describe(plan) for plan in plans]
+    described = [_describe(plan) for plan in found]
     if as_json:
-        print_json({"images": described} if len(plans) > 1 else described[0])
+        print_json({"images": described} if len(described) > 1 else described[0])
         return
     for number, each in enumerate(described):
         if number:
@@ -171,13 +204,19 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> str:
     """A text as it is, any other value as TOML writes it, without empty parts."""
-    import tomlkit
-
     if isinstance(value, Mapping):
-        given = {key: each for key, each in value.items() if each not in (None, "", [], (), {})}
-        table = tomlkit.inline_table()
-        table.update(given)
-        return str(table.as_string()) if given else ""
+        value = {key: each for key, each in value.items() if each not in (None, "", [], (), {})}
     if value is None or isinstance(value, str):
         return value or ""
-    return str(tomlkit.item(value).as_string())
+    return _as_toml(value) if value != {} else ""
+
+
+def _as_toml(value: Any) -> str:
+    """``value`` in one line of TOML, which has no null; importing tomlkit takes too long here."""
+    if isinstance(value, Mapping):
+        given = [(key, each) for key, each in value.items() if each is not None]
+        named = [(key if BARE_KEY.fullmatch(key) else json.dumps(key), each) for key, each in given]
+        return "{" + ", ".join(f"{key} = {_as_toml(each)}" for key, each in named) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False, default=str)

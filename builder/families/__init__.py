@@ -5,6 +5,7 @@ A family is an ``EngineFamily`` or ``BaseFamily`` value, listed below, and a Doc
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from builder.families import (
@@ -55,13 +56,15 @@ def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
     return list(dict.fromkeys([*catalog.chain(recipe.base), *catalog.chain(tools)]))
 
 
-def load_catalog(root: Path, new: CatalogFile | None = None) -> Catalog:
+def load_catalog(
+    root: Path, new: CatalogFile | None = None, only: Collection[str] | None = None
+) -> Catalog:
     """The recipes and bases of the farm at ``root``, checked by their families.
 
-    ``new`` is a recipe that has not been written.
+    ``new`` is a recipe that has not been written; ``only`` are the recipes and engines to read.
 
     Raises ``RecipeError`` if it holds no recipes.
     """
     engines = {name: family.check for name, family in ENGINES.items()}
     bases = {name: family.check for name, family in BASES.items()}
-    return catalog.load(root, engines, bases, new)
+    return catalog.load(root, engines, bases, new, only)

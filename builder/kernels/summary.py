@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from builder.kernels.ledger import Library, totals
 from builder.kernels.selection import Capability
-from builder.tools.demangle import demangled, short
+
+if TYPE_CHECKING:
+    from builder.kernels.ledger import Library
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ def summary(libraries: Iterable[Library], card: Capability) -> KernelSummary:
 
 
 def _summary_of(library: Library) -> LibrarySummary:
+    from builder.kernels.ledger import totals  # slow to import: records only read summaries
+    from builder.tools.demangle import demangled, short
+
     found = [
         SpillingKernel(short(demangled(each.name)), each.registers, each.local, each.spills)
         for each in library.kernels

@@ -14,6 +14,7 @@ from builder.presets import model_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import ModelFile
 from builder.presets.service import Files, Mount, Run, Service, service
+from builder.presets.short_names import is_preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.servers.server import mounts_of
@@ -49,7 +50,7 @@ class _Image:
 
 def find_entry(catalog: Catalog, wanted: LaunchRequest) -> PresetEntry | None:
     """The preset of that name; None for a recipe.  Raises ``RecipeError``."""
-    if not presets.is_preset(wanted.target):
+    if not is_preset(wanted.target):
         return None
     return presets.load(catalog).preset(wanted.target)
 

@@ -15,6 +15,7 @@ from builder.launch.described import LaunchRequest
 from builder.presets import catalog as presets
 from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
+from builder.presets.short_names import is_preset
 from builder.receipts.known import known
 from builder.recipes.catalog import Catalog
 from builder.tools.log import Log
@@ -31,8 +32,9 @@ def resolved(
     preset runs on the machine.
     """
     engines = {each.recipe.engine for each in catalog.engines.values() if each.recipe}
-    names = {*catalog.engines, *engines}
-    if presets.is_preset(wanted.target) or wanted.target in names:
+    files = {file.stem for file in (catalog.root / "recipes").glob("*.toml")}  # read or not
+    names = {*files, *engines}
+    if is_preset(wanted.target) or wanted.target in names:
         return wanted
     entries = short_names.named(presets.load(catalog).valid(), wanted.target, names)
     if wanted.cpu:

@@ -19,6 +19,7 @@ from builder.plan.plan import Plan
 from builder.plan.resolve import complete
 from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
 from builder.presets import catalog as preset_files
+from builder.presets.short_names import is_preset
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
@@ -218,7 +219,7 @@ def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
 
 
 def _any_image(session: BuildSession, reference: str) -> docker.Image:
-    if preset_files.is_preset(reference):
+    if is_preset(reference):
         recipe = preset_files.load(session.catalog).preset(reference).preset.recipe
         raise RecipeError(
             f"{reference} is a preset, neither a recipe nor an image",

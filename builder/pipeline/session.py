@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from builder.images.log import new_log
 from builder.images.stages import ActiveBuild, Progress
-from builder.images.way import compiles_on
+from builder.pipeline.plans import plans, resolver
 from builder.plan.plan import BasePlan, Plan
-from builder.plan.resolver import Resolver, RootPolicy
+from builder.plan.resolver import Resolver
 from builder.platforms import PLATFORMS, Platform
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
-from builder.smoke.subject import GpuTest
-from builder.smoke.verdict import Verdict
+
+if TYPE_CHECKING:  # slow to import
+    from builder.smoke.subject import GpuTest
+    from builder.smoke.verdict import Verdict
 
 
 class Reporter(Progress, Protocol):
@@ -68,10 +70,8 @@ class BuildSession:
         neither engine nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or
         ``FetchError``.
         """
-        if self.platform is not None:
-            return (self.resolve(name, build_architecture=build_architecture),)
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
-        return self._resolver(build_architecture).plans(name)
+        return plans(self._resolver(build_architecture), name, self.platform)
 
     def resolve(
         self, name: str, platform: Platform | None = None, build_architecture: str | None = None
@@ -94,7 +94,5 @@ class BuildSession:
         return self._resolver(None).resolve_base(name, target)
 
     def _resolver(self, build_architecture: str | None) -> Resolver:
-        settings, ask = self.settings, build_architecture is None
-        policy = RootPolicy(settings.debian_root, self.log, ask=ask, offline=self.offline)
-        build = compiles_on(settings, build_architecture)
-        return Resolver(self.catalog, build, policy, settings.namespace)
+        given, offline = build_architecture, self.offline
+        return resolver(self.catalog, self.settings, self.log, given, offline=offline)

@@ -6,7 +6,6 @@ from typing import Any
 
 from builder.errors import FetchError, RecipeError
 from builder.plan.inputs import RegistryRoot
-from builder.recipes import edit
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import BaseRecipe, Published
 from builder.tools.docker import engine as docker
@@ -55,6 +54,8 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
         raise FetchError(
             f"no registry answers for {starts_from.image}", hint="try again, or docker login"
         )
+    from builder.recipes import edit  # slow to import
+
     changes: dict[edit.Keys, str | None] = {(table, "digest"): digest}
     if base.published is not None:
         changes[table, "note"] = None

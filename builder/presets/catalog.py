@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
 from builder.errors import Problem, RecipeError
+from builder.families import load_catalog
 from builder.presets.check import findings, losses
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog, CatalogFile
@@ -74,17 +75,31 @@ def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
     return entry.problems if isinstance(entry, BrokenPreset) else ()
 
 
-def is_preset(name: str) -> bool:
-    """Whether a name means a preset, MODEL@CARD; no recipe and no image is named so."""
-    return "@" in name and "@sha256:" not in name
+_Read = tuple[CatalogFile, Preset | None, tuple[Problem, ...]]
 
 
 def load(catalog: Catalog) -> Presets:
     """Read the presets beside the recipes of ``catalog``; a broken file breaks its own entry."""
-    read = [
-        _read(file)
-        for file in sorted((catalog.root / "presets").glob("*.toml"), key=attrgetter("stem"))
-    ]
+    return _checked(_files(catalog.root), catalog)
+
+
+def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catalog]:
+    """The presets of the farm at ``root``, with the recipes that they name, and ``others``.
+
+    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
+    """
+    read = _files(root)
+    named = {preset.recipe for _, preset, _ in read if preset is not None}
+    catalog = load_catalog(root, only={*named, *others})
+    return _checked(read, catalog), catalog
+
+
+def _files(root: Path) -> list[_Read]:
+    files = (root / "presets").glob("*.toml")
+    return [_read(file) for file in sorted(files, key=attrgetter("stem"))]
+
+
+def _checked(read: Sequence[_Read], catalog: Catalog) -> Presets:
     problems = {file.name: list(found) for file, _, found in read}
     parsed = {file.name: preset for file, preset, _ in read if preset is not None}
     files = {file.name: file for file, _, _ in read}
@@ -113,7 +128,7 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
     return found
 
 
-def _read(file: Path) -> tuple[CatalogFile, Preset | None, tuple[Problem, ...]]:
+def _read(file: Path) -> _Read:
     try:
         text = read_text(file)
     except RecipeError as error:

@@ -1,4 +1,4 @@
-"""Short names: ``qwen3.6-27b`` is a model, ``qwen3.6-27b:dflash`` its presets of one kind."""
+"""Names of presets: MODEL@CARD, and short: a model, or MODEL:KIND for the presets of one kind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from builder.errors import RecipeError
 
 if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry
+
+
+def is_preset(name: str) -> bool:
+    """Whether a name means a preset, MODEL@CARD; no recipe and no image is named so."""
+    return "@" in name and "@sha256:" not in name
 
 
 def models(presets: Mapping[str, str]) -> dict[str, str]:

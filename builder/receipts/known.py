@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,14 +12,14 @@ from pathlib import Path
 from builder.choose import choice, needs
 from builder.choose.choice import Choice, Question
 from builder.choose.machine import Machine
-from builder.presets.catalog import PresetEntry
-from builder.receipts.check import checked
-from builder.receipts.of_preset import lookup
+from builder.presets import catalog as presets
+from builder.presets.catalog import PresetEntry, Presets
 from builder.recipes.catalog import Catalog
 from builder.records import record, trials
 from builder.records.record import Record
 from builder.records.trials import Trials
 from builder.simulator import cards
+from builder.simulator.cards import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,18 @@ class Known:
         question = Question(
             machine,
             self.catalog,
-            cards.every(self.catalog.root),
+            self._cards(),
             context,
             lambda entry: needs.by_trial(entry, self.trials),
             self.receipts,
         )
         return choice.choose(self.entries, question)
+
+    def _cards(self) -> Mapping[str, Card]:
+        """The cards that presets were published for, as far as they have a file."""
+        root = self.catalog.root
+        published = {entry.preset.card for entry in self.entries}
+        return {name: cards.load(root, name) for name in published & {*cards.names(root)}}
 
 
 def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Known:
@@ -51,10 +59,32 @@ def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Know
 
     Raises ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
     """
-    receipts = checked(catalog, datetime.now(UTC))
+    figures, invalid = _receipts(catalog)
     names = {entry.preset.recipe for entry in entries}
     found = {name: record.newest_good(state, name) for name in names}
     records = {name: kept for name, kept in found.items() if kept is not None}
-    figures = lookup(receipts.entries, catalog)
     memory = trials.known(catalog.root, names, records)
-    return Known(catalog, entries, records, memory, figures, len(receipts.invalid))
+    return Known(catalog, entries, records, memory, figures, invalid)
+
+
+def of_farm(root: Path) -> tuple[Presets, Catalog]:
+    """The presets of the farm at ``root``, and the recipes that they and its receipts name.
+
+    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
+    """
+    named = set()
+    for file in (root / "receipts").glob("*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # reported by _receipts
+            named.add(str(json.loads(file.read_bytes())["image"]["recipe"]))
+    return presets.with_recipes(root, named)
+
+
+def _receipts(catalog: Catalog) -> tuple[choice.Receipts, int]:
+    """The figures of receipts, and how many do not count."""
+    if not any((catalog.root / "receipts").glob("*.json")):
+        return lambda *_: None, 0
+    from builder.receipts.check import checked  # slow to import
+    from builder.receipts.of_preset import lookup
+
+    receipts = checked(catalog, datetime.now(UTC))
+    return lookup(receipts.entries, catalog), len(receipts.invalid)

@@ -32,7 +32,6 @@ class ReceiptPart(BaseModel):
         frozen=True,
         regex_engine="python-re",
         strict=True,
-        use_attribute_docstrings=True,
     )
 
 

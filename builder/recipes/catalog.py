@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -155,18 +155,20 @@ def load(
     engine_families: Mapping[str, Check[Recipe]],
     base_families: Mapping[str, Check[BaseRecipe]],
     new: CatalogFile | None = None,
+    only: Collection[str] | None = None,
 ) -> Catalog:
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
     A broken file breaks its own entry and those that build on it, no others.  ``new`` is a recipe
-    that has not been written: the catalog is as it will be.  Raises
+    that has not been written: the catalog is as it will be.  ``only`` are names of recipes and of
+    engines: no other recipe is read, nor compared with them; bases are read all.  Raises
     ``RecipeError`` when there is no such directory.
     """
     folder = root / "recipes"
     if not folder.is_dir():
         raise no_recipes(str(root))
     bases = _drafts(folder / "bases", BaseRecipe, base_families)
-    engines = _drafts(folder, Recipe, engine_families, new)
+    engines = _drafts(folder, Recipe, engine_families, new, only)
     for base in bases.values():
         base.problems.extend(_base_problems(base, bases))
     for engine in engines.values():
@@ -192,9 +194,13 @@ def _drafts(
     model: type[R],
     families: Mapping[str, Check[R]],
     new: CatalogFile | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, _Draft[R]]:
     """The files of a directory, each checked but for what its bases are."""
     files = {*folder.glob("*.toml"), *([new.file] if new else [])}
+    if only is not None:
+        begins = tuple(f"{name}-" for name in only)  # ENGINE-VERSION.toml
+        files = {file for file in files if file.stem in only or file.stem.startswith(begins)}
     drafts: dict[str, _Draft[R]] = {
         file.stem: _parsed(new, model) if new and file == new.file else _read(file, model)
         for file in sorted(files, key=attrgetter("stem"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tomli
 from pydantic import BaseModel, ValidationError
 
 from builder.errors import Problem, RecipeError
@@ -126,7 +126,7 @@ def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
 def parse(text: str, file: Path, model: type[R]) -> tuple[R | None, tuple[Problem, ...]]:
     """The model that a TOML text holds and no problems, or ``None`` and all its problems."""
     try:
-        document = tomllib.loads(text)
+        document = tomli.loads(text)
     except RecursionError:
         return None, (Problem(file, 1, "", "not TOML: nested too deep"),)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

@@ -25,7 +25,8 @@ from builder.sources.bootstrap import bootstrap, bootstrap_locked
 from builder.sources.context import BuildContext, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
-from builder.tools.apt.archive import Servers, archive_of
+from builder.tools.apt.archive import archive_of
+from builder.tools.apt.servers import Servers
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log

@@ -11,7 +11,7 @@ from builder.recipes import debian_lock
 from builder.recipes.debian_lock import DebianFile, DebianLock
 from builder.settings import Settings
 from builder.tools.apt import archive
-from builder.tools.apt.archive import Servers
+from builder.tools.apt.servers import Servers
 from builder.tools.log import Log
 from builder.tools.web.client import Client
 from builder.upstream.lock_debian import AnyEntry, wanted_on

@@ -29,7 +29,7 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import AddPatch, BaseRecipe, PickPatch, PullPatch, Recipe, ScriptPatch
 from builder.sources import checkout
-from builder.tools.apt.archive import Servers
+from builder.tools.apt.servers import Servers
 from builder.tools.docker import imagetools
 from builder.tools.git import server
 from builder.tools.git.arguments import relative_url

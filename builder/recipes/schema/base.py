@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from builder.platforms import Architecture, Platforms
+from builder.recipes.schema.descriptions import described
 from builder.recipes.schema.fields import (
     PLAIN,
     DebianPackage,
@@ -168,5 +169,5 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a format: of ``Recipe``, ``BaseRecipe``, or another model."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **model.model_json_schema(),
+        **described(model.model_json_schema(), Model),
     }

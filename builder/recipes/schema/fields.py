@@ -218,7 +218,6 @@ class Model(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,  # port = true is not 1, vmm = "no" is not false
-        use_attribute_docstrings=True,
         regex_engine="python-re",
     )
 

@@ -17,12 +17,12 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.tools.apt.servers import SNAPSHOT, Servers
 from builder.tools.apt.sources import Source, sources_at
 from builder.tools.web import downloads
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError, cause
 
-SNAPSHOT = "https://snapshot.debian.org"
 LATER = (timedelta(hours=6), timedelta(days=1))
 """A package list of some time is in the first snapshot after it.  Snapshots are taken four times a
 day, and the archive keeps a superseded file for more than a day."""
@@ -35,15 +35,6 @@ class DebFile(Protocol):
     def path(self) -> str: ...  # noqa: D102
     @property
     def sha256(self) -> str: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The servers that the user chose."""
-
-    mirror: str = ""
-    """Has ``debian`` and ``debian-security`` below it; empty: the sources of this machine."""
-    snapshot: str = SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The docker client: python-on-whales, and beside it three functions that start the executable.
 
-python-on-whales pulls, tags, loads and removes, and asks for the engine and for buildx's version.
+python-on-whales pulls, tags, loads and removes, and asks for buildx's version.
 ``call``, ``output`` and ``stream`` are for what it (0.81) does not do:
 
 - It has no time limits: an engine that hangs would stop builder, too.
@@ -12,6 +12,7 @@ python-on-whales pulls, tags, loads and removes, and asks for the engine and for
 - It reads answers into models, which leave out what they do not name: properties of the client,
   of an image's configuration and of builders.
 - It lacks options of ``buildx build``, such as annotations.
+- Its import takes 0.2 s of CPU time: commands that only look at the engine do without.
 """
 
 from __future__ import annotations

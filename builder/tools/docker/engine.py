@@ -17,7 +17,6 @@ from builder.tools.docker.client import INSTALL_HINT, call, client_info, whales
 from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
-    from python_on_whales.components.system.models import SystemInfo
     from python_on_whales.exceptions import DockerException
 
 # As containerd's resolver words it.
@@ -103,39 +102,37 @@ def context() -> str:
 @cache
 def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
-    from python_on_whales.components.system.models import SystemInfo
-
     found = client_info()
-    return _properties(SystemInfo(**found)) if found.get("ServerVersion") else ask_engine()
+    return _properties(found) if found.get("ServerVersion") else ask_engine()
 
 
 def ask_engine() -> Engine:
     """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
-    from python_on_whales.exceptions import DockerException
-
+    done = call("system", "info", "--format={{json .}}")
     try:
-        info = whales().system.info()
-    except DockerException as error:
-        lines = reason(error).splitlines()
-        why = lines[-1] if lines else ""
-        raise WorldError("Docker does not answer", why, START_HINT) from error
-    if not info.server_version:  # clients before 27 exit with 0, and name the errors
-        why = "; ".join(client_info().get("ServerErrors") or [])
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    found = found if isinstance(found, dict) else {}
+    if done.returncode != 0 or not found.get("ServerVersion"):
+        # Clients before 27 exit with 0, and name the errors.
+        lines = done.stderr.strip().splitlines()
+        why = "; ".join(found.get("ServerErrors") or lines[-1:])
         raise WorldError("Docker does not answer", why, START_HINT)
-    return _properties(info)
+    return _properties(found)
 
 
-def _properties(info: SystemInfo) -> Engine:
-    status: dict[str, str] = dict(info.driver_status or [])
+def _properties(found: Mapping[str, Any]) -> Engine:
+    status = {each[0]: each[1] for each in found.get("DriverStatus") or []}
     return Engine(
-        version=info.server_version or "",
-        architecture=info.architecture or "",
-        root=Path(info.docker_root_dir or "/var/lib/docker"),
-        driver=info.driver or "",
-        runtimes=tuple(sorted(info.runtimes or {})),
+        version=found.get("ServerVersion") or "",
+        architecture=found.get("Architecture") or "",
+        root=Path(found.get("DockerRootDir") or "/var/lib/docker"),
+        driver=found.get("Driver") or "",
+        runtimes=tuple(sorted(found.get("Runtimes") or {})),
         containerd_store=status.get("driver-type", "").startswith("io.containerd.snapshotter"),
-        host=info.name or "",
-        cdi=tuple(Path(each) for each in client_info().get("CDISpecDirs") or []),
+        host=found.get("Name") or "",
+        cdi=tuple(Path(each) for each in found.get("CDISpecDirs") or []),
     )
 
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from builder.cli import app as app_module
 from builder.cli.app import all_commands, app
 from builder.errors import EXIT_CODES
 from support.commands import Builder
 from support.environment import REPOSITORY
+from support.shipped import PRESETS
 
 EVERYDAY = [
     *("list", "show", "choose", "build", "smoke", "push", "nightly", "status", "bench", "fit"),
@@ -112,11 +114,31 @@ ENGINES = ["git", "requests", "tenacity", "python_on_whales", "pypi_simple", "ji
 """Packages that talk to others, or read what they made: `list` needs none of them."""
 
 
+UNNEEDED = [
+    *(
+        "tomlkit",
+        "rich.table",
+        "rich.progress",
+        "builder.pipeline.build",
+        "builder.records.crashes",
+    ),
+    *("builder.smoke.subject", "builder.kernels.ledger", "builder.cli.progress"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
         (["--help"], [*ENGINES, "pydantic", "tomlkit", "rich.progress", "builder.pipeline.build"]),
-        (["list"], [*ENGINES, "tomlkit", "rich.table", "rich.progress", "builder.pipeline.build"]),
+        (["list"], [*ENGINES, *UNNEEDED, "builder.presets.schema", "pydantic_settings"]),
+        (["list", "--presets"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
+        (["choose", "--card", "5090"], [*ENGINES, *UNNEEDED, "builder.receipts.schema"]),
+        (["show", "qwen3.6-27b-dflash@5090-laptop"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
+        # Its plan has a Dockerfile, and asks the engine.
+        (
+            ["show", "hello-sm120-0.1.0"],
+            [*({*ENGINES} - {"jinja2"}), *UNNEEDED, "builder.presets.schema"],
+        ),
     ],
 )
 def test_nothing_heavy_is_loaded_without_need(arguments: list[str], heavy: list[str]) -> None:
@@ -125,6 +147,47 @@ def test_nothing_heavy_is_loaded_without_need(arguments: list[str], heavy: list[
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout
     assert done.stderr.splitlines()[-1] == "set()"
+
+
+OPENED = """
+import sys
+from builder.cli.app import main
+opened = []
+sys.addaudithook(lambda event, of: opened.append(str(of[0])) if event == "open" else None)
+sys.argv = ["builder", *{arguments}]
+try:
+    main()
+finally:
+    print(*opened, sep="\\n", file=sys.stderr)
+"""
+
+
+def opened(*arguments: str) -> list[str]:
+    """The recipes and cards that a command reads, as often as it reads them."""
+    code = OPENED.format(arguments=[*arguments])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    files = [Path(line) for line in done.stderr.splitlines() if line.endswith(".toml")]
+    return [file.stem for file in files if file.parent.name in {"recipes", "cards"}]
+
+
+def test_a_command_reads_only_the_files_that_it_needs() -> None:
+    recipes = [file.stem for file in (REPOSITORY / "recipes").glob("*.toml")]
+    assert sorted(opened("list")) == sorted(recipes)
+    assert opened("show", "hello-sm120-0.1.0") == ["hello-sm120-0.1.0"]
+    of_presets = sorted({entry.preset.recipe for entry in PRESETS.valid()})
+    assert len(of_presets) < len(recipes)
+    assert sorted(opened("list", "--presets")) == of_presets
+    assert sorted(opened("show", "qwen3.6-27b-dflash@5090-laptop")) == of_presets
+    cards = {"5080", *(entry.preset.card for entry in PRESETS.valid())}
+    assert sorted(opened("choose", "--card", "5080")) == sorted([*of_presets, *cards])
+
+
+def test_only_the_command_that_is_called_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["builder", "list", "--json"])
+    assert [*app_module._commands().commands] == ["list"]
+    for arguments in (["--help"], ["frobnicate"], []):  # a shell that completes gives none
+        monkeypatch.setattr(sys, "argv", ["builder", *arguments])
+        assert app_module._commands() is all_commands()
 
 
 def test_a_wrong_command_line_is_told(builder: Builder) -> None:

@@ -81,6 +81,17 @@ def test_show_prints_texts_and_toml(builder: Builder) -> None:
 PRESET = "qwen3.6-27b-dflash@5090-laptop"
 
 
+def test_show_leaves_out_what_a_patch_does_not_have(builder: Builder) -> None:
+    done = builder("show", "vllm-0.20.0-genesis")
+    assert done.returncode == 0, done.stderr
+    patches = [text for text in done.stdout.splitlines() if text.startswith("patch ")]
+    added = [tomllib.loads(f"patch = {text.split(maxsplit=1)[1]}")["patch"] for text in patches]
+    assert [sorted(each["add"]) for each in added] == [
+        ["commit", "path", "to"],
+        ["commit", "distribution", "path", "to"],
+    ]
+
+
 def test_list_has_every_preset_with_its_speed(builder: Builder) -> None:
     header, *rows = (line.split("\t") for line in builder("list", "--presets").stdout.splitlines())
     assert header == ["preset", "recipe", "card", "speed", "summary"]

@@ -9,7 +9,8 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.presets import catalog
-from builder.presets.catalog import BrokenPreset, is_preset
+from builder.presets.catalog import BrokenPreset
+from builder.presets.short_names import is_preset
 from support.shipped import PRESETS, RECIPES
 
 

@@ -11,14 +11,8 @@ import pytest
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
-from builder.tools.apt.archive import (
-    PackageArchive,
-    Servers,
-    archive_of,
-    cached,
-    fetch,
-    require_offered,
-)
+from builder.tools.apt.archive import PackageArchive, archive_of, cached, fetch, require_offered
+from builder.tools.apt.servers import Servers
 from builder.tools.apt.sources import Source, deb822
 from builder.tools.web.client import Client
 from support.debian_archive import DebianArchive, served
