@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from builder.errors import UntriedError
 from builder.images.build import built_image
 from builder.numbers.cases import Case
-from builder.numbers.trial import Outcome, Result, Trial
+from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.pipeline.check import subject_of
 from builder.pipeline.session import BuildSession
 from builder.simulator.outputs import first_difference
@@ -27,8 +27,8 @@ class Parted:
     """A case whose outcome is not the same; None: the tree does not have it."""
 
     name: str
-    before: Result | None
-    after: Result | None
+    before: CaseResult | None
+    after: CaseResult | None
     launch: str = ""
     """The first launch that is not the same, of the first cases that both compute."""
 
@@ -75,12 +75,12 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
     return NumbersComparison(len(names) - len(parted), tuple(parted))
 
 
-def _results(trial: Trial) -> dict[str, Result]:
+def _results(trial: NumbersTrial) -> dict[str, CaseResult]:
     """The outcome of each case, by the case's name."""
     return {each.case.name: each for _, results in trial.results() for each in results}
 
 
-def _first_launch(old: Trial, new: Trial, case: Case) -> str:
+def _first_launch(old: NumbersTrial, new: NumbersTrial, case: Case) -> str:
     """The first launch of a case that is not the same on two images."""
     once, again, other = old.outputs(case), old.outputs(case), new.outputs(case)
     if once is None or again is None or other is None:
@@ -91,7 +91,7 @@ def _first_launch(old: Trial, new: Trial, case: Case) -> str:
 
 
 @contextmanager
-def _trial(session: BuildSession, name: str) -> Iterator[Trial]:
+def _trial(session: BuildSession, name: str) -> Iterator[NumbersTrial]:
     """What computes the cases of the image of a recipe."""
     session.settings.require_directories()
     plan = session.resolve(name)

@@ -85,7 +85,7 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ServerTrial:
     """A model, and how far the logarithms of its probabilities may differ."""
 
     model: TinyModel
@@ -101,18 +101,18 @@ OWN_BLOCK = (Drafting("draft-mtp"), Drafting("mtp"))
 # adds halves in another order.  A mask that takes two bits of Q4_K's scales makes 4.4.  With these
 # seeds the text prefers each token by 0.15 at least.
 TRIALS = (
-    Trial(TinyModel("llama", "F16", 27), 0.05),
-    Trial(TinyModel("llama", "Q8_0", 27), 0.2),
-    Trial(TinyModel("llama", "Q4_0", 27), 0.2),
-    Trial(TinyModel("llama", "Q4_K", 29), 0.3),
-    Trial(TinyModel("llama", "Q6_K", 28), 0.2),
-    Trial(TinyModel("qwen35", "Q4_K", 5), 0.3, OWN_BLOCK),
-    Trial(
+    ServerTrial(TinyModel("llama", "F16", 27), 0.05),
+    ServerTrial(TinyModel("llama", "Q8_0", 27), 0.2),
+    ServerTrial(TinyModel("llama", "Q4_0", 27), 0.2),
+    ServerTrial(TinyModel("llama", "Q4_K", 29), 0.3),
+    ServerTrial(TinyModel("llama", "Q6_K", 28), 0.2),
+    ServerTrial(TinyModel("qwen35", "Q4_K", 5), 0.3, OWN_BLOCK),
+    ServerTrial(
         TinyModel("qwen35moe", "Q4_K", 3),
         0.4,
         (*OWN_BLOCK, Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 3, "qwen35moe"))),
     ),
-    Trial(
+    ServerTrial(
         TinyModel("gemma4", "Q8_0", 28),
         0.3,
         (Drafting("draft-mtp", TinyModel("gemma4-assistant", "Q8_0", 28, "gemma4")),),
@@ -211,7 +211,7 @@ class _OfModel:
     """The checks of one model."""
 
     numbers: Numbers
-    trial: Trial
+    trial: ServerTrial
     work: Path
     agreeing: set[str]
     """Kernels of models whose numbers agree with the CPU's."""

@@ -14,7 +14,7 @@ from builder.models.tiny import TinyModel
 from builder.recipes.schema import Serve
 from builder.simulator import cards
 from builder.simulator.server import SimulatedServer
-from builder.smoke.server_numbers import Drafting, Numbers, Trial, _OfModel
+from builder.smoke.server_numbers import Drafting, Numbers, ServerTrial, _OfModel
 from builder.smoke.verdict import Check, CheckState
 from builder.tools.docker import engine
 from builder.tools.docker.blobs import blobs_of
@@ -30,12 +30,12 @@ COPY --from=servers layers.py /layers.py
 USER 10001:10001
 ENTRYPOINT ["python3", "/layers.py"]
 """
-LLAMA = Trial(TinyModel("llama", "Q8_0", 27), 0.2)
+LLAMA = ServerTrial(TinyModel("llama", "Q8_0", 27), 0.2)
 BLOCK, DFLASH = (
     Drafting("draft-mtp"),
     Drafting("draft-dflash", TinyModel("dflash", "Q8_0", 5, "qwen35")),
 )
-QWEN = Trial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
+QWEN = ServerTrial(TinyModel("qwen35", "Q8_0", 5), 0.2, (BLOCK, DFLASH))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def checked(devel: str, made: set[str], tmp_path: Path) -> Checked:
     ptx = tmp_path / "ptx"
     ptx.mkdir(0o755)
 
-    def run(trial: Trial, fault: str = "") -> dict[str, Check]:
+    def run(trial: ServerTrial, fault: str = "") -> dict[str, Check]:
         serve = Serve(
             api_flavor="llama-server",
             arguments=["-m", "{model}", "-c", "{context}"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.servers.predictions import Difference
-from builder.simulator.report import CardUse, Launch, Report, Violation
+from builder.simulator.report import CardUse, KernelUse, Report, Violation
 from builder.smoke.server_numbers import (
     TRIALS,
     check_kernels,
@@ -21,7 +21,7 @@ LACKING = "not computed: mbarrier.init"
 
 
 def report(computed: int, *whys: str) -> Report:
-    launch = Launch(
+    launch = KernelUse(
         kernel="_Z5scalePf",
         file="/opt/engine/lib/libggml-cuda.so",
         code="sm_120a",
