@@ -13,7 +13,7 @@ from builder.cli.terminal import line, print_json
 from builder.platforms import Platform
 
 if TYPE_CHECKING:
-    from builder.numbers.trial import Result
+    from builder.numbers.trial import CaseResult
     from builder.pipeline.session import BuildSession
 
 KINDS = "RECIPE|IMAGE|PATH"
@@ -107,7 +107,7 @@ def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json:
         )
 
 
-def _said(result: Result | None) -> str:
+def _said(result: CaseResult | None) -> str:
     if result is None:
         return "no such case"
     return f"{result.outcome}: {result.why}" if result.why else result.outcome

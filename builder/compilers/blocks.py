@@ -24,7 +24,7 @@ Q8_1_VALUES, Q8_1_BYTES = 32, 36
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BlockCase:
     """Rows of blocks, a column in blocks of q8_1, and their products."""
 
     rows: Array
@@ -92,7 +92,7 @@ def q8_1(column: Array) -> tuple[Array, Array]:
     return blocks, (quants * half.astype(np.float64)[:, None]).reshape(-1)
 
 
-def case_of(name: str) -> Case:
+def case_of(name: str) -> BlockCase:
     """The case of a quantization, the same in every run; raises like ``random_blocks``."""
     kind = known()[name]
     rng = np.random.default_rng(1)
@@ -100,7 +100,7 @@ def case_of(name: str) -> Case:
     blocks = DEPTH // per_block
     rows, values = random_blocks(kind, ROWS * blocks, rng)
     column, means = q8_1(rng.standard_normal(DEPTH).astype(np.float32))
-    return Case(rows, column, blocks, values.reshape(ROWS, DEPTH) @ means)
+    return BlockCase(rows, column, blocks, values.reshape(ROWS, DEPTH) @ means)
 
 
 def _values(kind: GGMLQuantizationType) -> int:

@@ -24,7 +24,7 @@ class KernelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """A kernel of a module, with its grid, its block, and its dynamic shared memory in bytes."""
 
     ptx: Path
@@ -35,7 +35,7 @@ class Launch:
 
 
 def run(
-    program: Path, launch: Launch, arguments: Sequence[Argument], outs: Sequence[int]
+    program: Path, launch: KernelLaunch, arguments: Sequence[Argument], outs: Sequence[int]
 ) -> list[Array]:
     """The bytes of the arguments ``outs`` after the launch.  Raises ``KernelError``."""
     with tempfile.TemporaryDirectory() as folder:

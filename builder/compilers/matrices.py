@@ -48,7 +48,7 @@ const void * instances[] = {{ {instances} }};
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MatrixShape:
     """A product: its columns, the columns of a tile, and the blocks of the grid.
 
     Where the blocks do not divide the tiles, two of them share the sums of a tile ("stream-k"), and
@@ -70,7 +70,7 @@ class Shape:
         return (KERNEL,) if self.columns // self.tile % self.blocks == 0 else (KERNEL, FIXUP)
 
 
-SHAPES = (Shape(8, 8), Shape(128, 128), Shape(16384, 128, 48))
+SHAPES = (MatrixShape(8, 8), MatrixShape(128, 128), MatrixShape(16384, 128, 48))
 """The narrowest tile; the widest, which large prompts take; and the prompt of
 ggml-org/llama.cpp#19168, ``-ub 16384``, on 48 multiprocessors."""
 
@@ -109,7 +109,7 @@ def _name(declaration: str) -> str:
     return found[1] if found else declaration.strip()
 
 
-def program(shapes: Iterable[Shape]) -> str:
+def program(shapes: Iterable[MatrixShape]) -> str:
     """The CUDA source with the kernels of products."""
     kernels = (
         f"(const void *) {kernel}<GGML_TYPE_{TYPE.upper()}, {shape.tile}, false>"
@@ -132,7 +132,7 @@ def threads(ptx: str, name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def product(shape: Shape) -> Product:
+def product(shape: MatrixShape) -> Product:
     """Random operands.  A single block takes the tiles one after the other."""
     width = shape.columns
     rng = np.random.default_rng(2)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from builder.compilers import matrices, tree
-from builder.compilers.blocks import ROWS, Case, case_of, known, nmse
-from builder.compilers.interpreter import KernelError, Launch, run
-from builder.compilers.matrices import Shape
+from builder.compilers.blocks import ROWS, BlockCase, case_of, known, nmse
+from builder.compilers.interpreter import KernelError, KernelLaunch, run
+from builder.compilers.matrices import MatrixShape
 from builder.compilers.table import NOT_RUN, Result
 from builder.compilers.tree import Tree
 from builder.errors import UntriedError
@@ -31,10 +31,10 @@ class Kernels:
 
     tree: Tree
     names: Mapping[str, str]
-    cases: Mapping[str, Case]
+    cases: Mapping[str, BlockCase]
     parameters: Mapping[str, Sequence[str]]
     """The names of the parameters of ``mul_mat_q`` and its like."""
-    shapes: tuple[Shape, ...]
+    shapes: tuple[MatrixShape, ...]
     """The products of matrices."""
     not_compared: Mapping[str, str]
     """Why, by type."""
@@ -46,7 +46,7 @@ def kernels_of(found: Tree) -> Kernels:
     Raises ``UntriedError`` where there are none.
     """
     names, lacking = tree.types(found)
-    cases: dict[str, Case] = {}
+    cases: dict[str, BlockCase] = {}
     for name in names:
         if name not in known():
             lacking[name] = "gguf-py does not know it"
@@ -89,8 +89,8 @@ def _try_dots(
     for name, kernel in kernels.names.items():
         case = kernels.cases[name]
 
-        def error(kernel: str = kernel, case: Case = case) -> float:
-            launch = Launch(ptx, kernel, (1, 1), (ROWS, 1))
+        def error(kernel: str = kernel, case: BlockCase = case) -> float:
+            launch = KernelLaunch(ptx, kernel, (1, 1), (ROWS, 1))
             out = np.zeros(ROWS, np.float32)
             [got] = run(program, launch, [case.rows, case.column, out, case.blocks], [2])
             return nmse(got.view(np.float32), case.exact)
@@ -105,13 +105,13 @@ def _try_matrices(
     ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", source)
     for shape in kernels.shapes:
 
-        def error(shape: Shape = shape) -> float:
+        def error(shape: MatrixShape = shape) -> float:
             return _product_error(kernels, shape, ptx, program)
 
         found[shape.label] = why or _result(error)
 
 
-def _product_error(kernels: Kernels, shape: Shape, ptx: Path, program: Path) -> float:
+def _product_error(kernels: Kernels, shape: MatrixShape, ptx: Path, program: Path) -> float:
     """The error of a product; what the first kernel leaves to the second one goes on to it."""
     text, made = ptx.read_text(), matrices.product(shape)
     values = dict(made.arguments)
@@ -124,7 +124,7 @@ def _product_error(kernels: Kernels, shape: Shape, ptx: Path, program: Path) -> 
         names = kernels.parameters[kernel]
         outs = [matrices.RESULT]
         outs += [matrices.PARTS] if matrices.PARTS in names and len(shape.kernels) > 1 else []
-        launch = Launch(ptx, name, grid, (WARP, warps), matrices.SHARED)
+        launch = KernelLaunch(ptx, name, grid, (WARP, warps), matrices.SHARED)
         got = run(program, launch, [values[each] for each in names], [*map(names.index, outs)])
         values |= dict(zip(outs, got, strict=True))
         values[matrices.PARTS_READ] = values[matrices.PARTS]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from builder.exports.kubernetes import facts
 from builder.exports.text import rendered, scalar
-from builder.presets.service import HOST, Option, Service
+from builder.presets.service import HOST, Service, ServiceOption
 
 EXPRESSIONS = {
     "model": "{{ .Values.model }}",
@@ -55,7 +55,7 @@ def escaped(text: str) -> str:
     return text.replace("{{", '{{ "{{" }}')
 
 
-def _templated(option: Option, service: Service) -> Option:
+def _templated(option: ServiceOption, service: Service) -> ServiceOption:
     """The option with Helm's expressions in place of the values of the chart."""
     written = option.written or option.words
     return replace(option, words=tuple("".join(_parts(word, service)) for word in written))

@@ -14,7 +14,7 @@ Definitions = Mapping[str, str | int | bool]
 Command = list[str]
 
 
-class Layer(NamedTuple):
+class DefinitionLayer(NamedTuple):
     """Definitions and their origin: "builder", "base X", "family X" or "recipe"."""
 
     origin: str
@@ -26,7 +26,7 @@ DRIVER_STUB = f"{TOOLKIT_LIBRARIES}/stubs"
 LINKER_FLAGS = ("CMAKE_EXE_LINKER_FLAGS", "CMAKE_SHARED_LINKER_FLAGS")
 
 
-def common_layers(recipe: Recipe, platforms: Platforms) -> list[Layer]:
+def common_layers(recipe: Recipe, platforms: Platforms) -> list[DefinitionLayer]:
     """Definitions of every CUDA engine: the GPUs of the recipe, ccache, and how to link.
 
     An executable links libraries that need the toolkit's or the driver's libraries. The linker
@@ -42,8 +42,8 @@ def common_layers(recipe: Recipe, platforms: Platforms) -> list[Layer]:
     if platforms.cross:
         definitions["CMAKE_TOOLCHAIN_FILE"] = f"{LAYOUT.toolchains}/{platforms.triplet}.cmake"
     return [
-        Layer("builder", definitions),
-        Layer(f"base {recipe.base}", dict.fromkeys(LINKER_FLAGS, rpath_link(recipe))),
+        DefinitionLayer("builder", definitions),
+        DefinitionLayer(f"base {recipe.base}", dict.fromkeys(LINKER_FLAGS, rpath_link(recipe))),
     ]
 
 
@@ -93,12 +93,12 @@ def of_recipe(recipe: Recipe) -> list[Definitions]:
     return [call.define for call in recipe.cmake]
 
 
-def merged(layers: Sequence[Layer]) -> Definitions:
+def merged(layers: Sequence[DefinitionLayer]) -> Definitions:
     """One set of definitions; later layers win."""
     return {name: value for layer in layers for name, value in layer.definitions.items()}
 
 
-def configure(number: int, call: Cmake, layers: Sequence[Layer]) -> Command:
+def configure(number: int, call: Cmake, layers: Sequence[DefinitionLayer]) -> Command:
     """The command that configures cmake call NUMBER, in ``/build/NUMBER``."""
     definitions = merged(layers).items()
     return [

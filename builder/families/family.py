@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from builder.errors import RecipeError
 from builder.families import cmake_calls, entrypoint
-from builder.families.cmake_calls import Command, Definitions, Layer
+from builder.families.cmake_calls import Command, DefinitionLayer, Definitions
 from builder.families.debian import StagePackages, compiling, running
 from builder.families.package_paths import PackagePaths
 from builder.families.tree import Draft, ReadableTree
@@ -163,12 +163,14 @@ class EngineFamily:
         )
         return tuple(stage for stage in stages if stage.packages)
 
-    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[Layer]]:
+    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[DefinitionLayer]]:
         """The definitions of each cmake call, in layers with their origin; later layers win."""
         common = cmake_calls.common_layers(recipe, platforms)
         if own := self.definitions(recipe, platforms):
-            common.append(Layer(f"family {self.name}", own))
-        return [[*common, Layer("recipe", own)] for own in self.recipe_definitions(recipe)]
+            common.append(DefinitionLayer(f"family {self.name}", own))
+        return [
+            [*common, DefinitionLayer("recipe", own)] for own in self.recipe_definitions(recipe)
+        ]
 
     def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
         """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""

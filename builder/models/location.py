@@ -33,7 +33,7 @@ UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedModel:
     """A stream at the beginning of a file, whose ``size`` is in bytes."""
 
     stream: BinaryIO
@@ -67,7 +67,7 @@ class Location:
         return replace(self, place=place, shown=shown)
 
     @contextmanager
-    def opened(self, log: Log = lambda _: None) -> Iterator[Opened]:
+    def opened(self, log: Log = lambda _: None) -> Iterator[OpenedModel]:
         """Open it for reading from its beginning; of a remote one, only what is read is fetched.
 
         ``log`` gets a line before each retry of a request.  Raises ``FetchError`` where it cannot
@@ -86,7 +86,7 @@ class Location:
                 forwards=True,
                 retries=lambda: RetryPolicy(server, log),
             )
-            yield Opened(io.BufferedReader(file, 1 << 20), file.size)
+            yield OpenedModel(io.BufferedReader(file, 1 << 20), file.size)
         except PartialReadError as error:
             raise FetchError(
                 f"cannot read the header of {self.shown}",
@@ -138,11 +138,11 @@ def _nowhere(text: str, file: Path) -> FetchError:
 
 
 @contextmanager
-def _local(location: Location) -> Iterator[Opened]:
+def _local(location: Location) -> Iterator[OpenedModel]:
     file = Path(location.place)
     try:
         with file.open("rb") as stream:
-            yield Opened(stream, file.stat().st_size)
+            yield OpenedModel(stream, file.stat().st_size)
     except OSError as error:
         raise FetchError(f"cannot read {location.shown}", error.strerror or str(error)) from error
 

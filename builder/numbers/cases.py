@@ -86,7 +86,7 @@ def groups() -> tuple[Group, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of the output of test-backend-ops."""
 
     case: Case
@@ -104,7 +104,7 @@ def lacking(output: str) -> list[str]:
     return LACKING.findall(output)
 
 
-def rows(output: str, backend: str) -> Iterator[Row]:
+def rows(output: str, backend: str) -> Iterator[TableRow]:
     """The rows of ``--output csv`` for a backend; other lines of the program come between.
 
     Raises ``UntriedError`` where the columns are unknown.
@@ -122,7 +122,7 @@ def rows(output: str, backend: str) -> Iterator[Row]:
                 case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
                 printed = " ".join([*before, line[:start]]).strip()
                 failed = case.supported and row["error_message"]
-                yield Row(case, (printed or row["error_message"]) if failed else "")
+                yield TableRow(case, (printed or row["error_message"]) if failed else "")
             before = []
         elif columns:
             before.append(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.numbers import cases, program
-from builder.numbers.cases import Case, Group, Row
+from builder.numbers.cases import Case, Group, TableRow
 from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.server import SimulatedServer
@@ -50,7 +50,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """The outcome of a case."""
 
     case: Case
@@ -86,12 +86,12 @@ class _Run:
     """What a run of test-backend-ops printed, and what the card did."""
 
     done: Finished
-    rows: Mapping[str, Row]
+    rows: Mapping[str, TableRow]
     """By the names of their cases."""
     report: Report | None
 
 
-class Trial:
+class NumbersTrial:
     """Runs test-backend-ops in containers of an image.
 
     ``binary`` comes from ``program.compiled``, ``ptx`` is a directory with the PTX of the image's
@@ -111,7 +111,7 @@ class Trial:
         self._path = posixpath.join(posixpath.dirname(first), program.PROGRAM)
         self._runs, self._explanations = count(), count()
 
-    def results(self) -> Iterator[tuple[Group, list[Result]]]:
+    def results(self) -> Iterator[tuple[Group, list[CaseResult]]]:
         """The outcome of the chosen cases, group by group.
 
         Raises ``UntriedError`` where the program does not run, ``TimedOutError``.
@@ -119,7 +119,7 @@ class Trial:
         listed, chains = self._listed()
         chosen = {each.title: each.chosen([*listed, *chains]) for each in cases.groups()}
         titles = {case.name: title for title, found in chosen.items() for case in found}
-        compared: dict[str, Result] = {}
+        compared: dict[str, CaseResult] = {}
         for part in (listed, chains):  # a run computes its cases in the tree's order
             found = list(self._compare([case for case in part if case.name in titles]))
             equal = [each.case for each in found if each.outcome is Outcome.EQUAL]
@@ -146,13 +146,13 @@ class Trial:
         self.lacking = cases.lacking(run.done.output)
         return [row.case for row in run.rows.values()], cases.chains(run.done.output)
 
-    def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[Result]:
+    def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[CaseResult]:
         """The outcome of cases, which are in the tree's order.
 
         A case in which the program ends is named, and those behind it are tried in another run.
         """
         waiting = [case for case in chosen if case.supported]
-        yield from (Result(each, Outcome.UNSUPPORTED) for each in chosen if not each.supported)
+        yield from (CaseResult(each, Outcome.UNSUPPORTED) for each in chosen if not each.supported)
         ended = 0
         while waiting and ended < ENDS:
             part = _together(waiting)
@@ -170,9 +170,11 @@ class Trial:
                 ended += found.outcome is not Outcome.NO_REFERENCE
                 yield found
         for case in waiting:
-            yield Result(case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it")
+            yield CaseResult(
+                case, Outcome.NOT_COMPUTED, f"{ENDS} cases ended the program before it"
+            )
 
-    def _racing(self, chosen: Sequence[Case]) -> Iterator[Result]:
+    def _racing(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
         """The cases whose kernels have a race on shared memory.
 
         Numbers show a race only where the warp that should come first does not.
@@ -181,7 +183,7 @@ class Trial:
             if each.outcome is Outcome.DIFFERS:
                 yield each
 
-    def _ended(self, case: Case, run: _Run) -> Result:
+    def _ended(self, case: Case, run: _Run) -> CaseResult:
         """The outcome of the case in which the program ended."""
         found = _stopped(case, run)
         if found.outcome is Outcome.NOT_COMPUTED or (run.report and run.report.violations):
@@ -190,9 +192,9 @@ class Trial:
         if on_cpu.status in FINISHED:
             return found
         why = f"ggml's CPU code ends the program with {on_cpu.status}"
-        return Result(case, Outcome.NO_REFERENCE, why)
+        return CaseResult(case, Outcome.NO_REFERENCE, why)
 
-    def _explained(self, found: Result) -> Result:
+    def _explained(self, found: CaseResult) -> CaseResult:
         """A result; of the first ones that differ, with the race that a kernel has, or with the
         kernels that computed them."""
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
@@ -238,10 +240,10 @@ class Trial:
             return done, simulation.settled()
 
 
-def _result(row: Row) -> Result:
+def _result(row: TableRow) -> CaseResult:
     if not row.case.supported:
-        return Result(row.case, Outcome.UNSUPPORTED)
-    return Result(row.case, Outcome.DIFFERS if row.failed else Outcome.EQUAL, row.failed)
+        return CaseResult(row.case, Outcome.UNSUPPORTED)
+    return CaseResult(row.case, Outcome.DIFFERS if row.failed else Outcome.EQUAL, row.failed)
 
 
 def _together(waiting: Sequence[Case]) -> list[Case]:
@@ -256,7 +258,7 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
     return part
 
 
-def _stopped(case: Case, run: _Run) -> Result:
+def _stopped(case: Case, run: _Run) -> CaseResult:
     """The outcome of the case in which the program ended: what the card reported."""
     done, report = run.done, run.report
     why = _faults(report) if report else ""
@@ -264,7 +266,7 @@ def _stopped(case: Case, run: _Run) -> Result:
         lines = [line for line in done.output.splitlines() if line.strip() and '"' not in line]
         why = f"the program ended with {done.status}: {' '.join(lines[-3:])}"
     lacks_only = report is not None and report.lacks_only
-    return Result(case, Outcome.NOT_COMPUTED if lacks_only else Outcome.DIFFERS, why)
+    return CaseResult(case, Outcome.NOT_COMPUTED if lacks_only else Outcome.DIFFERS, why)
 
 
 def _faults(report: Report) -> str:

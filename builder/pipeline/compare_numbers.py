@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from builder.errors import UntriedError
 from builder.images.build import built_image
 from builder.numbers.cases import Case
-from builder.numbers.trial import Outcome, Result, Trial
+from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.pipeline.check import subject_of
 from builder.pipeline.session import BuildSession
 from builder.simulator.outputs import parting
@@ -29,8 +29,8 @@ class Parted:
     """A case whose outcome is not the same; None: the tree does not have it."""
 
     name: str
-    before: Result | None
-    after: Result | None
+    before: CaseResult | None
+    after: CaseResult | None
     launch: str = ""
     """The first launch that is not the same, of the first cases that both compute."""
 
@@ -92,12 +92,12 @@ def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
     return [replace(each, launch=launches.get(each.name, "")) for each in found]
 
 
-def _results(trial: Trial) -> dict[str, Result]:
+def _results(trial: NumbersTrial) -> dict[str, CaseResult]:
     """The outcome of each case, by the case's name."""
     return {each.case.name: each for _, results in trial.results() for each in results}
 
 
-def _first_launch(old: Trial, new: Trial, case: Case) -> str:
+def _first_launch(old: NumbersTrial, new: NumbersTrial, case: Case) -> str:
     """The first launch of a case that is not the same on two images."""
     return parting(old.outputs(case), old.outputs(case), new.outputs(case))
 
@@ -116,9 +116,9 @@ def _server(found: ModelComparison) -> Parted:
     """A model as a case: the first server's answer is what the second one's is compared with."""
     case = Case("server", found.model)
     whys = found.unanswered
-    first = Result(case, Outcome.NOT_COMPUTED if whys[0] else Outcome.EQUAL, whys[0])
+    first = CaseResult(case, Outcome.NOT_COMPUTED if whys[0] else Outcome.EQUAL, whys[0])
     other = Outcome.DIFFERS if found.differs else Outcome.EQUAL
-    second = Result(case, Outcome.NOT_COMPUTED if whys[1] else other, whys[1] or found.differs)
+    second = CaseResult(case, Outcome.NOT_COMPUTED if whys[1] else other, whys[1] or found.differs)
     return Parted(case.name, first, second, found.launch)
 
 

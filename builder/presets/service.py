@@ -45,7 +45,7 @@ OPTIONS_OF_PLACES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class ServiceOption:
     """An option with its values, and the reason for it; empty where no source gives one."""
 
     words: tuple[str, ...]
@@ -96,7 +96,7 @@ class Service:
     """Its model, in one line."""
     image: str
     """Reference, by digest where that is known."""
-    arguments: tuple[Option, ...]
+    arguments: tuple[ServiceOption, ...]
     """After the image's entrypoint."""
     port: int
     """Port of the server in the container."""
@@ -224,7 +224,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     )
 
 
-def _container(container: Container, arguments: Sequence[Option]) -> Container:
+def _container(container: Container, arguments: Sequence[ServiceOption]) -> Container:
     """The preset's, with shared memory where the engine's processes need it for their cards."""
     shares = any(option.words[0].partition("=")[0] in PARALLEL for option in arguments)
     if not shares or container.ipc or container.shm_size:
@@ -232,7 +232,7 @@ def _container(container: Container, arguments: Sequence[Option]) -> Container:
     return container.model_copy(update={"shm_size": SHARED})
 
 
-def _api_model(arguments: Sequence[Option], values: Mapping[str, str]) -> str:
+def _api_model(arguments: Sequence[ServiceOption], values: Mapping[str, str]) -> str:
     """The name that vLLM answers to: the first of --served-model-name, else the model as given."""
     for option in arguments:
         name, _, value = option.words[0].partition("=")
@@ -285,14 +285,16 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
         )
 
 
-def _options(run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]) -> Iterator[Option]:
+def _options(
+    run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]
+) -> Iterator[ServiceOption]:
     if run.preset is not None:
         words = command.written(run.preset, recipe, values, run.options)
     else:
         words = list(_words_of_recipe(run, recipe, values))
     for group in command.groups(words):
         option = filled(group, values)
-        yield Option(tuple(option), _reason(option, run, files), tuple(group))
+        yield ServiceOption(tuple(option), _reason(option, run, files), tuple(group))
 
 
 def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:

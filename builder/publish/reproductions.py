@@ -17,10 +17,10 @@ from builder.tools.files import workspace
 REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
 TEXT = "builder.reproduction"
 SIGNATURE = "builder.reproduction.signature"
-"""The annotations of an attached statement: a ``Statement`` as JSON, and its signature (base64)."""
+"""The annotations of an attached ``ReproductionStatement``: its JSON and its signature (base64)."""
 
 
-class Statement(BaseModel):
+class ReproductionStatement(BaseModel):
     """That an image was built again, as it is attached and signed."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -86,12 +86,12 @@ def of_all(found: Sequence[Reproduced | None]) -> Reproduced | None:
 
 def _statements(
     entries: Iterable[Mapping[str, Any]], digest: str
-) -> Iterator[tuple[Statement, Mapping[str, str]]]:
+) -> Iterator[tuple[ReproductionStatement, Mapping[str, str]]]:
     """The statements on an image among the descriptors of referrers, with their annotations."""
     for entry in entries:
         annotations = entry.get("annotations") or {}
         if entry.get("artifactType") == REPRODUCTION and isinstance(annotations, dict):
             with suppress(ValidationError):
-                statement = Statement.model_validate_json(annotations.get(TEXT, ""))
+                statement = ReproductionStatement.model_validate_json(annotations.get(TEXT, ""))
                 if statement.digest == digest:
                     yield statement, annotations

@@ -13,7 +13,7 @@ from builder.errors import WorldError
 from builder.pipeline.session import BuildSession
 from builder.publish.referrers import attach
 from builder.publish.remote_image import images_in
-from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, Statement
+from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT, ReproductionStatement
 from builder.publish.tag_history import no_image
 from builder.publish.verdicts import require_signing
 from builder.reproduce.published import place_of
@@ -52,7 +52,7 @@ class Attestation:
                 "reproduce the image of the registry: `builder reproduce REGISTRY/REPOSITORY:TAG`",
             )
         settings = self.session.settings
-        statement = Statement(
+        statement = ReproductionStatement(
             digest=found.digest,
             recipe=image.name,
             architecture=buildx.builder(settings.buildx).architecture,

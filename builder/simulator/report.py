@@ -36,13 +36,13 @@ Shape = tuple[Number, Number, Number]
 Parts = Field(default=(), max_length=MOST, fail_fast=True)  # an error each were too many
 
 
-class Part(BaseModel):
+class ReportPart(BaseModel):
     """The base class of all parts of a report; sizes are bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
-class CardUse(Part):
+class CardUse(ReportPart):
     """The memory of one card."""
 
     name: Text
@@ -53,7 +53,7 @@ class CardUse(Part):
     peak: Number
 
 
-class Allocation(Part):
+class Allocation(ReportPart):
     """The allocations of one place in the code."""
 
     stack: Number
@@ -68,7 +68,7 @@ class Allocation(Part):
     largest: Number
 
 
-class Failed(Part):
+class Failed(ReportPart):
     """An allocation for which the card had no room."""
 
     stack: Number
@@ -78,7 +78,7 @@ class Failed(Part):
     free: Number
 
 
-class Launch(Part):
+class KernelUse(ReportPart):
     """The launches of one kernel; the shapes are the largest."""
 
     kernel: Text
@@ -98,7 +98,7 @@ class Launch(Part):
     nanoseconds: Number = 0
 
 
-class Output(Part):
+class Output(ReportPart):
     """A launch that was computed, where the configuration asks for checksums."""
 
     launch: Number
@@ -107,7 +107,7 @@ class Output(Part):
     """A sum over the bytes that the kernel stored to global memory."""
 
 
-class Violation(Part):
+class Violation(ReportPart):
     """A launch that the card refuses, or a fault of a kernel that was computed."""
 
     kernel: Text
@@ -120,7 +120,7 @@ class Violation(Part):
     count: Number
 
 
-class Unsupported(Part):
+class Unsupported(ReportPart):
     """A function that was called and is not implemented."""
 
     function: Text
@@ -128,14 +128,14 @@ class Unsupported(Part):
     stack: Number
 
 
-class UnknownCode(Part):
+class UnknownCode(ReportPart):
     """Device code that no file of the image has."""
 
     file: Text
     kernels: tuple[Text, ...] = Parts
 
 
-class Copies(Part):
+class Copies(ReportPart):
     """Copies in one direction; ``kept`` are the bytes that can be read back."""
 
     count: Number = 0
@@ -148,7 +148,7 @@ Placed = TypeVar("Placed", Allocation, Failed, Violation, Unsupported)
 """The parts that a stack belongs to."""
 
 
-class AllCopies(Part):
+class AllCopies(ReportPart):
     """The copies by direction."""
 
     to_device: Copies = Copies()
@@ -156,7 +156,7 @@ class AllCopies(Part):
     device: Copies = Copies()
 
 
-class Report(Part):
+class Report(ReportPart):
     """What one process did, or all processes of a container."""
 
     version: Literal[1]
@@ -176,7 +176,7 @@ class Report(Part):
     """Frames "FILE+0xOFFSET SYMBOL", innermost first; the symbol may be missing."""
     allocations: tuple[Allocation, ...] = Parts
     failed: tuple[Failed, ...] = Parts
-    launches: tuple[Launch, ...] = Parts
+    launches: tuple[KernelUse, ...] = Parts
     outputs: tuple[Output, ...] = Parts
     """In the order of the launches, the first ones of each process."""
     violations: tuple[Violation, ...] = Parts
@@ -193,7 +193,7 @@ class Report(Part):
         placed = [*self.allocations, *self.failed, *self.violations, *self.unsupported]
         if any(part.stack >= len(self.stacks) for part in placed):
             raise ValueError("names a stack that it does not have")
-        on_cards: list[Allocation | Failed | Launch]
+        on_cards: list[Allocation | Failed | KernelUse]
         on_cards = [*self.allocations, *self.failed, *self.launches]
         if any(part.card >= len(self.cards) for part in on_cards):
             raise ValueError("names a card that it does not have")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from builder.errors import BuilderError
 from builder.numbers.cases import Case
-from builder.numbers.trial import Outcome, Result, Trial
+from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.smoke import server_trials
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.verdict import Check
@@ -27,7 +27,7 @@ def check(context: Context) -> Iterator[Check]:
     subject = "kernels on a simulated card that computes"
     try:
         with_card = trial(context)
-        results: dict[str, Result] = {}
+        results: dict[str, CaseResult] = {}
         for group, found in with_card.results():
             yield from _group(context, group.title, found)
             results |= {each.case.name: each for each in found}
@@ -41,7 +41,7 @@ def check(context: Context) -> Iterator[Check]:
         yield Check.untried(KIND, subject, EXPECTED, error)
 
 
-def trial(context: Context) -> Trial:
+def trial(context: Context) -> NumbersTrial:
     """What compares the numbers of an image.
 
     Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
@@ -51,10 +51,10 @@ def trial(context: Context) -> Trial:
         raise InapplicableError(test.program)
     work = context.work / "numbers"
     work.mkdir()
-    return Trial(server, context.card, test.program, test.ptx, work)
+    return NumbersTrial(server, context.card, test.program, test.ptx, work)
 
 
-def _group(context: Context, title: str, found: Sequence[Result]) -> Iterator[Check]:
+def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterator[Check]:
     """One check for the cases of a group."""
     if not found:
         yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
@@ -74,7 +74,7 @@ def _group(context: Context, title: str, found: Sequence[Result]) -> Iterator[Ch
         yield Check.skipped(KIND, title, EXPECTED, text)
 
 
-def cache_types(types: Set[str], results: Sequence[Result]) -> Check:
+def cache_types(types: Set[str], results: Sequence[CaseResult]) -> Check:
     """Whether attention was compared for each type that the cache can have."""
     compared, on_cpu = (
         {_cache_type(each.case) for each in results if each.outcome in outcomes} & types
@@ -96,7 +96,7 @@ def _cache_type(case: Case) -> str:
     return next((case.values[name] for name in TYPES if name in case.values), "")
 
 
-def _coverage(trial: Trial, results: Sequence[Result]) -> Check:
+def _coverage(trial: NumbersTrial, results: Sequence[CaseResult]) -> Check:
     """How much was compared.  An image that the card computes nothing of was not tried."""
     launches = trial.launches
     compared = sum(each.outcome in COMPARED for each in results)

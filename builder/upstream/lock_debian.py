@@ -22,7 +22,7 @@ from builder.tools.apt import archive, index, solver
 from builder.tools.apt.archive import PackageArchive
 from builder.tools.apt.servers import Servers
 from builder.tools.apt.solver import Solver
-from builder.tools.apt.sources import Source, deb822
+from builder.tools.apt.sources import AptSource, deb822
 from builder.tools.log import Log
 
 AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
@@ -66,7 +66,7 @@ class DebianSession:
     work: Path
     log: Log
     servers: Servers = field(default_factory=Servers)
-    sources: Sequence[Source] | None = None
+    sources: Sequence[AptSource] | None = None
     """The archives; None: the archives of ``servers``."""
     sources_text: str | None = None
     """The archives as sources.list(5) has them; None: signed by Debian."""

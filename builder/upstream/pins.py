@@ -34,7 +34,7 @@ from builder.tools.docker import imagetools
 from builder.tools.git import server
 from builder.tools.git.arguments import relative_url
 from builder.tools.git.errors import GitError
-from builder.tools.git.repository import GITLINK, Repository
+from builder.tools.git.repository import GITLINK, GitRepository
 from builder.tools.git.scratch import Scratch
 from builder.tools.git.submodules import submodule_urls
 from builder.tools.log import Log
@@ -233,7 +233,7 @@ def _require_image(reference: str) -> None:
     imagetools.require_image(reference, REGISTRY_PATIENCE)
 
 
-def _submodules(repository: Repository, source: GitCommit) -> Iterator[GitCommit]:
+def _submodules(repository: GitRepository, source: GitCommit) -> Iterator[GitCommit]:
     """The submodules of a commit that ``server.fetch_trees`` fetched."""
     scratch = Scratch(repository.folder.with_suffix(".scratch"))
     scratch.add_objects([repository.folder / "objects"])

@@ -19,7 +19,7 @@ from builder.errors import RecipeError
 from builder.exports import compose, quadlet
 from builder.exports.quadlet import LOST
 from builder.presets import schema
-from builder.presets.service import Mount, Option, Service, Variable
+from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient
 from builder.servers.server import Server
@@ -38,7 +38,7 @@ few = settings(
 )
 ALL_HOSTILE = replace(
     BASE,
-    arguments=tuple(Option((text, "--option"), text) for text in HOSTILE),
+    arguments=tuple(ServiceOption((text, "--option"), text) for text in HOSTILE),
     environment=(Variable("A_VARIABLE", "".join(HOSTILE)),),
     mounts=(Mount('/srv/$models %n it\'s "q" \\d é', "/models/%n $a"),),
 )
@@ -192,7 +192,7 @@ def test_podman_still_loses_what_is_refused(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quadlet, "LOST", {})
-    words = generated(replace(BASE, arguments=(Option(("a", lost, "b")),)), tmp_path)
+    words = generated(replace(BASE, arguments=(ServiceOption(("a", lost, "b")),)), tmp_path)
     bare = {"": ["a"], ";": ["a", ";", "b"]}  # a bare ; is systemd's
     assert words[words.index(f"docker.io/{BASE.image}") + 1 :] == bare[lost]
 
@@ -238,7 +238,7 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
         BASE,
         name="builder-test-compose",
         image=hello["references"][0],
-        arguments=(Option(("--device", "cpu"), "there is no GPU"),),
+        arguments=(ServiceOption(("--device", "cpu"), "there is no GPU"),),
         environment=(Variable("BUILDER_CPU", "1"),),
         published=free_port(),
         cards=0,

@@ -15,7 +15,7 @@ import pytest
 from builder.errors import BusyError, Interrupted, UntriedError
 from builder.launch import start as launch_start
 from builder.launch.start import existing, identity, start, wait
-from builder.presets.service import Mount, Option, Service, Variable
+from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient
@@ -39,7 +39,7 @@ def service(hello: dict[str, Any], tmp_path: Path) -> Iterator[Service]:
         BASE,
         name=NAME,
         image=hello["references"][0],
-        arguments=(Option(("--device", "cpu")),),
+        arguments=(ServiceOption(("--device", "cpu")),),
         environment=(Variable("BUILDER_CPU", "1"),),
         mounts=(Mount(str(model), "/model/a.gguf"),),
         published=free_port(),
@@ -49,7 +49,7 @@ def service(hello: dict[str, Any], tmp_path: Path) -> Iterator[Service]:
 
 
 def with_options(service: Service, *words: str) -> Service:
-    return replace(service, arguments=(*service.arguments, Option(words)))
+    return replace(service, arguments=(*service.arguments, ServiceOption(words)))
 
 
 def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from builder.exports import helm, kubernetes
 from builder.presets.schema import Container
-from builder.presets.service import Mount, Option, Service, Variable
+from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.environment import REPOSITORY
 from support.services import BASE, HOSTILE, SERVICES
 
@@ -145,7 +145,7 @@ def test_every_published_preset_is_the_export_for_kubernetes(answers: Answers) -
 
 
 def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers) -> None:
-    words = tuple(Option((text, "--option"), text) for text in HOSTILE)
+    words = tuple(ServiceOption((text, "--option"), text) for text in HOSTILE)
     hostile = replace(
         BASE,
         title=" ".join(HOSTILE),

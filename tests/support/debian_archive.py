@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
-from builder.tools.apt.sources import Source
+from builder.tools.apt.sources import AptSource
 
 SUITE = "tested"
 ARCHITECTURES = ("amd64", "arm64")
@@ -36,8 +36,8 @@ class DebianArchive:
     """The stanza of each package, by architecture and name."""
 
     @property
-    def sources(self) -> list[Source]:
-        return [Source((f"{self.mirror}/debian",), (SUITE,), ("main",))]
+    def sources(self) -> list[AptSource]:
+        return [AptSource((f"{self.mirror}/debian",), (SUITE,), ("main",))]
 
     @property
     def sources_text(self) -> str:

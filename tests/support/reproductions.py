@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.publish.reproductions import SIGNATURE, TEXT, Statement
+from builder.publish.reproductions import SIGNATURE, TEXT, ReproductionStatement
 from builder.tools.registry import cosign
 
 
 def statement(digest: str, day: int, key: Path | None) -> dict[str, str]:
     """The annotations of a statement of a day in November 2026, signed with a key of cosign."""
     created = f"2026-11-{day:02}T03:00:00+00:00"
-    text = Statement(
+    text = ReproductionStatement(
         digest=digest, recipe="x-1", architecture="x86_64", version="1", created=created
     ).model_dump_json()
     if key is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from builder.presets import model_files
-from builder.presets.service import HOST, Mount, Option, Run, Service, Variable, service
+from builder.presets.service import HOST, Mount, Run, Service, ServiceOption, Variable, service
 from support.shipped import PRESETS, RECIPES
 
 HOSTILE = (
@@ -37,7 +37,7 @@ BASE = Service(
 def services(draw: st.DrawFn) -> Service:
     """A service with any arguments, values of variables, and reasons."""
     words = st.lists(text, min_size=1, max_size=3).map(tuple)
-    arguments = draw(st.lists(st.builds(Option, words, text), max_size=4))
+    arguments = draw(st.lists(st.builds(ServiceOption, words, text), max_size=4))
     variables = draw(st.lists(st.builds(Variable, st.just("A_VARIABLE"), text, text), max_size=1))
     notes = draw(st.lists(text, max_size=2))
     return replace(

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.apt.servers import SNAPSHOT, Servers
-from builder.tools.apt.sources import Source, sources_at
+from builder.tools.apt.sources import AptSource, sources_at
 from builder.tools.web import downloads
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError, cause
@@ -41,7 +41,7 @@ class DebFile(Protocol):
 class PackageArchive:
     """Where files of a suite are: sources for apt, and a server of snapshots."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[AptSource, ...]
     snapshot: str = SNAPSHOT
 
     def urls(self, path: str, as_of: datetime) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from builder.errors import FetchError, RecipeError, WorldError
-from builder.tools.apt.sources import Source
+from builder.tools.apt.sources import AptSource
 
 # 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:DIGEST, of `apt-get --print-uris`.
 LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
@@ -48,7 +48,7 @@ class Solver:
     """The package lists of a suite, in a directory."""
 
     folder: Path
-    sources: tuple[Source, ...]
+    sources: tuple[AptSource, ...]
     architectures: tuple[str, ...]
     """The native one first."""
 
@@ -98,7 +98,7 @@ class Solver:
 
 
 def open_solver(
-    sources: Sequence[Source], text: str, architectures: Sequence[str], folder: Path
+    sources: Sequence[AptSource], text: str, architectures: Sequence[str], folder: Path
 ) -> Solver:
     """Fetch the package lists of ``sources`` for the architectures, the native one first.
 

@@ -18,7 +18,7 @@ MAIN, SECURITY = "debian", "debian-security"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AptSource:
     """One archive: its addresses, and the suites and components in use."""
 
     uris: tuple[str, ...]
@@ -42,7 +42,7 @@ def os_release(etc: Path = Path("/etc")) -> dict[str, str]:
     return {name: value.strip().strip('"') for name, value in pairs}
 
 
-def machine_sources(etc: Path = Path("/etc")) -> Iterator[Source]:
+def machine_sources(etc: Path = Path("/etc")) -> Iterator[AptSource]:
     """The binary package sources of this machine, of both formats of sources.list(5)."""
     folder = etc / "apt"
     lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
@@ -54,7 +54,7 @@ def machine_sources(etc: Path = Path("/etc")) -> Iterator[Source]:
         yield from _deb822(file)
 
 
-def _one_line(line: str) -> Iterator[Source]:
+def _one_line(line: str) -> Iterator[AptSource]:
     words = line.split("#")[0].split()
     if not words or words[0] != "deb":
         return
@@ -63,10 +63,10 @@ def _one_line(line: str) -> Iterator[Source]:
         while words and not words.pop(0).endswith("]"):
             pass
     if len(words) >= 3:
-        yield Source((words[0],), (words[1],), tuple(words[2:]))
+        yield AptSource((words[0],), (words[1],), tuple(words[2:]))
 
 
-def _deb822(file: Path) -> Iterator[Source]:
+def _deb822(file: Path) -> Iterator[AptSource]:
     from debian.deb822 import Deb822
 
     with file.open("rb") as stream:
@@ -75,14 +75,14 @@ def _deb822(file: Path) -> Iterator[Source]:
                 continue
             if "deb" not in paragraph.get("Types", "").split():
                 continue
-            yield Source(
+            yield AptSource(
                 tuple(paragraph.get("URIs", "").split()),
                 tuple(paragraph.get("Suites", "").split()),
                 tuple(paragraph.get("Components", "").split()),
             )
 
 
-def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[Source]:
+def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[AptSource]:
     """This machine's Debian sources with ``suite`` instead of the machine's own.
 
     None where the machine is not Debian, or no source is for the machine's own suite.
@@ -96,11 +96,11 @@ def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[Source]:
         kept = [name for name in source.suites if name.removeprefix(own) in DEBIAN_SUFFIXES]
         if kept and "main" in source.components:
             suites = tuple(suite + name.removeprefix(own) for name in kept)
-            found.append(Source(source.uris, suites, ("main",)))
+            found.append(AptSource(source.uris, suites, ("main",)))
     return found
 
 
-def deb822(sources: Iterable[Source]) -> str:
+def deb822(sources: Iterable[AptSource]) -> str:
     """Sources in the deb822 format of sources.list(5), signed by Debian."""
     return "\n".join(
         f"Types: deb\nURIs: {' '.join(source.uris)}\nSuites: {' '.join(source.suites)}\n"
@@ -109,15 +109,15 @@ def deb822(sources: Iterable[Source]) -> str:
     )
 
 
-def sources_at(suite: str, mirror: str) -> list[Source]:
+def sources_at(suite: str, mirror: str) -> list[AptSource]:
     """The sources of a suite, its updates and its security updates at a mirror: the server that has
     ``debian`` and ``debian-security``; without one ``debian_sources``."""
     if not mirror:
         return debian_sources(suite)
     server, components = mirror.rstrip("/"), ("main",)
     return [
-        Source((f"{server}/{MAIN}",), (suite, f"{suite}-updates"), components),
-        Source((f"{server}/{SECURITY}",), (f"{suite}-security",), components),
+        AptSource((f"{server}/{MAIN}",), (suite, f"{suite}-updates"), components),
+        AptSource((f"{server}/{SECURITY}",), (f"{suite}-security",), components),
     ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.tools.files import file_lock
 from builder.tools.git.command import is_intact
 from builder.tools.git.errors import GitError
-from builder.tools.git.repository import Repository
+from builder.tools.git.repository import GitRepository
 from builder.tools.git.scratch import Scratch
 
 
@@ -21,7 +21,7 @@ class KeptTrees:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._repository = Repository(folder)
+        self._repository = GitRepository(folder)
 
     @property
     def objects(self) -> list[Path]:

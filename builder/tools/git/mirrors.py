@@ -23,7 +23,7 @@ from builder.tools.files import file_lock, write_json
 from builder.tools.git.arguments import checked_commit, checked_url
 from builder.tools.git.command import is_intact
 from builder.tools.git.errors import GitError, fetch_error
-from builder.tools.git.repository import Repository
+from builder.tools.git.repository import GitRepository
 from builder.tools.git.server import Advertised, ask, parse_refs, require_commit
 from builder.tools.log import Log
 
@@ -49,8 +49,8 @@ class Mirror:
         digest = hashlib.sha256(url.encode()).hexdigest()[:10]
         name = re.sub(r"[^A-Za-z0-9.]+", "-", url.split("://", 1)[-1].rsplit("@", 1)[-1])
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
-        self.pins = Repository(self.folder / "pins.git")
-        self.history = Repository(self.folder / "history.git")
+        self.pins = GitRepository(self.folder / "pins.git")
+        self.history = GitRepository(self.folder / "history.git")
         self._complete: set[str] = set()
         """The refs that this run has found complete."""
 
@@ -82,7 +82,7 @@ class Mirror:
             self._repaired(self.pins, commit, lambda: self._fetch_pin(commit, ref))
             self._complete.add(ref)
 
-    def _has_ref(self, repository: Repository, ref: str) -> bool:
+    def _has_ref(self, repository: GitRepository, ref: str) -> bool:
         """Whether a repository has a ref and the tree of its commit."""
         if ref in self._complete:
             return True
@@ -196,7 +196,7 @@ class Mirror:
                 self._set_aside(repository)
         return bool(damaged)
 
-    def _repaired(self, repository: Repository, what: str, work: Callable[[], T]) -> T:
+    def _repaired(self, repository: GitRepository, what: str, work: Callable[[], T]) -> T:
         """Call ``work``; if the repository turns out to be damaged, again with a new one."""
         if self._failure is not None:
             raise self._failure
@@ -217,7 +217,7 @@ class Mirror:
             self._failure = failure
         return failure
 
-    def _set_aside(self, repository: Repository) -> None:
+    def _set_aside(self, repository: GitRepository) -> None:
         # It may be the only copy of a commit that upstream has lost: it is not deleted.
         self.close()
         name = repository.folder.name
@@ -228,13 +228,13 @@ class Mirror:
             repository.folder.rename(aside)
             self._log(f"the mirror of {self.url} is damaged; it is fetched again (old: {aside})")
 
-    def _ask(self, repository: Repository, *arguments: str, stdin: bytes = b"") -> bytes:
+    def _ask(self, repository: GitRepository, *arguments: str, stdin: bytes = b"") -> bytes:
         """Run a git command that talks to the server, in a repository that is ready for it."""
         self._prepare(repository)
         folder, held = repository.folder, self._lock
         return ask(folder, self.url, *arguments, stdin=stdin, inherit=held, log=self._log)
 
-    def _prepare(self, repository: Repository) -> None:
+    def _prepare(self, repository: GitRepository) -> None:
         """Make a missing repository; remove what a killed git left (we hold the lock)."""
         folder = repository.folder
         if not (folder / "HEAD").exists():

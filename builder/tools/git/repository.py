@@ -48,7 +48,7 @@ class Item:
     path: str
 
 
-class Repository:
+class GitRepository:
     """The bare repository at ``folder``.  All methods raise ``GitError``."""
 
     def __init__(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from builder.tools.git import command
 from builder.tools.git.errors import GitError
-from builder.tools.git.repository import Item, Repository
+from builder.tools.git.repository import GitRepository, Item
 
 # First in rank (gitattributes(5)): no attribute of a tree may change what is written or read.
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff !merge !export-subst\n"
@@ -45,7 +45,7 @@ class Application:
     """Every file went through a three-way merge."""
 
 
-class Scratch(Repository):
+class Scratch(GitRepository):
     """A new bare repository at ``folder``, or the one there."""
 
     def __init__(self, folder: Path) -> None:

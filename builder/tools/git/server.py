@@ -13,7 +13,7 @@ from builder.errors import GoneError
 from builder.tools.git import command
 from builder.tools.git.arguments import COMMIT, checked_commit, checked_url
 from builder.tools.git.errors import GitError, fetch_error
-from builder.tools.git.repository import Repository
+from builder.tools.git.repository import GitRepository
 from builder.tools.log import Log
 from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
@@ -76,7 +76,7 @@ def parse_refs(listing: bytes) -> Advertised:
     return Advertised(refs=refs, head=head)
 
 
-def require_commit(repository: Repository, commit: str, url: str) -> None:
+def require_commit(repository: GitRepository, commit: str, url: str) -> None:
     """Raise ``GoneError`` unless a fetched object is a commit."""
     kind = repository.text("cat-file", "-t", commit)
     if kind != "commit":
@@ -87,12 +87,12 @@ def require_commit(repository: Repository, commit: str, url: str) -> None:
         )
 
 
-def fetch_trees(url: str, commit: str, work: Path) -> Repository:
+def fetch_trees(url: str, commit: str, work: Path) -> GitRepository:
     """Fetch a commit with its trees into a new repository: the server still has it.
 
     ``work`` is a directory for it.  Raises ``FetchError``.
     """
-    repository = Repository(work / f"{uuid4().hex}.git")
+    repository = GitRepository(work / f"{uuid4().hex}.git")
     repository.create()
     repository.text("config", "remote.origin.url", checked_url(url))
     fetch = ("fetch", "--quiet", "--depth=1", "--filter=blob:none", "--no-tags")
@@ -104,7 +104,7 @@ def fetch_trees(url: str, commit: str, work: Path) -> Repository:
     return repository
 
 
-def fetch_blobs(repository: Repository, url: str, blobs: Iterable[str]) -> None:
+def fetch_blobs(repository: GitRepository, url: str, blobs: Iterable[str]) -> None:
     """Fetch blobs into a repository of ``fetch_trees``.  Raises ``FetchError``."""
     names = [checked_commit(blob) for blob in blobs]
     if names:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from builder.errors import FetchError
 from builder.tools.git.errors import GitError
-from builder.tools.git.repository import Repository
+from builder.tools.git.repository import GitRepository
 
 
-def submodule_urls(repository: Repository, tree: str) -> dict[str, str]:
+def submodule_urls(repository: GitRepository, tree: str) -> dict[str, str]:
     """The URLs in .gitmodules of a tree, by path (gitmodules(5)).
 
     git parses it from standard input, so that nothing in it takes effect.  Raises ``FetchError``

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builder.compilers.interpreter import KernelError, Launch, run
+from builder.compilers.interpreter import KernelError, KernelLaunch, run
 from builder.compilers.table import is_wrong
 from builder.simulator import interpreter
 from support.environment import SHARED_CACHE
@@ -63,7 +63,7 @@ def pair(shift: int) -> bytes:
 
 def test_arguments_and_the_result(program: Path, module: Path) -> None:
     numbers = np.arange(8, dtype=np.uint32)
-    launch = Launch(module, "shift", (1, 1), (6, 1))
+    launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
     out = np.zeros(6, np.uint32)
     found, same = run(program, launch, [numbers, out, pair(2), 100], [1, 0])
     assert found.view(np.uint32).tolist() == [102, 103, 104, 105, 106, 107]
@@ -72,7 +72,7 @@ def test_arguments_and_the_result(program: Path, module: Path) -> None:
 
 def test_a_fault_is_named_without_addresses_and_is_wrong(program: Path, module: Path) -> None:
     numbers = np.arange(8, dtype=np.uint32)
-    launch = Launch(module, "shift", (1, 1), (6, 1))
+    launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
     with pytest.raises(KernelError) as fault:
         run(program, launch, [numbers, np.zeros(6, np.uint32), pair(3), 0], [1])
     assert str(fault.value) == "out of bounds, PTX line 17: ld.global.u32 %r5, [%rd4]"
@@ -83,10 +83,10 @@ def test_what_the_interpreter_lacks_says_nothing_about_a_compiler(
     program: Path, module: Path
 ) -> None:
     with pytest.raises(KernelError) as fault:
-        run(program, Launch(module, "odd", (1, 1), (1, 1)), [np.zeros(1)], [0])
+        run(program, KernelLaunch(module, "odd", (1, 1), (1, 1)), [np.zeros(1)], [0])
     assert str(fault.value).startswith("not computed, PTX line")
     assert not is_wrong(str(fault.value))
     with pytest.raises(KernelError) as fault:
-        run(program, Launch(module, "gone", (1, 1), (1, 1)), [np.zeros(1)], [0])
+        run(program, KernelLaunch(module, "gone", (1, 1), (1, 1)), [np.zeros(1)], [0])
     assert str(fault.value).startswith("not run: no kernel gone in")
     assert not is_wrong(str(fault.value))

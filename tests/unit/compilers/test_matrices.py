@@ -63,7 +63,7 @@ def test_a_kernel_with_another_signature_is_named(
 
 
 def test_blocks_that_share_tiles_need_the_second_kernel() -> None:
-    whole, shared = matrices.Shape(256, 128, 2), matrices.Shape(384, 128, 2)
+    whole, shared = matrices.MatrixShape(256, 128, 2), matrices.MatrixShape(384, 128, 2)
     assert whole.kernels == ("mul_mat_q",)
     assert shared.kernels == ("mul_mat_q", "mul_mat_q_stream_k_fixup")
     parts = matrices.product(shared).arguments["tmp_fixup"]

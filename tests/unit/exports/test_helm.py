@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builder.exports import helm, kubernetes
-from builder.presets.service import Option, Service
+from builder.presets.service import Service, ServiceOption
 from support.services import BASE, SERVICES
 
 
@@ -58,7 +58,7 @@ def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
 
 
 def test_a_placeholder_behind_a_brace_is_no_other_expression() -> None:
-    option = Option(("{64}",), written=("{{context}}", "{{other}}", "{context}{context}"))
+    option = ServiceOption(("{64}",), written=("{{context}}", "{{other}}", "{context}{context}"))
     given = values(replace(BASE, arguments=(option,), places={"context": "64"}))
     assert given["arguments"] == [
         '{{ "{" }}{{ int .Values.context }}}',

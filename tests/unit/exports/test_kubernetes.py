@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from builder.exports import kubernetes
 from builder.presets.schema import Container
-from builder.presets.service import Mount, Option, Service, Variable
+from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.services import BASE, HOSTILE, SERVICES, services
 from support.shipped import PRESETS
 
@@ -56,7 +56,7 @@ def test_any_argument_reaches_the_container_as_it_is(service: Service) -> None:
 def test_hostile_arguments_reach_the_container_as_they_are() -> None:
     service = replace(
         BASE,
-        arguments=tuple(Option((text, "--option"), text) for text in HOSTILE),
+        arguments=tuple(ServiceOption((text, "--option"), text) for text in HOSTILE),
         environment=(Variable("A_VARIABLE", "".join(HOSTILE)),),
     )
     assert_read(container_of(service), service)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from builder.errors import RecipeError
 from builder.exports import llama_swap
-from builder.presets.service import STOP, Option, Service
+from builder.presets.service import STOP, Service, ServiceOption
 from support.services import BASE, HOSTILE, SERVICES, services
 
 
@@ -57,7 +57,7 @@ def test_any_argument_reaches_docker_as_it_is(service: Service) -> None:
 
 
 def test_hostile_arguments_reach_docker_as_they_are() -> None:
-    kept = tuple(Option((text, "--option"), text) for text in HOSTILE if text.isprintable())
+    kept = tuple(ServiceOption((text, "--option"), text) for text in HOSTILE if text.isprintable())
     assert len(kept) > 30
     assert_started(replace(BASE, arguments=kept))
 

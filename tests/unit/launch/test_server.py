@@ -9,7 +9,7 @@ import pytest
 from builder.errors import BusyError
 from builder.launch.server import running_already
 from builder.launch.start import Found, identity
-from builder.presets.service import Option, Service
+from builder.presets.service import Service, ServiceOption
 from support.services import BASE
 
 THERE = Found("0" * 64, "running", identity(BASE), 9000, "")
@@ -24,7 +24,12 @@ def test_the_address_is_that_of_the_container() -> None:
     ("service", "there", "port", "why"),
     [
         (BASE, THERE, 9001, "its port is 9000"),
-        (replace(BASE, arguments=(Option(("-c", "1")),)), THERE, None, "it has other options"),
+        (
+            replace(BASE, arguments=(ServiceOption(("-c", "1")),)),
+            THERE,
+            None,
+            "it has other options",
+        ),
         (BASE, replace(THERE, run=""), None, "`builder run` did not start it"),
     ],
 )

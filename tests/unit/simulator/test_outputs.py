@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.simulator.outputs import first_difference
-from builder.simulator.report import Launch, Output, Report
+from builder.simulator.report import KernelUse, Output, Report
 
 SCALE, ADD = "_Z5scalePfi", "_Z3addPKfPfi"
 
@@ -16,7 +16,7 @@ def report(*launches: tuple[str, int]) -> Report:
     shape = (1, 1, 1)
     return Report.model_construct(
         launches=tuple(
-            Launch.model_construct(kernel=kernel, card=0, count=1, grid=shape, block=shape)
+            KernelUse.model_construct(kernel=kernel, card=0, count=1, grid=shape, block=shape)
             for kernel in kernels
         ),
         outputs=tuple(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from builder.simulator.report import CardUse, Launch, Report, UnknownCode
+from builder.simulator.report import CardUse, KernelUse, Report, UnknownCode
 from builder.smoke.device_trial import check_kernels
 
 CARD = CardUse(name="", memory=1, context=0, used=0, peak=0)
 
 
-def launch(code: str) -> Launch:
-    return Launch(
+def launch(code: str) -> KernelUse:
+    return KernelUse(
         kernel="_Z5scalePf",
         file="/opt/engine/lib/libggml-cuda.so",
         code=code,

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from builder.numbers.cases import Case
-from builder.numbers.trial import Outcome, Result
+from builder.numbers.trial import CaseResult, Outcome
 from builder.smoke.numbers import cache_types
 
 
-def attention(kind: str, outcome: Outcome) -> Result:
-    return Result(Case("FLASH_ATTN_EXT", f"hsk=128,type_KV={kind}"), outcome)
+def attention(kind: str, outcome: Outcome) -> CaseResult:
+    return CaseResult(Case("FLASH_ATTN_EXT", f"hsk=128,type_KV={kind}"), outcome)
 
 
 def test_a_type_that_no_case_reaches_is_named() -> None:

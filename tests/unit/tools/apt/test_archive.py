@@ -13,7 +13,7 @@ from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
 from builder.tools.apt.archive import PackageArchive, archive_of, cached, fetch, require_offered
 from builder.tools.apt.servers import Servers
-from builder.tools.apt.sources import Source, deb822
+from builder.tools.apt.sources import AptSource, deb822
 from builder.tools.web.client import Client
 from support.debian_archive import DebianArchive, served
 
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_answer_is_not_asked_again(
     archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builder.tools.web.retry.GIVE_UP", 0.0)
-    away = Source(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
+    away = AptSource(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
     silent: set[str] = set()
     sources = replace(place(archive), sources=(away,))
     require_offered(locked(archive, "aa")[0], AS_OF, sources, silent, Client())
@@ -127,8 +127,8 @@ def test_offline_names_what_is_missing(archive: DebianArchive, tmp_path: Path) -
 
 
 def test_security_updates_are_in_an_archive_of_their_own() -> None:
-    main = Source(("http://m.example.invalid/debian/",), ("trixie", "trixie-updates"), ("main",))
-    security = Source(("http://m.example.invalid/sec",), ("trixie-security",), ("main",))
+    main = AptSource(("http://m.example.invalid/debian/",), ("trixie", "trixie-updates"), ("main",))
+    security = AptSource(("http://m.example.invalid/sec",), ("trixie-security",), ("main",))
     found = PackageArchive((main, security), "https://s.example.invalid")
     inside = "pool/updates/main/o/openssl/openssl_3~1"
     path = f"debian-security/{inside}+2_amd64.deb"

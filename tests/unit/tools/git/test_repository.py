@@ -16,7 +16,7 @@ from builder.errors import WorldError
 from builder.tools.git import command
 from builder.tools.git.errors import GitError
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import Repository
+from builder.tools.git.repository import GitRepository
 from builder.tools.git.scratch import Scratch
 from support.upstreams import Upstream, numbered, smart_http
 
@@ -130,7 +130,7 @@ def test_no_reader_outlives_an_error_or_its_repository(
     monkeypatch.undo()
     assert readers(tmp_path) == []
     assert scratch.read(blob) == b"one\n"
-    other = Repository(upstream.folder / ".git")
+    other = GitRepository(upstream.folder / ".git")
     other.read(blob)
     assert len(readers(tmp_path)) == 2
     del other
@@ -143,8 +143,8 @@ def test_no_reader_outlives_a_killed_builder(upstream: Upstream) -> None:
     folder, blob = upstream.folder / ".git", upstream.git("rev-parse", "HEAD:a.txt")
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from builder.tools.git.repository import Repository\n"
-        "repository = Repository(Path(sys.argv[1])); repository.read(sys.argv[2])\n"
+        "from builder.tools.git.repository import GitRepository\n"
+        "repository = GitRepository(Path(sys.argv[1])); repository.read(sys.argv[2])\n"
         "print(next(repository.reader.processes).pid, flush=True); time.sleep(60)\n"
     )
     process = subprocess.Popen(
@@ -252,14 +252,14 @@ def test_without_git_the_first_use_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("damage", ["config", "HEAD", "objects"])
 def test_a_damaged_repository_is_an_error_of_git(tmp_path: Path, damage: str) -> None:
-    repository = Repository(tmp_path / "x.git")
+    repository = GitRepository(tmp_path / "x.git")
     repository.create()
     if damage == "config":
         (repository.folder / "config").write_text("[core\nnonsense")
     else:
         (repository.folder / damage).rename(tmp_path / damage)
     with pytest.raises(GitError):
-        Repository(repository.folder).text("rev-parse", "HEAD")
+        GitRepository(repository.folder).text("rev-parse", "HEAD")
     assert not command.is_intact(repository.folder)
 
 
