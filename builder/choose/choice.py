@@ -18,11 +18,12 @@ from builder.presets.figures import Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.simulator.cards import Card
+from builder.smoke.verdict import PresetUse
 from builder.tools import sizes
 from builder.tools.docker import gpus
 
-Trials = Callable[[PresetEntry], MemoryNeed | None]
-"""The memory of a preset by its recorded trial; None where there is none."""
+Trials = Callable[[PresetEntry], PresetUse | None]
+"""The recorded trial of a preset; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Fitting:
     recipe: str
     context: int
     """Tokens; 0: the engine's own default."""
+    other_context: int | None
+    """The context, where it is not the preset's own."""
     tokens_per_second: float | None
     """As published; None: it was not."""
     figure_context: int
@@ -215,7 +218,12 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         if not fault:
             return _fitting(entry, (context, result), need, cards, question)
         lacks = fault  # the last fault: of the smallest context, or the widest asked for
-    return Excluded(entry.name, (lacks,))
+    largest = needs.largest_context(trial, cards) if trial is not None else 0
+    if trial is not None and largest >= max(question.context, 1):
+        need = needs.tried(trial, largest)
+        return _fitting(entry, (largest, None), need, cards, question)
+    fits = f"; a context of {largest} tokens fits" if largest else ""
+    return Excluded(entry.name, (f"{lacks}{fits}",))
 
 
 def _fitting(
@@ -240,6 +248,7 @@ def _fitting(
         downloadable=model_files.downloadable(preset),
         recipe=preset.recipe,
         context=context,
+        other_context=None if context in {0, preset.serve.context} else context,
         tokens_per_second=round(figure.tokens_per_second.middle, 2) if figure else None,
         figure_context=preset.context_of(figure) if figure else 0,
         measured_on=preset.card,

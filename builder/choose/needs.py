@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal
 
 from builder.choose.machine import HostCard
 from builder.families import entrypoint
-from builder.presets.catalog import PresetEntry
 from builder.presets.figures import Memory, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.records.trials import Trials
+from builder.smoke.verdict import PresetUse
+
+STEP = 8192  # tokens of a context that is found between two trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,17 @@ class MemoryNeed:
 
 
 def of_context(
-    preset: Preset, context: int, result: Result | None, trial: MemoryNeed | None
+    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
 ) -> MemoryNeed | None:
     """The memory that a preset takes with a context; None: not known.
 
-    ``trial`` is of the preset's own context: for a smaller one, a figure of the source for exactly
-    that one comes first.
+    A trial comes first, but for a context smaller than the preset's: there, a figure of the source
+    for exactly that one does.
     """
     smaller = context < (preset.serve.context or context)
     stated = result.memory if result is not None else None
     if trial is not None and not (smaller and stated is not None and stated.whole is not None):
-        return trial
+        return tried(trial, context)
     return published_memory(preset, context, result)
 
 
@@ -62,10 +64,35 @@ def published_memory(preset: Preset, context: int, result: Result | None) -> Mem
     return None
 
 
-def by_trial(entry: PresetEntry, trials: Trials) -> MemoryNeed | None:
-    """The memory by a trial, where the preset is still the one that was tried."""
-    use = trials.of(entry)
-    return MemoryNeed(use.peak, "trial", use.by_kind, use.own) if use is not None else None
+def tried(use: PresetUse, context: int) -> MemoryNeed:
+    """The memory with a context: on the line between the trials of the preset's context and of a
+    smaller one, where both are known; else as with the preset's."""
+    least = use.smaller
+    if least is None or context >= use.context:
+        return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
+    share = max(0.0, (context - least.context) / (use.context - least.context))
+    peak = _between(least.peak, use.peak, share)
+    kinds = {
+        kind: _between(least.by_kind.get(kind, 0), size, share)
+        for kind, size in use.by_kind.items()
+    }
+    return MemoryNeed(peak, "trial", kinds, use.own)
+
+
+def largest_context(use: PresetUse, cards: Sequence[HostCard]) -> int:
+    """The largest context between both trials that has room on the cards: tokens, 0 for none."""
+    if use.smaller is None:
+        return 0
+    there = sum(card.memory for card in cards)
+    last = use.context // STEP * STEP
+    for context in range(last, use.smaller.context - 1, -STEP):
+        if tried(use, context).on(cards) <= there:
+            return context
+    return 0
+
+
+def _between(least: int, most: int, share: float) -> int:
+    return ceil(least + share * (most - least))
 
 
 def _need(memory: Memory, whole: int) -> MemoryNeed:

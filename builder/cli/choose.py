@@ -243,7 +243,8 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
     for each in best:
         paragraph(f"Known problems of {each.preset}", each.caveats)
     if best:
-        line(f"\nStart one: `builder run {best[0].preset}`")
+        context = f" --context {best[0].other_context}" if best[0].other_context else ""
+        line(f"\nStart one: `builder run {best[0].preset}{context}`")
 
 
 def _row(each: Fitting, image: str) -> tuple[str, ...]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import families
-from builder.choose import needs
-from builder.choose.needs import MemoryNeed
 from builder.errors import BusyError, UntriedError
 from builder.launch import check, costs
 from builder.launch.check import Image
@@ -24,6 +22,7 @@ from builder.records import trials
 from builder.records.record import newest_good
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.settings import Settings
+from builder.smoke.verdict import PresetUse
 from builder.tools import sizes
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus
@@ -44,12 +43,12 @@ class Launch:
         """The models directory of the settings, as ``described`` has it."""
         return models_directory(self.settings)
 
-    def trial_of(self, entry: PresetEntry) -> MemoryNeed | None:
-        """The memory of a preset by its trial.  Raises like ``trials.known``."""
+    def trial_of(self, entry: PresetEntry) -> PresetUse | None:
+        """The trial of a preset.  Raises like ``trials.known``."""
         name = entry.preset.recipe
         kept = newest_good(self.settings.state_dir, name)
         found = trials.known(self.catalog.root, [name], {name: kept} if kept else {})
-        return needs.by_trial(entry, found)
+        return found.of(entry)
 
 
 @dataclass(frozen=True, slots=True)

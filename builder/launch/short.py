@@ -64,9 +64,7 @@ def _on(
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
     best = answer.fits[0]
     log(f"{wanted.target} is {best.preset} here: `builder choose` shows why")
-    (own,) = (each.preset.serve.context for each in entries if each.name == best.preset)
-    context = best.context if best.context not in {0, own} else None
-    return replace(wanted, target=best.preset, context=wanted.context or context)
+    return replace(wanted, target=best.preset, context=wanted.context or best.other_context)
 
 
 def _as_published(

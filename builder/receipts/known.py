@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.choose import choice, needs
+from builder.choose import choice
 from builder.choose.choice import Choice, Question
 from builder.choose.machine import Machine
 from builder.presets import catalog as presets
@@ -42,7 +42,7 @@ class Known:
             self.catalog,
             self._cards(),
             context,
-            lambda entry: needs.by_trial(entry, self.trials),
+            self.trials.of,
             self.receipts,
         )
         return choice.choose(self.entries, question)

@@ -66,8 +66,7 @@ class _Answers:
 
     def _option(self, found: Fitting, short_name: str, recommended: bool) -> Option:
         preset = self.presets[found.preset].preset
-        own = found.context in (0, preset.serve.context)
-        context = None if own else found.context
+        context = found.other_context
         words = [found.preset, *(["--context", str(context)] if context else []), *_given(preset)]
         figure = _figure(found)
         missing = _missing(preset, words, published=found.recipe in self.published)

@@ -31,11 +31,12 @@ from builder.simulator.server import SimulatedServer
 from builder.smoke import gpu, serves
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import lacked_room, refused
-from builder.smoke.verdict import Check, CheckState, PresetUse
+from builder.smoke.verdict import Check, CheckState, ContextUse, PresetUse
 from builder.tools.docker.containers import NotRunnableError
 
 LOADING = 600.0  # seconds until a server with a model of 20 GB is ready
 TOLERANCE = 0.1  # share by which a run may take more than published: sources round, and add parts
+SMALLER = 8192  # tokens of the second trial: memory is known for the contexts between both
 SHOWN = 2  # refused allocations that a check names
 PROJECTORS = "/projector"
 
@@ -55,7 +56,8 @@ class PresetTrial:
 def check(context: Context) -> Iterator[Check]:
     """Start the server of each preset, send a request, and compare its memory.
 
-    ``context.presets`` gets each preset's use of its card.
+    Then start it once more with a small context.  ``context.presets`` gets each preset's use of its
+    card.
     """
     for name, preset in context.subject.presets.items():
         with TemporaryDirectory(dir=context.work) as folder:
@@ -75,6 +77,9 @@ def _check(name: str, preset: Preset, context: Context, work: Path) -> Iterator[
             _launched(trial, context, simulation) as server,
         ):
             yield from _of_server(trial, server, simulation, context)
+        use = context.presets.get(name)
+        if use is not None and use.context > SMALLER:
+            yield _with_smaller(trial, use, context, header, work / "smaller")
     except InapplicableError as error:
         yield Check.skipped("preset", name, expected, error)
     except NotRunnableError as error:
@@ -192,6 +197,37 @@ def _of_server(
         return
     context.presets[name] = use = _use(trial, report)
     yield _memory(trial, report, use)
+
+
+def _with_smaller(
+    trial: PresetTrial, use: PresetUse, context: Context, header: gguf.Header, work: Path
+) -> Check:
+    """The peak with a small context, which ``context.presets`` gets."""
+    preset = trial.preset
+    serve = preset.serve.model_copy(update={"context": SMALLER})
+    smaller = replace(trial, preset=preset.model_copy(update={"serve": serve}))
+    subject = f"{trial.name}: memory with {SMALLER} tokens"
+    expected = f"at most {mib(use.peak)}, as with {use.context}"
+    cards = [trial.card] * preset.cards
+    with (
+        trial.server.on(cards, header, work) as simulation,
+        _launched(smaller, context, simulation) as server,
+    ):
+        try:
+            server.wait(LOADING)
+        except NotServingError as error:
+            return Check.of("preset", subject, expected, str(error), False)
+        if not gpu.placed(server).passed:
+            return Check.of("preset", subject, expected, "not all layers are on the card", False)
+        answer = serves.answered(server, "", "", lambda: serves.completes(server))
+        report = simulation.settled()
+    if not answer.passed or report is None:
+        return Check.of("preset", subject, expected, answer.found, False)
+    found = _use(smaller, report)
+    context.presets[trial.name] = replace(
+        use, smaller=ContextUse(SMALLER, found.peak, found.by_kind)
+    )
+    return Check.of("preset", subject, expected, f"peak {mib(found.peak)}", found.peak <= use.peak)
 
 
 def _refusals(report: Report) -> list[str]:

@@ -105,6 +105,16 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextUse:
+    """The use of the same card with another context; sizes are bytes."""
+
+    context: int
+    """Tokens."""
+    peak: int
+    by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class PresetUse:
     """The use of a simulated card by the server of a preset; sizes are bytes."""
 
@@ -121,6 +131,8 @@ class PresetUse:
     """The memory of the CUDA contexts, part of the peak."""
     by_kind: Mapping[str, int]
     """Memory at the peak: weights, KV cache, compute, projector, other."""
+    smaller: ContextUse | None = None
+    """The same with a smaller context; None: it was not tried."""
 
 
 @dataclass(frozen=True, slots=True)

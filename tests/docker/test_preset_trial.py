@@ -69,6 +69,16 @@ def test_a_preset_that_fits_has_its_memory_in_the_verdict(try_preset: TryPreset)
     assert len(use.identity) == 64
 
 
+def test_a_large_context_is_tried_beside_a_small_one(try_preset: TryPreset) -> None:
+    use, found = try_preset(serve={"arguments": ["-ngl", "99"], "context": 16384})
+    assert [*found][-1] == "m: memory with 8192 tokens"
+    assert failed(found) == set(), found
+    assert use is not None
+    assert use.smaller is not None
+    assert (use.context, use.smaller.context) == (16384, 8192)
+    assert use.own < use.smaller.peak <= use.peak
+
+
 def test_two_cards_have_their_memory_added_up(try_preset: TryPreset) -> None:
     use, found = try_preset(cards=2)
     assert failed(found) == set(), found

@@ -15,8 +15,10 @@ from builder.kernels.selection import Capability
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import Preset
 from builder.simulator import cards
+from builder.smoke.verdict import ContextUse, PresetUse
 from builder.tools import sizes
 from support.environment import REPOSITORY
+from support.preset_uses import use_of
 from support.shipped import PRESETS, RECIPES
 
 CARDS = cards.every(REPOSITORY)
@@ -42,6 +44,7 @@ result = [
     { tokens_per_second = { mean = 80 }, memory = { total = 20 } },
 ]
 """
+WIDE = "serve = { context = 131072 }\nresult = [{ tokens_per_second = { mean = 70 } }]"
 UNTOLD = "serve = { context = 32768 }\nresult = [{ tokens_per_second = { runs = [70, 72] } }]"
 
 
@@ -57,7 +60,7 @@ def chosen(
     *names: str,
     driver: str = "",
     context: int = 0,
-    trial: MemoryNeed | None = None,
+    trial: PresetUse | None = None,
 ) -> Choice:
     here = machine.named(REPOSITORY, names or ("5090",), driver)
     return choose(entries, Question(here, RECIPES, CARDS, context, lambda _: trial))
@@ -104,7 +107,7 @@ def test_the_best_known_is_first() -> None:
         ("m-unknown", Standing.UNKNOWN),
     ]
     # Its memory alone shows that it fits.
-    (tried,) = chosen(entries[2:3], "5090-laptop", trial=MemoryNeed(10**9, "trial")).fits
+    (tried,) = chosen(entries[2:3], "5090-laptop", trial=use_of(10**9)).fits
     assert tried.standing is Standing.PUBLISHED
 
 
@@ -236,7 +239,7 @@ def test_memory_by_kind_counts_where_it_is_all_of_it() -> None:
 
 
 def test_a_trial_counts_before_the_source() -> None:
-    trial = MemoryNeed(25 * 10**9, "trial", own=258_998_272)
+    trial = use_of(25 * 10**9, own=258_998_272)
     reason = why_not(chosen([preset("sweep", SWEEP)], "5080", context=64000, trial=trial))
     assert "it takes 23.3 GiB (as tried)" in reason
     # The trial is of the preset's own context; a smaller one has a figure of its own.
@@ -245,7 +248,35 @@ def test_a_trial_counts_before_the_source() -> None:
     untold = why_not(chosen([preset("untold")], "5080", trial=trial))
     assert "it takes 23.3 GiB (as tried)" in untold
     (found,) = chosen([preset("sweep", SWEEP)], "5090-laptop", trial=trial).fits
-    assert found.memory == trial
+    assert found.memory == MemoryNeed(25 * 10**9, "trial", own=258_998_272)
+
+
+TWICE = use_of(
+    20 << 30,
+    kinds={"weights": 12 << 30, "KV cache": 8 << 30},
+    smaller=ContextUse(8192, 12800 << 20, {"weights": 12 << 30, "KV cache": 512 << 20}),
+)
+"""12 GiB, and 64 KiB for each token."""
+
+
+def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -> None:
+    (found,) = chosen([preset("wide", WIDE)], "5080", trial=TWICE).fits
+    assert (found.context, found.standing) == (49152, Standing.ELSEWHERE)
+    assert found.memory is not None
+    assert found.memory.size == (12 << 30) + 49152 * (64 << 10)
+    assert found.memory.kinds == {"weights": 12 << 30, "KV cache": 49152 * (64 << 10)}
+    assert found.memory.size <= MEMORY["5080"] < found.memory.size + 8192 * (64 << 10)
+    # One that is asked for has to fit, and so has the preset's own.
+    (asked,) = chosen([preset("wide", WIDE)], "5080", context=32768, trial=TWICE).fits
+    assert asked.context == 49152
+    reason = why_not(chosen([preset("wide", WIDE)], "5080", context=65536, trial=TWICE))
+    assert reason.endswith("; a context of 49152 tokens fits")
+    # Below the smaller trial nothing is known.
+    small = why_not(chosen([preset("wide", WIDE)], "5060-ti-8gb", trial=TWICE))
+    assert "tokens fits" not in small
+    # What the source states for a context comes first: it has a speed, too.
+    (stated,) = chosen([preset("sweep", SWEEP)], "5080", trial=TWICE).fits
+    assert (stated.context, stated.tokens_per_second) == (32768, 90)
 
 
 def test_the_context_of_cuda_is_that_of_the_card() -> None:

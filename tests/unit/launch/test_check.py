@@ -9,12 +9,13 @@ import pytest
 
 from builder.choose import machine
 from builder.choose.machine import HostCard
-from builder.choose.needs import MemoryNeed
 from builder.errors import WorldError
 from builder.kernels.selection import Capability
 from builder.launch.check import Asked, Chosen, Fault, chosen_of, port_faults, require
 from builder.launch.described import LaunchRequest, find_entry, find_run
+from builder.smoke.verdict import PresetUse
 from support.environment import REPOSITORY
+from support.preset_uses import use_of
 from support.services import BASE
 from support.shipped import RECIPES
 
@@ -28,7 +29,7 @@ def chosen(
     driver: str = "590.10",
     card: str = "auto",
     context: int | None = None,
-    trial: MemoryNeed | None = None,
+    trial: PresetUse | None = None,
 ) -> Chosen:
     wanted = LaunchRequest(target, context=context)
     here = machine.named(REPOSITORY, cards, driver)
@@ -68,7 +69,7 @@ def test_a_card_with_too_little_memory() -> None:
 
 
 def test_a_recorded_trial_counts_before_the_source() -> None:
-    small, large = MemoryNeed(10**10, "trial"), MemoryNeed(10**11, "trial")
+    small, large = use_of(10**10), use_of(10**11)
     assert chosen(PRESET, "5080", trial=small) == Chosen()
     assert "it takes 93.1 GiB (as tried)" in why(chosen(PRESET, "5090", trial=large))
 

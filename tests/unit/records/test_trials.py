@@ -14,9 +14,10 @@ from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.records import record, trials
 from builder.records.record import Record
-from builder.smoke.verdict import Check, PresetUse
+from builder.smoke.verdict import Check, ContextUse, PresetUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
+from support.preset_uses import use_of
 from support.shipped import RECIPES
 
 NAME = "qwen3.6-27b-dflash@5090-laptop"
@@ -29,15 +30,13 @@ def entry() -> PresetEntry:
 
 
 def use(peak: int, identity: str = "") -> PresetUse:
-    return PresetUse(
-        identity=identity or entry().preset.identity,
+    return use_of(
+        peak,
         context=262144,
-        card="NVIDIA GeForce RTX 5090 Laptop GPU",
-        cards=1,
-        memory=25 << 30,
-        peak=peak,
         own=1 << 20,
-        by_kind={"weights": peak - (1 << 20)},
+        identity=identity or entry().preset.identity,
+        kinds={"weights": peak - (1 << 20)},
+        smaller=ContextUse(8192, peak - 1, {"weights": peak - (1 << 20)}),
     )
 
 
