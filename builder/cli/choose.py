@@ -81,7 +81,7 @@ def choose(
         str | None,
         typer.Option(
             "--capability",
-            metavar="X.Y",
+            metavar="MAJOR.MINOR",
             callback=_checked_capability,
             help="Compute capability of a card that has no file: 12.0. Needs --memory.",
         ),
