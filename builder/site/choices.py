@@ -83,6 +83,7 @@ class _Answers:
             known=found.standing.name.lower(),
             figure=figure,
             computed=_beside(found, figure),
+            not_computed="" if figure else found.not_computed,
             memory=found.memory.size if found.memory else None,
             memory_by=found.memory.by if found.memory else "",
             driver=found.driver,

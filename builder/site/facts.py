@@ -124,6 +124,8 @@ class Option:
     figure: Figure | None
     computed: Figure | None
     """The computed speed, where the figure is of another card."""
+    not_computed: str
+    """Why no speed is known, not even a computed one."""
     memory: int | None
     """Bytes."""
     memory_by: str

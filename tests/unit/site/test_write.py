@@ -406,6 +406,14 @@ def test_a_badge_says_how_a_speed_is_known(facts: Site, tmp_path: Path) -> None:
         assert ("<b>~120</b> tokens/s" in page) == (known_as == "computed")
 
 
+def test_a_speed_that_nobody_knows_has_the_reason(facts: Site, tmp_path: Path) -> None:
+    why = "it drafts, and its acceptance is not known"
+    write(with_option(facts, known="unknown", figure=None, not_computed=why), tmp_path / "site")
+    assert f"unknownnot computed: {why}" in words_of(tmp_path / "site" / "index.html")
+    (fact,) = data(tmp_path / "site")["cards"][0]["fits"]
+    assert fact["not_computed"] == why
+
+
 def test_a_computed_speed_stands_beside_one_of_another_card(facts: Site, tmp_path: Path) -> None:
     shown = with_option(facts, known="elsewhere", figure=Figure(88.0, card="3090"))
     (option,) = shown.cards[0].fits
