@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -100,21 +101,22 @@ def test_there_are_commands_to_check() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
 
 
-def relative(file: Path) -> str:
-    return str(file.relative_to(REPOSITORY))
+def unplain(files: Iterable[Path], words: re.Pattern[str]) -> dict[str, list[str]]:
+    """The matches of each file that has any."""
+    found = {
+        str(file.relative_to(REPOSITORY)): [
+            match[0].strip() for match in words.finditer(file.read_text())
+        ]
+        for file in files
+    }
+    return {name: matches for name, matches in found.items() if matches}
 
 
-@pytest.mark.parametrize("file", FILES, ids=relative)
-def test_words_are_plain(file: Path) -> None:
-    found = [match[0].strip() for match in UNPLAIN.finditer(file.read_text())]
-    assert found == [], "repeat the noun, and write subject, verb, object: docs/development.md"
-
-
-@pytest.mark.parametrize("file", TESTS, ids=relative)
-def test_phrases_of_tests_are_plain(file: Path) -> None:
-    """``said`` and ``told`` are names in tests."""
-    found = [match[0].strip() for match in re.finditer(PHRASES, file.read_text(), re.MULTILINE)]
-    assert found == [], "repeat the noun, and write subject, verb, object: docs/development.md"
+def test_words_are_plain() -> None:
+    hint = "repeat the noun, and write subject, verb, object: docs/development.md"
+    assert unplain(FILES, UNPLAIN) == {}, hint
+    # ``said`` and ``told`` are names in tests.
+    assert unplain(TESTS, re.compile(PHRASES, re.MULTILINE)) == {}, hint
 
 
 @pytest.mark.parametrize(
