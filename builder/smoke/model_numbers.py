@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -39,6 +39,7 @@ from builder.smoke.server_trials import (
     CONTEXT,
     OPTIONS,
     OTHER,
+    OWN_TYPES,
     PROMPT,
     TOKENS,
     TRIALS,
@@ -194,14 +195,14 @@ class ModelNumbers:
             yield self._of_cache(kind, usual)
 
     def _of_cache(self, kind: str, usual: Continued) -> Check:
-        """A type on the card; where the engine's CPU does not have it, beside the usual one."""
+        """A type on the card; one that is a fork's, or that the engine's CPU does not have, beside
+        the usual one."""
         options = CACHE_OPTIONS.format(kind=kind).split()
-        subject, wanted, more = f"cache of {kind}", usual, ""
+        subject, wanted, more = f"cache of {kind}", usual, f"; compared with {USUAL_CACHE}"
         limit = limit_beside_f16(kind)
-        try:
-            wanted, limit = self._on_cpu(options), CACHE_LIMITS.get(kind, CACHE_LIMIT)
-        except (_UnknownError, NotServingError, UnansweredError):
-            more = f"; the engine's CPU does not answer with it: compared with {USUAL_CACHE}"
+        if kind in OWN_TYPES:
+            with suppress(_UnknownError, NotServingError, UnansweredError):
+                wanted, limit, more = self._on_cpu(options), CACHE_LIMITS.get(kind, CACHE_LIMIT), ""
         with self._simulated(subject.replace(" ", "-"), options) as (server, simulation):
             try:
                 server.wait(self.numbers.server.serve.seconds)
@@ -247,7 +248,7 @@ class ModelNumbers:
         return replace(self, trial=replace(self.trial, model=model), work=folder)
 
     def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
-        draft = None
+        subject, expected, draft = f"drafts by {drafting.kind}", "the text without drafts", None
         if drafting.drafter is not None:
             draft = self.work / f"{drafting.kind}.gguf"
             tiny.write(drafting.drafter, draft)
@@ -256,12 +257,13 @@ class ModelNumbers:
                 server.wait(self.numbers.server.serve.seconds)
                 found = continued(server, PROMPT, TOKENS)
             except (NotServingError, UnansweredError) as error:
-                return self._unanswered(f"drafts by {drafting.kind}", server, simulation, error)
+                if drafting.drafter is not None and UNKNOWN in server.container.log():
+                    why = f"the engine does not know the architecture of {drafting.drafter.shape}"
+                    return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
+                return self._unanswered(subject, server, simulation, error)
             report = simulation.settled()
-        subject = f"drafts by {drafting.kind}"
         if not found.drafted:
-            text = "the text without drafts"
-            return Check.skipped(KIND, f"{self._name}: {subject}", text, "nothing was drafted")
+            return Check.skipped(KIND, f"{self._name}: {subject}", expected, "nothing was drafted")
         accepted = f"; {found.accepted or 0} of {found.drafted} drafts accepted"
         return self._compared(subject, alone, found, report, accepted, drafted=True)
 

@@ -26,11 +26,16 @@ CACHE_OPTIONS = f"{CACHE} {{kind}} --cache-type-v {{kind}} --flash-attn on"
 # Q4_1, IQ4_NL).  Card and CPU round the same numbers to the same type, so they differ by less.
 CACHE_LIMITS: Mapping[str, float] = {"f32": 0.05, "bf16": 0.05, "q8_0": 0.1}
 CACHE_LIMIT = 0.5
-# A type that the engine's CPU does not have is compared with F16, by the bits in its name: turbo3.
-# The best quantizer of so many bits for a normal distribution has errors of 0.34, 0.19 and 0.10 of
-# the deviation (J. Max, Quantizing for Minimum Distortion, 1960); noise of that size in keys and
-# values makes 1.7, 0.9 and 0.45.  An attention that gives zeros makes 3.3, values that are noise
-# make 4.2, keys that are noise 2.2.
+OWN_TYPES = {"f32", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
+"""The types of llama.cpp's cache beside F16 (common/arg.cpp, kv_cache_types)."""
+# A type of a fork, and one that the engine's CPU does not have, is compared with F16: the CPU of a
+# fork may take another type without a word (BeeLlama 0.1.1 answers turbo2 and turbo4 as Q8_0).  The
+# limit is by the bits in the name: turbo3.  The best quantizer of so many bits for a normal
+# distribution has errors of 0.34, 0.19 and 0.10 of the deviation (J. Max, Quantizing for Minimum
+# Distortion, 1960); noise of that size in keys and values makes 1.7, 0.9 and 0.45.  The kernels of
+# BeeLlama 0.1.1 make 1.3, 0.74 and 0.34; of its types with a trellis, turbo2_tcq 0.91 and
+# turbo3_tcq 0.57.  An attention that gives zeros makes 3.3, values that are noise make 4.2, keys
+# that are noise 2.2.
 OTHER_LIMITS: Mapping[str, float] = {"2": 3.0, "3": 1.8, "4": 1.0}
 OTHER_LIMIT = 3.0
 BITS = re.compile(r"[234](?=_|$)")

@@ -183,6 +183,7 @@ private:
     }
 
     void finish(Block& block) {
+        if (block.watched) settle_writes(block);
         const std::lock_guard lock(mutex_);
         for (const Warp& warp : block.warps) {
             result_.warp_instructions += warp.warp_instructions;

@@ -3,10 +3,15 @@
 // Each warp has a clock that ticks at barriers, and knows of each other warp's clock what it had at
 // the last barrier they shared (vector clocks; Flanagan and Freund, "FastTrack").  Threads of one
 // warp run in step here, so what they do to each other is not looked at.
+//
+// A write that leaves each byte as it was is no race: kernels have several warps write one value
+// (ggml's mmq does, in tiles with fewer rows than the tile is high).  compute-sanitizer's racecheck
+// reports such hazards with the severity INFO.
 #include "races.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ptx {
 
@@ -16,9 +21,41 @@ struct Races {
         bool atomic = false;
         std::vector<u32> read;  // by warp: its clock + 1 at its last read since then
     };
+    struct Write {  // that is a race if it changed the byte
+        Warp* warp;
+        const Insn* insn;
+        u32 lane;
+        std::size_t offset;
+        u32 other;
+        const char* what;  // the other warp did
+        u8 before;
+    };
     std::vector<Byte> bytes;
+    std::vector<Write> writes;  // of the last instruction
     std::vector<std::vector<u32>> seen;  // [warp][other]: clock
 };
+
+namespace {
+
+void fail(Warp& warp, const Insn& insn, u32 lane, std::size_t offset, u32 other, const char* what,
+          Use use) {
+    raise(warp, insn, lane, Fault::Kind::race,
+          std::string(use == Use::read ? "reads" : "writes") + " shared memory at offset " +
+              std::to_string(offset) + ", which warp " + std::to_string(other) + " " + what +
+              " with no barrier between",
+          offset);
+}
+
+}  // namespace
+
+void settle_writes(Block& block) {
+    const std::vector<Races::Write> writes = std::exchange(block.races->writes, {});
+    for (const Races::Write& write : writes) {
+        if (block.shared[write.offset] != write.before)
+            fail(*write.warp, *write.insn, write.lane, write.offset, write.other, write.what,
+                 Use::write);
+    }
+}
 
 void start_watch(Block& block) {
     stop_watch(block);
@@ -35,6 +72,7 @@ void stop_watch(Block& block) {
 }
 
 void sync_warps(Block& block, const std::vector<u32>& warps) {
+    settle_writes(block);
     auto& seen = block.races->seen;
     std::vector<u32> all(seen.size(), 0);
     for (const u32 warp : warps) {
@@ -49,14 +87,12 @@ void sync_warps(Block& block, const std::vector<u32>& warps) {
 void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes,
                   Use use) {
     Block& block = *warp.block;
+    settle_writes(block);
     Races& races = *block.races;
     const std::vector<u32>& seen = races.seen[warp.number];
-    const auto fail = [&](u32 lane, std::size_t offset, u32 other, const char* what) {
-        raise(warp, insn, lane, Fault::Kind::race,
-              std::string(use == Use::read ? "reads" : "writes") + " shared memory at offset " +
-                  std::to_string(offset) + ", which warp " + std::to_string(other) + " " + what +
-                  " with no barrier between",
-              offset);
+    const auto conflict = [&](u32 lane, std::size_t offset, u32 other, const char* what) {
+        if (use != Use::write) fail(warp, insn, lane, offset, other, what, use);
+        races.writes.push_back({&warp, &insn, lane, offset, other, what, block.shared[offset]});
     };
     for (u32 lane = 0; lane < kLanes; ++lane) {
         if ((lanes >> lane & 1) == 0) continue;
@@ -73,10 +109,10 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
             if (block.launch->options.races && !both_atomic) {
                 if (byte.writer != kAll && byte.writer != warp.number &&
                     seen[byte.writer] < byte.clock)
-                    fail(lane, offset, byte.writer, "wrote");
+                    conflict(lane, offset, byte.writer, "wrote");
                 for (u32 other = 0; use != Use::read && other < byte.read.size(); ++other) {
                     if (other != warp.number && byte.read[other] > seen[other])
-                        fail(lane, offset, other, "reads");
+                        conflict(lane, offset, other, "reads");
                 }
             }
             if (use == Use::read) {

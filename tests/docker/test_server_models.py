@@ -107,6 +107,14 @@ def test_a_draft_that_changes_the_text_is_found(checked: Checked) -> None:
     assert checks["qwen35 Q8_0: card and CPU"].passed
 
 
+def test_a_drafter_of_an_unknown_architecture_is_skipped(checked: Checked) -> None:
+    checks = checked(QWEN, "drafter")
+    check = checks["qwen35 Q8_0: drafts by draft-dflash"]
+    assert check.state is CheckState.SKIPPED
+    assert check.found == "the engine does not know the architecture of dflash"
+    assert checks["qwen35 Q8_0: drafts by draft-mtp"].passed
+
+
 def test_a_model_that_is_refused_with_its_block_is_tried_without(checked: Checked) -> None:
     checks = checked(QWEN, "block")
     refused = checks.pop("qwen35 Q8_0")

@@ -43,15 +43,15 @@ COPY --from=build /out/ /opt/engine/lib/
 """
 
 
-# A server with types of the cache, which change nothing; its CPU has no type "card-only".
+# A server with types of the cache, which change nothing; its CPU does not have q4_0.
 WITH_CACHES = """
 FROM {image}
 USER root
 RUN cd /opt/engine/bin && mv hello-server real && printf '%s\\n' '#!/bin/sh' \\
     'kind=; for word; do shift; case $word in --cache-type-k) kind=$1 ;;' \\
-    'right | card-only | --cache-type-v | --flash-attn | on) ;; *) set -- "$@" "$word" ;;' \\
+    'q8_0 | q4_0 | turbo3 | --cache-type-v | --flash-attn | on) ;; *) set -- "$@" "$word" ;;' \\
     'esac; done' \\
-    '[ "$kind$BUILDER_CPU" != card-only1 ] || exit 1' \\
+    '[ "$kind$BUILDER_CPU" != q4_01 ] || exit 1' \\
     'exec /opt/engine/bin/real "$@"' > hello-server && chmod 755 hello-server
 USER 10001:10001
 """
@@ -126,7 +126,7 @@ def test_a_card_has_the_numbers_of_the_cpu(checked: Checked, ptx: Path) -> None:
 def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_path: Path) -> None:
     # The last step of the warp's sum adds what is two lanes further, not one.
     folder = changed(ptx, tmp_path / "changed", ", 1, 31, -1;", ", 2, 31, -1;")
-    checks = checked(folder, ["right"])
+    checks = checked(folder, ["q8_0"])
     check = checks["card and CPU"]
     assert check.state is CheckState.FAILED
     assert "first beyond the limit at token 1;" in check.found
@@ -134,7 +134,7 @@ def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_
     assert "compute_logits" in check.found
     assert checks["kernels"].passed, "the fault is in the numbers alone"
     assert checks["beside another prompt"].passed, "the same numbers, wrong twice"
-    assert checks["cache of right"].state is CheckState.FAILED
+    assert checks["cache of q8_0"].state is CheckState.FAILED
 
 
 def test_an_instruction_that_is_not_computed_says_nothing_of_the_image(
@@ -159,9 +159,15 @@ def test_a_kernel_without_ptx_is_named(checked: Checked, tmp_path: Path) -> None
 def test_each_type_of_the_cache_is_compared_with_the_same_type_on_the_cpu(
     checked: Checked, ptx: Path
 ) -> None:
-    checks = checked(ptx, ["right", "card-only"])
-    right, alone = (checks[f"cache of {kind}"] for kind in ("right", "card-only"))
-    assert (right.state, alone.state) == ("passed", "passed")
-    assert f"{TOKENS} of {TOKENS} tokens are equal" in right.found
-    assert "compared with f16" not in right.found
-    assert "the engine's CPU does not answer with it: compared with f16" in alone.found
+    checks = checked(ptx, ["q8_0", "q4_0", "turbo3"])
+    own, on_the_card, of_a_fork = (
+        checks[f"cache of {kind}"] for kind in ("q8_0", "q4_0", "turbo3")
+    )
+    assert {each.state for each in (own, on_the_card, of_a_fork)} == {"passed"}
+    assert f"{TOKENS} of {TOKENS} tokens are equal" in own.found
+    assert "within 0.1" in own.expected
+    assert "compared with f16" not in own.found
+    # The CPU of a fork may take another type without a word.
+    for each in (on_the_card, of_a_fork):
+        assert each.found.endswith("; compared with f16")
+    assert "within 1.8" in of_a_fork.expected

@@ -430,6 +430,18 @@ def test_a_missing_barrier_is_a_race(library: Library) -> None:
     assert found.kind == "uninitialized"
 
 
+def test_a_value_that_several_warps_write_is_no_race(library: Library) -> None:
+    text = """
+      .shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r1, %r0, 5; WRITTEN st.shared.u32 [%r9], %r1;
+      bar.sync 0; ld.shared.u32 %r3, [%r9]; shl.b32 %r2, %r0, 2; st.global.u32 [%d1], %r3;
+    """
+    out = run(library, text.replace("WRITTEN", "mov.u32 %r1, 258;"), block=128, races=1)
+    assert (out == 258).all()
+    found = fault(library, text.replace("WRITTEN", ""), block=128, races=1)
+    assert found.kind == "race"
+    assert "which warp 0 wrote with no barrier between" in str(found)
+
+
 def test_a_hole_is_not_memory(library: Library) -> None:
     out = np.zeros(32, np.uint32)
     made = module(library, "st.global.u32 [%d1], %r0;")

@@ -163,6 +163,8 @@ FAULT = os.environ.get("FAULT", "")
 MODEL = Gguf(sys.argv[sys.argv.index("-m") + 1])
 if FAULT == "block" and any("nextn" in name for name in MODEL.zero):
     sys.exit("error: wrong number of tensors")
+if FAULT == "drafter" and "-md" in sys.argv:
+    sys.exit("error loading model: unknown model architecture: 'dflash'")
 CARD = None if "BUILDER_CPU" in os.environ else Card()
 PARTS = [1.25 if CARD and FAULT == "layer" and layer == 1 else 0.125 for layer in MODEL.layers()]
 ThreadingHTTPServer(("127.0.0.1", 8080), Handler).serve_forever()
