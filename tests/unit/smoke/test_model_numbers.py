@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.simulator.report import CardUse, Launch, Report, Violation
+from builder.simulator.report import CardUse, KernelUse, Report, Violation
 from builder.smoke.model_numbers import check_kernels
 from builder.smoke.verdict import CheckState
 
@@ -14,7 +14,7 @@ LACKING = "not computed: mbarrier.init"
 
 
 def report(computed: int, *whys: str) -> Report:
-    launch = Launch(
+    launch = KernelUse(
         kernel="_Z5scalePf",
         file="/opt/engine/lib/libggml-cuda.so",
         code="sm_120a",
