@@ -117,24 +117,29 @@ def trials(
     """Write the memory of presets on simulated cards to trials/, for everybody who chooses one.
 
     The smoke test starts each preset on its simulated card; the figures come from the record of the
-    newest verified image. Recipes whose images tried no preset are left out. The exit code is 8 if
-    a recipe that you name is one of them.
+    newest verified image. trials/README.md gets tables of all images. Recipes whose images tried no
+    preset are left out. The exit code is 8 if a recipe that you name is one of them.
     """
     from builder import settings
     from builder.errors import UntriedError
-    from builder.records import record
+    from builder.presets import catalog as preset_files
+    from builder.records import record, trials_page
     from builder.records import trials as kept_trials
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
+    commits = trials_page.commits_of(found)
     files = {}
     for name in names:
         kept = record.newest_good(state, name)
         if kept is not None and kept.verdict.presets:
-            files[name] = kept_trials.write(found.root, kept)
+            files[name] = kept_trials.write(found.root, kept, commits.get(name, ""))
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             raise UntriedError(f"no verified image of {name} tried a preset", hint=hint)
+    if files:
+        presets = {each.name: each.preset for each in preset_files.load(found).valid()}
+        trials_page.write(found.root, commits, presets)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:

@@ -1,7 +1,7 @@
 """The memory that presets took of simulated cards: from records, and from ``trials/``.
 
 A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
-built the image.
+built the image.  ``trials/README.md`` has tables of all these files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from builder.smoke.verdict import PresetUse
 from builder.tools.files import write_json
 
 FOLDER = "trials"
+COVERAGE = ("numbers", "coverage")
+"""Kind and subject of the check that says what was compared."""
 
 
 class KeptTrials(BaseModel):
-    """The presets that were tried with one verified image."""
+    """One verified image: its build, its checks, and the presets that were tried."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -30,6 +32,20 @@ class KeptTrials(BaseModel):
     key: str
     """The build key of the image."""
     digest: str
+    commit: str
+    """Of the source; empty where the recipe has none."""
+    created: str
+    """When the build began; RFC 3339, UTC."""
+    build_seconds: float | None
+    """With what the compiler cache had; None: not known."""
+    download_size: int
+    """Bytes."""
+    checks: int
+    """Those that passed."""
+    kernels: int
+    """Different kernels that the server launched on its simulated card."""
+    coverage: str
+    """What the check ``numbers`` compared; empty: nothing."""
     presets: Mapping[str, PresetUse]
 
 
@@ -61,16 +77,25 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
     return Trials(uses)
 
 
-def write(root: Path, record: Record) -> Path:
-    """Keep the trials of a record's image in the repository; an earlier file is replaced.
+def write(root: Path, record: Record, commit: str = "") -> Path:
+    """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
-    Raises ``OSError`` where it cannot be written.
+    ``commit`` is the source's.  Raises ``OSError`` where the file cannot be written.
     """
+    verdict = record.verdict
+    coverage = [each.found for each in verdict.checks if (each.kind, each.subject) == COVERAGE]
     kept = KeptTrials(
         recipe=record.recipe,
         key=record.key,
         digest=record.digest,
-        presets=dict(sorted(record.verdict.presets.items())),
+        commit=commit,
+        created=record.created,
+        build_seconds=record.build_seconds,
+        download_size=verdict.download_size,
+        checks=sum(verdict.passed_by_kind.values()),
+        kernels=len(verdict.device.launches) if verdict.device else 0,
+        coverage=next(iter(coverage), ""),
+        presets=dict(sorted(verdict.presets.items())),
     )
     path = root / FOLDER / f"{record.recipe}.json"
     path.parent.mkdir(exist_ok=True)

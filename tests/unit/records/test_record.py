@@ -52,6 +52,7 @@ RECORD: dict[str, Any] = {
                 "peak": 3000,
                 "own": 100,
                 "by_kind": {"weights": 2000},
+                "smaller": {"context": 1024, "peak": 2500, "by_kind": {"weights": 2000}},
             },
         },
         "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5}],

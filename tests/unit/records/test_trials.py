@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from builder.cli.ci import trials as command
 from builder.errors import RecipeError, UntriedError
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.records import record, trials
+from builder.records import record, trials, trials_page
 from builder.records.record import Record
+from builder.records.trials import KeptTrials
 from builder.smoke.verdict import Check, ContextUse, PresetUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
@@ -96,12 +98,48 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
         f"{RECIPE}\t{tmp_path / 'trials' / f'{RECIPE}.json'}",
     ]
     assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
+    page = (tmp_path / "trials" / "README.md").read_text()
+    assert f"| {RECIPE} | {trials_page.commits_of(RECIPES)[RECIPE][:12]} | " in page
+
+
+def kept_of(**changes: Any) -> KeptTrials:
+    facts = {"recipe": RECIPE, "key": "k", "digest": "d", "commit": "c" * 40, "created": "x"}
+    counts = {"build_seconds": 90.0, "download_size": 5_000_000, "checks": 7, "kernels": 3}
+    presets = {NAME: use(7 << 30)}
+    return KeptTrials.model_validate(
+        {**facts, **counts, "coverage": "9 cases", "presets": presets, **changes}
+    )
+
+
+def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
+    presets = {NAME: entry().preset}
+    page = trials_page.page([kept_of()], {RECIPE: "c" * 40}, presets)
+    assert f"| {RECIPE} | cccccccccccc | 2 min | 5.0 MB | 7 | 3 | 9 cases |" in page
+    row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:4] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144", "7168 MiB"]
+    assert cells[5] == "7168 MiB with 8192"
+    # Another commit than the recipe's is named, and what nobody knows.
+    odd = kept_of(build_seconds=None, kernels=0, coverage="")
+    page = trials_page.page([odd], {RECIPE: "d" * 40}, {})
+    assert "| cccccccccccc (the recipe has dddddddddddd) |  | 5.0 MB | 7 |  |  |" in page
+    assert "| unknown |" in page
+
+
+def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
+    root = REPOSITORY / "trials"
+    kept = [
+        KeptTrials.model_validate_json(each.read_bytes()) for each in sorted(root.glob("*.json"))
+    ]
+    commits = trials_page.commits_of(RECIPES)
+    presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
+    assert (root / "README.md").read_text() == trials_page.page(kept, commits, presets)
 
 
 def test_every_kept_trial_is_of_a_preset_as_it_is_now() -> None:
     presets = {each.name: each for each in preset_files.load(RECIPES).valid()}
     for file in (REPOSITORY / "trials").glob("*.json"):
-        kept = trials.KeptTrials.model_validate_json(file.read_bytes())
+        kept = KeptTrials.model_validate_json(file.read_bytes())
         assert kept.recipe == file.stem
         for name, found in kept.presets.items():
             assert presets[name].preset.recipe == kept.recipe
