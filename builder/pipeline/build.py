@@ -83,19 +83,21 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
                 if built:
                     keep_built(plan, image, active, work)
                 session.log(f"smoke test of {plan.title}")
-                kept = check(
-                    plan,
-                    image,
-                    session,
-                    active.seconds,
-                    work,
-                    created=started,
-                    # Where an earlier run built it, neither is known.
-                    way=way_name(plan.platforms, builder) if built else "",
-                    log=str(active.log.path) if built else "",
-                    built_here=True,
-                    before_programs=other.wait,
-                )
+                if not built:
+                    kept = check_again(plan, image, session, work)
+                else:
+                    kept = check(
+                        plan,
+                        image,
+                        session,
+                        active.seconds,
+                        work,
+                        created=started,
+                        way=way_name(plan.platforms, builder),
+                        log=str(active.log.path),
+                        built_here=True,
+                        before_programs=other.wait,
+                    )
         if not kept.verdict.good:
             record.write(state, kept.model_copy(update={"references": (image.reference,)}))
             require_good(kept, image.reference)

@@ -33,7 +33,7 @@ class KeptTrials(BaseModel):
     """The build key of the image."""
     digest: str
     commit: str
-    """Of the source; empty where the recipe has none."""
+    """The source's; empty where the recipe has none."""
     created: str
     """When the build began; RFC 3339, UTC."""
     build_seconds: float | None

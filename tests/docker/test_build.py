@@ -190,6 +190,24 @@ def test_failed_checks_move_no_tag(builder: Builder, one_file: Path, tmp_path: P
     )
 
 
+def test_an_image_that_failed_a_check_keeps_the_facts_of_its_build(
+    builder: Builder, one_file: Path, tmp_path: Path
+) -> None:
+    edit(one_file, '"first"', '"second"')
+    assert builder("build", "variant", "--catalog", one_file).returncode == 7
+    (file,) = (tmp_path / "state" / "records" / "variant-0.1.0").glob("*.json")
+    failed = json.loads(file.read_text())
+    edit(one_file, '["answer_first"]', '["answer_second"]')
+    done = builder("build", "variant", "--catalog", one_file, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "exists; it is not built again" in done.stderr
+    kept = json.loads(file.read_text())
+    assert "build variant-0.1.0" in kept["seconds"]
+    for fact in ("created", "way", "log", "digest", "built_here"):
+        assert kept[fact] == failed[fact], fact
+    assert kept["built_here"]
+
+
 def test_the_first_error_of_a_compile_is_told(builder: Builder, one_file: Path) -> None:
     source(one_file).write_text("int wrong( { return }\n")
     done = builder("build", "variant", "--catalog", one_file)

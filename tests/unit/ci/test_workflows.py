@@ -252,6 +252,7 @@ def test_the_commands_that_publish_are_all_there() -> None:
         "hub describe",
         "recipe check",
         "ci matrix",
+        "ci trials",
         "ci ccache",
         "pin lock",
     }
