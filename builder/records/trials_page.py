@@ -14,6 +14,7 @@ from builder.records.trials import FOLDER, KeptTrials
 from builder.simulator.figures import mib
 from builder.tools import sizes
 from builder.tools.files import atomic_write
+from builder.tools.log import duration
 
 HEAD = """\
 # Trials
@@ -57,6 +58,8 @@ def page(
         ("recipe", "built from", "build", "to download", "checks", "kernels", "numbers"),
         tuple(_image(each, commits.get(each.recipe, "")) for each in kept),
         (
+            "built from another commit: a copy of the recipe's tree, with placeholders for files "
+            "that could not be had.",
             "build: on the machine that wrote the file, with what its compiler cache had.",
             "kernels: different ones that the server launched on its simulated card.",
         ),
@@ -73,11 +76,11 @@ def _image(kept: KeptTrials, commit: str) -> tuple[str, ...]:
     built = kept.commit[:SHORT]
     if kept.commit != commit:
         built += f" (the recipe has {commit[:SHORT] or 'none'})"
-    minutes = f"{kept.build_seconds / 60:.0f} min" if kept.build_seconds is not None else ""
+    took = duration(kept.build_seconds) if kept.build_seconds is not None else ""
     return (
         kept.recipe,
         built,
-        minutes,
+        took,
         sizes.shown(kept.download_size),
         str(kept.checks),
         str(kept.kernels or ""),

@@ -114,7 +114,7 @@ def kept_of(**changes: Any) -> KeptTrials:
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     page = trials_page.page([kept_of()], {RECIPE: "c" * 40}, presets)
-    assert f"| {RECIPE} | cccccccccccc | 2 min | 5.0 MB | 7 | 3 | 9 cases |" in page
+    assert f"| {RECIPE} | cccccccccccc | 1 min 30 s | 5.0 MB | 7 | 3 | 9 cases |" in page
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:4] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144", "7168 MiB"]
