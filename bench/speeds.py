@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from builder.choose import speeds
-from builder.choose.speeds import NotComputedError, Step
+from builder.choose.speeds import DecodeStep, NotComputedError
 from builder.families import load_catalog
 from builder.presets import catalog as preset_files
 from builder.presets.schema import Preset
@@ -54,7 +54,7 @@ class Run:
     name: str
     card: str
     bandwidth: int
-    step: Step
+    step: DecodeStep
     tokens: float
     """Tokens of a step."""
     measured: float

@@ -59,7 +59,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DecodeStep:
     """One pass of the model, and of its drafter."""
 
     size: float
@@ -100,7 +100,7 @@ def computed(
     return Computed(round(speed, 2), (low, high))
 
 
-def step(preset: Preset, engine: str, filled: int = FILLED) -> Step:
+def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     """What a step of a preset reads, and gives.  Raises ``NotComputedError``."""
     size, options = _size(preset), _options(preset)
     drafts = preset.drafter is not None or bool(
@@ -113,13 +113,13 @@ def step(preset: Preset, engine: str, filled: int = FILLED) -> Step:
     )
     shape = _shape(preset, own_drafts=drafts and preset.drafter is None)
     if shape is None:
-        return Step(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
+        return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
     weights = reads.weights(shape, size, checkpoint=preset.model.whole)
     experts = weights["experts"] * reads.experts(shape, drafted + 1)
     read = weights["layers"] + weights["output"] + experts
     read += _drafter(preset, weights, shape, drafted)
     read += reads.cache(shape, *_cache_bits(options), filled)
-    return Step(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+    return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
 
 
 def _size(preset: Preset) -> int:

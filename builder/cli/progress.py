@@ -24,7 +24,7 @@ from rich.progress import (
 
 from builder.cli.terminal import err
 from builder.errors import as_started, plain
-from builder.images.log import Step
+from builder.images.log import BuildStep
 from builder.images.steps import step_name
 from builder.smoke.verdict import Verdict
 
@@ -95,10 +95,10 @@ class BuildProgress:
         """Write the verdict on an image to the files that the user asked for."""
         self._write_verdict(name, verdict)
 
-    def on_progress(self, progress: Step | str) -> None:
+    def on_progress(self, progress: BuildStep | str) -> None:
         """Show a compile step, or the step that a line of buildx's output begins."""
         with self._lock:
-            if isinstance(progress, Step):
+            if isinstance(progress, BuildStep):
                 self._show_step(progress)
                 return
             name = step_name(progress)
@@ -112,7 +112,7 @@ class BuildProgress:
             self._stage = name
             self._console.print(escape("  " + name))
 
-    def _show_step(self, step: Step) -> None:
+    def _show_step(self, step: BuildStep) -> None:
         if self._live:
             self._show("compiling", step.total, step.done)
             return

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from io import StringIO
 
 from builder.exports.text import reasons
-from builder.presets.schema import Container
+from builder.presets.schema import ContainerOptions
 from builder.presets.service import HOST, STOP, Mount, Service
 
 
@@ -61,7 +61,7 @@ def _options(service: Service) -> Iterator[list[str]]:
         yield list(option.words)
 
 
-def _needs(container: Container) -> Iterator[list[str]]:
+def _needs(container: ContainerOptions) -> Iterator[list[str]]:
     if container.ipc:
         yield [f"--ipc={container.ipc}"]
     if container.shm_size:

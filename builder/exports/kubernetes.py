@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.exports.text import rendered, scalar
-from builder.presets.schema import Container
+from builder.presets.schema import ContainerOptions
 from builder.presets.service import Service, container_needs
 
 UNITS = {"k": "Ki", "m": "Mi", "g": "Gi"}
@@ -59,7 +59,7 @@ def facts(service: Service) -> dict[str, Any]:
         "service": service,
         "parts": image_of(service),
         "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
-        "needs": dict.fromkeys(Container.model_fields, "")
+        "needs": dict.fromkeys(ContainerOptions.model_fields, "")
         | {key: why for key, _, why in container_needs(service.container)},
         "gpumem": gpumem(service),
         "value": _value,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from builder.errors import BuilderError, BuildError, WorldError
 from builder.families.layout import LABEL_KEY
-from builder.images.log import BuildLog, Step
+from builder.images.log import BuildLog, BuildStep
 from builder.plan.plan import Plan
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
@@ -30,7 +30,7 @@ def build(
     reference: str,
     labels: Mapping[str, str],
     log: BuildLog,
-    on_progress: Callable[[Step | str], None],
+    on_progress: Callable[[BuildStep | str], None],
     builder: Builder,
     *,
     compression: str = "gzip",

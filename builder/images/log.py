@@ -69,7 +69,7 @@ EXPLANATIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     """The progress of a compile: ``done`` of ``total`` commands."""
 
     done: int
@@ -103,7 +103,7 @@ class BuildLog:
         self.breakdown = ""
         self._breakdowns.clear()
 
-    def line(self, line: str) -> Step | str:
+    def line(self, line: str) -> BuildStep | str:
         """Write one line; return it, or the compile step that it reports."""
         self._stream.write(line + "\n")
         self._stream.flush()
@@ -123,7 +123,7 @@ class BuildLog:
             self.not_kept = line.removeprefix(self._keeping)
         ninja = NINJA.match(text)
         if ninja:
-            return Step(int(ninja[1]), int(ninja[2]), ninja[3])
+            return BuildStep(int(ninja[1]), int(ninja[2]), ninja[3])
         return line
 
     def _remember(self, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from builder.errors import FetchError, WorldError
 from builder.images import build as image_build
-from builder.images.log import BuildLog, Step, Timings, build_stage
+from builder.images.log import BuildLog, BuildStep, Timings, build_stage
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
 from builder.plan.plan import AnyPlan, BasePlan, Plan
@@ -28,7 +28,7 @@ from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import build_contexts
 from builder.tools.files import named_lock, require_space, workspace
 
-OnProgress = Callable[[Step | str], None]
+OnProgress = Callable[[BuildStep | str], None]
 
 
 class Progress(Protocol):
@@ -37,7 +37,7 @@ class Progress(Protocol):
     def log(self, line: str, /) -> None:
         """A line for the user."""
 
-    def on_progress(self, progress: Step | str, /) -> None:
+    def on_progress(self, progress: BuildStep | str, /) -> None:
         """A step of a compile, or any other line of BuildKit's progress."""
 
 

@@ -60,7 +60,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class RunImage:
     """The image of a run, and whether this machine has it."""
 
     name: str
@@ -175,20 +175,20 @@ def engine_faults(*, cpu: bool) -> Iterator[Fault]:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)
 
 
-def image_of(run: Run, settings: Settings) -> Image:
+def image_of(run: Run, settings: Settings) -> RunImage:
     """The image to run, from the engine or else the registry."""
     try:
         if found := reference.in_engine(run.recipe, settings):
-            return Image(found)
+            return RunImage(found)
         if found := reference.published(run.recipe, settings):
-            return Image(found, published=True)
+            return RunImage(found, published=True)
     except WorldError:  # the engine's own fault is reported
-        return Image(reference.tagged(run.recipe, settings))
+        return RunImage(reference.tagged(run.recipe, settings))
     absent = Fault(*reference.absent(run.recipe, settings))
-    return Image(reference.tagged(run.recipe, settings), fault=absent)
+    return RunImage(reference.tagged(run.recipe, settings), fault=absent)
 
 
-def image_faults(image: Image, target: str) -> Iterator[Fault]:
+def image_faults(image: RunImage, target: str) -> Iterator[Fault]:
     """Whether Docker lacks the image, and how to get it."""
     if image.fault is not None:
         yield image.fault

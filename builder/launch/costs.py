@@ -9,7 +9,7 @@ from statistics import median
 
 from builder.errors import BuilderError
 from builder.families import ENGINES
-from builder.launch.check import Image
+from builder.launch.check import RunImage
 from builder.launch.files import Missing
 from builder.platforms import platform_of
 from builder.publish.remote_image import remote_image
@@ -30,7 +30,7 @@ REST = 60
 
 
 def of_image(
-    catalog: Catalog, recipe: Recipe, image: Image, settings: Settings, log: Log
+    catalog: Catalog, recipe: Recipe, image: RunImage, settings: Settings, log: Log
 ) -> Iterator[str]:
     """What has to be built or pulled; nothing where Docker has the image."""
     if image.fault is not None:
@@ -69,7 +69,7 @@ def build_time(catalog: Catalog, recipe: Recipe, settings: Settings) -> str:
     return f"which takes about {max(minutes, 1)} min on {on}: {why}"
 
 
-def _pull_size(recipe: Recipe, image: Image, settings: Settings, log: Log) -> int:
+def _pull_size(recipe: Recipe, image: RunImage, settings: Settings, log: Log) -> int:
     """Bytes of an image's compressed layers; 0 where its registry does not give them."""
     digest = image.name.partition("@")[2]
     try:

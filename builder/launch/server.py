@@ -9,7 +9,7 @@ from pathlib import Path
 from builder import families
 from builder.errors import BusyError, UntriedError
 from builder.launch import check, costs
-from builder.launch.check import Image
+from builder.launch.check import RunImage
 from builder.launch.described import LaunchRequest, find_entry, models_directory, run_of
 from builder.launch.download import Progress, download
 from builder.launch.files import Located, Missing, located
@@ -113,7 +113,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
 
 
-def _obtained(run: Run, image: Image, job: Launch, means: Means) -> Image:
+def _obtained(run: Run, image: RunImage, job: Launch, means: Means) -> RunImage:
     """The image, built or pulled where Docker does not have it."""
     if image.fault is not None:
         means.build(run.recipe.name)

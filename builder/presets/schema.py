@@ -137,7 +137,7 @@ class ServeOptions(Model):
     """Size of the context in tokens; default: the engine's."""
 
 
-class Container(Model):
+class ContainerOptions(Model):
     """Needs of the container beside the GPU and the models."""
 
     ipc: Literal["host"] | None = None
@@ -184,7 +184,7 @@ class Preset(Model):
     mmproj: ModelFile | None = None
     """The multimodal projector."""
     serve: ServeOptions = ServeOptions()
-    container: Container = Container()
+    container: ContainerOptions = ContainerOptions()
     memory: Memory | None = None
     """Memory of the card with the context of [serve]."""
     method: Method = Method()

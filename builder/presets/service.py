@@ -18,7 +18,7 @@ from builder.errors import RecipeError
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.presets import command
-from builder.presets.schema import Container, Preset
+from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 from builder.servers.api_flavor import filled
 
@@ -123,7 +123,7 @@ class Service:
     """Numbers of these GPUs, as nvidia-smi counts them; empty: any."""
     cdi: bool = False
     """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
-    container: Container = field(default_factory=Container)
+    container: ContainerOptions = field(default_factory=ContainerOptions)
     """IPC namespace, shared memory, locked memory, capabilities."""
     cache: str | None = None
     """Directory of the container whose contents make the next start faster."""
@@ -214,7 +214,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
-        container=_container(preset.container if preset else Container(), arguments),
+        container=_container(preset.container if preset else ContainerOptions(), arguments),
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
@@ -224,7 +224,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     )
 
 
-def _container(container: Container, arguments: Sequence[ServiceOption]) -> Container:
+def _container(container: ContainerOptions, arguments: Sequence[ServiceOption]) -> ContainerOptions:
     """The preset's, with shared memory where the engine's processes need it for their cards."""
     shares = any(option.words[0].partition("=")[0] in PARALLEL for option in arguments)
     if not shares or container.ipc or container.shm_size:
@@ -247,7 +247,7 @@ def container_name(run: str) -> str:
     return f"builder-{plain}"[:LONGEST_NAME].rstrip("-")
 
 
-def container_needs(container: Container) -> Iterator[tuple[str, str, str]]:
+def container_needs(container: ContainerOptions) -> Iterator[tuple[str, str, str]]:
     """What a container needs beside GPU and models: key of the preset, value, reason."""
     reasons = _reasons()["container"]
     if container.ipc:

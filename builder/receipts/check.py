@@ -18,7 +18,7 @@ from builder.kernels.selection import Capability
 from builder.publish.remote_image import RemoteImage
 from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry, Receipts, load
-from builder.receipts.schema import LARGEST_NUMBER, Measured, Receipt
+from builder.receipts.schema import LARGEST_NUMBER, Receipt, ReceiptFigures
 from builder.recipes.catalog import Catalog
 from builder.tools.docker import gpus
 
@@ -130,7 +130,7 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
         yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
 
 
-def _contradictions(measured: Measured, tokens: int) -> Iterator[str]:
+def _contradictions(measured: ReceiptFigures, tokens: int) -> Iterator[str]:
     """Figures that cannot be true; ``tokens`` are the most of one answer."""
     mean = statistics.fmean(run.tokens_per_second for run in measured.runs)
     if abs(mean - measured.mean) > ROUNDING * abs(mean) + LEAST:
@@ -180,7 +180,7 @@ def _of_run(run: Generation, tokens: int) -> Iterator[str]:
         )
 
 
-def _too_much_memory(receipt: Receipt, measured: Measured) -> Iterator[str]:
+def _too_much_memory(receipt: Receipt, measured: ReceiptFigures) -> Iterator[str]:
     there = sum(card.memory for card in receipt.cards)
     stated = sum(measured.memory.values()) >> 20
     if receipt.cards and stated > there:

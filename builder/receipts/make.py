@@ -21,12 +21,12 @@ from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.fit.results import Fit
 from builder.receipts import redaction
 from builder.receipts.schema import (
-    Measured,
     MeasuredCard,
     MeasuredImage,
-    ModelFile,
     Predicted,
     Receipt,
+    ReceiptFigures,
+    ReceiptModel,
     Request,
 )
 from builder.recipes.schema.fields import Text, Value
@@ -149,8 +149,8 @@ def _receipt(found: Benchmark, predicted: Mapping[int, Predicted], by: str | Non
         ],
         driver=gpus[0]["driver"] if gpus else "",
         cpu=found.machine["cpu"],
-        model=ModelFile(**found.model["model"]),
-        draft=ModelFile(**found.model["draft"]) if "draft" in found.model else None,
+        model=ReceiptModel(**found.model["model"]),
+        draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
         arguments=redaction.redacted(found.subject["flags"]),
         request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
         measured=[_measured(point, predicted) for point in found.points],
@@ -160,10 +160,10 @@ def _receipt(found: Benchmark, predicted: Mapping[int, Predicted], by: str | Non
     )
 
 
-def _measured(point: Point, predicted: Mapping[int, Predicted]) -> Measured:
+def _measured(point: Point, predicted: Mapping[int, Predicted]) -> ReceiptFigures:
     loaded = point.loaded or Loaded((), {})
     context = point.context or 0
-    return Measured(
+    return ReceiptFigures(
         context=context,
         layers=list(loaded.layers),
         memory=dict(loaded.memory),

@@ -62,7 +62,7 @@ def _same_draft(preset: Preset, receipt: Receipt) -> bool:
     return is_file(preset.drafter, receipt.draft)
 
 
-def is_file(wanted: presets.ModelFile, measured: schema.ModelFile) -> bool:
+def is_file(wanted: presets.ModelFile, measured: schema.ReceiptModel) -> bool:
     """Whether a file is the model of a preset: by sha256, else by its name, and size if known.
 
     A preset that gives a quantization alone has the file whose name begins as its repository's.
@@ -90,7 +90,7 @@ def _on(receipt: Receipt, cards: Sequence[HostCard]) -> bool:
     return not there
 
 
-def interval(point: schema.Measured) -> tuple[float, float] | None:
+def interval(point: schema.ReceiptFigures) -> tuple[float, float] | None:
     """The tokens per second of the mean with 95 % confidence, rounded; None for one run."""
     found = mean_interval([run.tokens_per_second for run in point.runs])
     return (max(round(found[0], 2), 0.0), round(found[1], 2)) if found is not None else None

@@ -55,7 +55,7 @@ class MeasuredCard(ReceiptPart):
     """MiB."""
 
 
-class ModelFile(ReceiptPart):
+class ReceiptModel(ReceiptPart):
     """A file that the engine loaded; of a split model, the first part."""
 
     name: Text
@@ -89,7 +89,7 @@ class Predicted(ReceiptPart):
     """By kind, at the peak."""
 
 
-class Measured(ReceiptPart):
+class ReceiptFigures(ReceiptPart):
     """The runs with one context."""
 
     context: Count
@@ -117,13 +117,13 @@ class Receipt(ReceiptPart):
     driver: Value = ""
     """Version of NVIDIA's driver; empty on the CPU."""
     cpu: Text
-    model: ModelFile
-    draft: ModelFile | None = None
+    model: ReceiptModel
+    draft: ReceiptModel | None = None
     """The draft model of speculative decoding."""
     arguments: list[Value]
     """The server's, with the recipe's own; files without their directories."""
     request: Request
-    measured: Annotated[list[Measured], Field(min_length=1)]
+    measured: Annotated[list[ReceiptFigures], Field(min_length=1)]
     """One for each context."""
     by: Text | None = None
     """Who measured, if they want to be named."""

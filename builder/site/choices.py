@@ -16,7 +16,7 @@ from builder.presets.service import OPTIONS_OF_PLACES, Run, service
 from builder.receipts.known import Known
 from builder.recipes.catalog import Catalog
 from builder.simulator import cards
-from builder.site.facts import CardFact, Figure, ImageFact, Option, Refusal, Step
+from builder.site.facts import CardFact, Figure, ImageFact, NextStep, Option, Refusal
 
 PROGRAM = "./farm"
 """Starts ``builder`` in a checkout, which the first page says how to get."""
@@ -144,7 +144,7 @@ def _given(preset: Preset) -> list[str]:
     return [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
 
 
-def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Step, ...]:
+def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[NextStep, ...]:
     """What a file for Docker Compose still needs, and last the command that writes it then.
 
     ``words`` name the run.  Empty where nothing is missing: the site has the file.
@@ -152,14 +152,16 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Step
     steps = []
     if not published:
         why = "The image is not published"
-        steps.append(Step(why, shlex.join([PROGRAM, "build", preset.recipe])))
+        steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
         command = model_files.download(file, MODELS, [])
         lacks = "The file" if command else "No repository"
-        steps.append(Step(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command))
+        steps.append(
+            NextStep(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command)
+        )
     if steps:
         command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
-        steps.append(Step("Then the file can be written", f"{command} --output ~/llm"))
+        steps.append(NextStep("Then the file can be written", f"{command} --output ~/llm"))
     return tuple(steps)
 
 

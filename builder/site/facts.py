@@ -94,7 +94,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """What is missing, and the command that brings it; without one, the user has to bring it."""
 
     why: str
@@ -139,7 +139,7 @@ class Option:
     """The context of the command, where it is not the preset's."""
     compose: str
     """Path of its file for Docker Compose; empty where the file could not start."""
-    missing: tuple[Step, ...]
+    missing: tuple[NextStep, ...]
     """What that file lacks; last, the command that writes it when nothing is missing any more."""
 
 

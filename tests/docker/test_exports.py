@@ -94,7 +94,9 @@ def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
 
 
 def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
-    needs = schema.Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    needs = schema.ContainerOptions(
+        ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"]
+    )
     found = composed(compose.document(replace(BASE, container=needs, cards=0)), tmp_path)
     assert found["ipc"] == "host"
     assert found["shm_size"] == str(16 << 30)
@@ -210,7 +212,9 @@ def test_quadlet_reads_a_published_preset(name: str, tmp_path: Path) -> None:
 
 
 def test_quadlet_reads_what_the_container_needs(tmp_path: Path) -> None:
-    needs = schema.Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    needs = schema.ContainerOptions(
+        ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"]
+    )
     words = generated(replace(BASE, container=needs, cards=0), tmp_path)
     assert "--ipc=host" in words
     assert words[words.index("--shm-size") + 1] == "16g"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from builder.exports import helm, kubernetes
-from builder.presets.schema import Container
+from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.environment import REPOSITORY
 from support.services import BASE, HOSTILE, SERVICES
@@ -153,7 +153,7 @@ def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers
         environment=(Variable("A_VARIABLE", "".join(HOSTILE), "{{ fail }}"),),
         notes=("{{ .Values.absent.absent }}",),
     )
-    needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    needs = ContainerOptions(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d"))
     needy = replace(BASE, container=needs, mounts=mounts, cards=0)
     local = replace(BASE, local=True, cache="/cache")

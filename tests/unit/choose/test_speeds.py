@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.choose import speeds
-from builder.choose.speeds import Computed, NotComputedError, Step
+from builder.choose.speeds import Computed, DecodeStep, NotComputedError
 from builder.presets.schema import Preset
 from builder.simulator import cards
 from support.environment import REPOSITORY
@@ -46,8 +46,8 @@ def test_a_dense_model_reads_all_but_its_embedding() -> None:
 
 
 def test_the_kind_of_a_step_decides_how_much_of_the_bandwidth_it_gets() -> None:
-    assert Step(0.74e9, uneven=False, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
-    assert Step(0.35e9, uneven=True, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
+    assert DecodeStep(0.74e9, uneven=False, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
+    assert DecodeStep(0.35e9, uneven=True, tokens=1).seconds(10**9) == pytest.approx(1 + 2.1e-3)
 
 
 def test_the_type_of_the_cache_counts() -> None:

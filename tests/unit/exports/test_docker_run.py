@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from builder.exports import docker_run
-from builder.presets.schema import Container
+from builder.presets.schema import ContainerOptions
 from builder.presets.service import Service
 from support.services import BASE, SERVICES, services
 
@@ -58,7 +58,7 @@ def test_a_published_preset(name: str, docker: Path) -> None:
 
 
 def test_what_the_container_needs() -> None:
-    needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    needs = ContainerOptions(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     words = docker_run.words(replace(BASE, container=needs))
     assert words[-6:] == [
         "--publish=127.0.0.1:8081:8080",

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 
 from builder.exports import kubernetes
-from builder.presets.schema import Container
+from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.services import BASE, HOSTILE, SERVICES, services
 from support.shipped import PRESETS
@@ -97,7 +97,7 @@ def test_a_published_preset_is_valid(name: str) -> None:
 
 
 def test_what_the_container_needs_is_valid() -> None:
-    needs = Container(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
+    needs = ContainerOptions(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
     mounts = (Mount("/a b/$c", "/models"), Mount("/d", "/model/d", file=True))
     container = container_of(replace(BASE, container=needs, mounts=mounts, cards=0))
     assert "hostIPC" not in container["pod"]
@@ -108,7 +108,7 @@ def test_what_the_container_needs_is_valid() -> None:
     assert container["pod"]["volumes"][2]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert "limits" not in container["resources"]
-    endless = container_of(replace(BASE, container=Container(ipc="host")))
+    endless = container_of(replace(BASE, container=ContainerOptions(ipc="host")))
     assert endless["pod"]["volumes"][0]["emptyDir"] == {"medium": "Memory"}
 
 

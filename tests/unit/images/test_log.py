@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.log import BuildLog, Step
+from builder.images.log import BuildLog, BuildStep
 from support.buildx_output import COMPILE
 
 # As gcc 14, nvcc 13, apt 3.0 and BuildKit 0.28 print it.
@@ -73,25 +73,27 @@ def log(tmp_path: Path) -> BuildLog:
 
 
 def test_the_steps_of_a_compile_are_told_from_all_else(log: BuildLog) -> None:
-    steps = [found for line in COMPILE.splitlines() if isinstance(found := log.line(line), Step)]
+    steps = [
+        found for line in COMPILE.splitlines() if isinstance(found := log.line(line), BuildStep)
+    ]
     assert steps == [
-        Step(22, 339, "ccache g++ -Werror -I/src/error_code.d -c /src/a.cpp"),
-        Step(23, 339, "Building CUDA object x.o"),
+        BuildStep(22, 339, "ccache g++ -Werror -I/src/error_code.d -c /src/a.cpp"),
+        BuildStep(23, 339, "Building CUDA object x.o"),
     ]
 
 
 @pytest.mark.parametrize(
     ("line", "step"),
     [
-        ("#12 3.1 [3/16] Building CUDA object x.o", Step(3, 16, "Building CUDA object x.o")),
-        ("#9 1734.08 [339/339] Linking", Step(339, 339, "Linking")),
+        ("#12 3.1 [3/16] Building CUDA object x.o", BuildStep(3, 16, "Building CUDA object x.o")),
+        ("#9 1734.08 [339/339] Linking", BuildStep(339, 339, "Linking")),
         ("#12 [build 3/16] RUN x", "#12 [build 3/16] RUN x"),
         ("#12 sha256:0123 3.1MB / 16MB 0.3s", "#12 sha256:0123 3.1MB / 16MB 0.3s"),
         ("#12 3.1 [3/16 x", "#12 3.1 [3/16 x"),
         ("", ""),
     ],
 )
-def test_a_line_is_a_step_or_itself(log: BuildLog, line: str, step: Step | str) -> None:
+def test_a_line_is_a_step_or_itself(log: BuildLog, line: str, step: BuildStep | str) -> None:
     assert log.line(line) == step
 
 

@@ -12,7 +12,7 @@ from builder.presets.catalog import PresetEntry
 from builder.presets.schema import Preset
 from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.of_preset import is_file, is_run_of, lookup
-from builder.receipts.schema import ModelFile
+from builder.receipts.schema import ReceiptModel
 from builder.simulator import cards
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run
@@ -77,7 +77,7 @@ def test_a_file_is_known_by_its_digest_before_its_name() -> None:
     wanted = Preset.model_validate(
         {"recipe": "a", "summary": "a", "card": "5090", "model": given}
     ).model
-    file = ModelFile(name="a.gguf", size=3, sha256="e" * 64)
+    file = ReceiptModel(name="a.gguf", size=3, sha256="e" * 64)
     assert is_file(wanted, file)
     assert not is_file(wanted.model_copy(update={"size": 4}), file)
     assert not is_file(wanted.model_copy(update={"sha256": "0" * 64}), file)

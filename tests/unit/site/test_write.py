@@ -31,13 +31,13 @@ from builder.site.facts import (
     Figure,
     ImageFact,
     Measurement,
+    NextStep,
     Option,
     PatchFact,
     PublishedFigure,
     Refusal,
     Site,
     Speed,
-    Step,
     ThreadFact,
 )
 from builder.site.pages import ASSETS, write
@@ -239,7 +239,7 @@ def test_no_text_becomes_markup_or_a_script(facts: Site, tmp_path: Path) -> None
         command=HOSTILE,
         capabilities=(HOSTILE,),
         caveats=(HOSTILE,),
-        missing=(Step(HOSTILE, HOSTILE),),
+        missing=(NextStep(HOSTILE, HOSTILE),),
     )
     refusal = Refusal(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,))
     figure = replace(facts.speeds[0].figures[0], differs=HOSTILE)
@@ -305,7 +305,7 @@ def test_the_manual_names_every_field() -> None:
         CardFact,
         Option,
         Figure,
-        Step,
+        NextStep,
         Refusal,
         ImageFact,
         PatchFact,
