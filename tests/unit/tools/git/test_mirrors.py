@@ -104,7 +104,7 @@ def test_a_server_that_stops_answering_half_way_is_asked_again(
 ) -> None:
     monkeypatch.setattr(retry, "GIVE_UP", 1.5)  # shorter than the transfer that breaks off
     monkeypatch.setenv("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
-    monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "1")
+    monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "3")
     upstream.write("big.bin", bytes(range(256)) * 4000)
     commit = upstream.record("big")
     with smart_http(upstream.folder.parent) as served:
