@@ -117,8 +117,8 @@ def trials(
     """Write the memory of presets on simulated cards to trials/, for everybody who chooses one.
 
     The smoke test starts each preset on its simulated card; the figures come from the record of the
-    newest verified image. trials/README.md gets tables of all images. Recipes whose images tried no
-    preset are left out. The exit code is 8 if a recipe that you name is one of them.
+    newest verified image. trials/README.md gets tables of all images. Recipes without an image that
+    ran on a simulated card are left out. The exit code is 8 if you name one of them.
     """
     from builder import settings
     from builder.errors import UntriedError
@@ -132,11 +132,12 @@ def trials(
     files = {}
     for name in names:
         kept = record.newest_good(state, name)
-        if kept is not None and kept.verdict.presets:
+        if kept is not None and kept.verdict.device is not None:
             files[name] = kept_trials.write(found.root, kept, commits.get(name, ""))
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
-            raise UntriedError(f"no verified image of {name} tried a preset", hint=hint)
+            what = f"no verified image of {name} ran on a simulated card"
+            raise UntriedError(what, hint=hint)
     if files:
         presets = {each.name: each.preset for each in preset_files.load(found).valid()}
         trials_page.write(found.root, commits, presets)

@@ -16,7 +16,7 @@ from builder.presets.catalog import PresetEntry
 from builder.records import record, trials, trials_page
 from builder.records.record import Record
 from builder.records.trials import KeptTrials
-from builder.smoke.verdict import Check, ContextUse, PresetUse
+from builder.smoke.verdict import Check, ContextUse, DeviceUse, PresetUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
 from support.preset_uses import use_of
@@ -45,9 +45,10 @@ def use(peak: int, identity: str = "") -> PresetUse:
 def of(found: PresetUse | None) -> Record:
     kept = record_of(of_catalog(RECIPE))
     presets = {NAME: found} if found else {}
+    device = DeviceUse("a card", 9, 8, 1, {}, {"kernel": 3}, {}, {}, 0) if found else None
     checks = (Check.of("image", "its layers", "can be read", "yes", True),)
     return kept.model_copy(
-        update={"verdict": replace(kept.verdict, checks=checks, presets=presets)}
+        update={"verdict": replace(kept.verdict, checks=checks, presets=presets, device=device)}
     )
 
 
@@ -85,7 +86,9 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
 ) -> None:
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "recipes").symlink_to(REPOSITORY / "recipes")
-    with pytest.raises(UntriedError, match=f"no verified image of {RECIPE} tried a preset"):
+    with pytest.raises(
+        UntriedError, match=f"no verified image of {RECIPE} ran on a simulated card"
+    ):
         command([RECIPE], tmp_path)
     record.write(tmp_path / "state", of(None))
     command(None, tmp_path)
