@@ -152,7 +152,7 @@ class Question:
     machine: Machine
     catalog: Catalog
     cards: Mapping[str, Card]
-    """The cards of ``cards/``, by their file's name."""
+    """The cards of ``cards/`` that presets were published for, by their file's name."""
     context: int = 0
     """The least context in tokens."""
     trials: Trials = field(default=lambda _: None)
@@ -217,13 +217,18 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         fault = _no_room(need, preset, cards, question)
         if not fault:
             return _fitting(entry, (context, result), need, cards, question)
-        lacks = fault  # the last fault: of the smallest context, or the widest asked for
-    largest = needs.largest_context(trial, cards) if trial is not None else 0
-    if trial is not None and largest >= max(question.context, 1):
-        need = needs.tried(trial, largest)
-        return _fitting(entry, (largest, None), need, cards, question)
-    fits = f"; a context of {largest} tokens fits" if largest else ""
-    return Excluded(entry.name, (f"{lacks}{fits}",))
+        # The fault of the smallest context, which comes first where one is asked for.
+        lacks = lacks if lacks and question.context else fault
+    if trial is None or trial.smaller is None:
+        return Excluded(entry.name, (lacks,))
+    if context := needs.context_between(trial, cards, question.context):
+        need = needs.tried(trial, context)
+        return _fitting(entry, (context, None), need, cards, question)
+    if question.context:
+        lacks = _no_room(needs.tried(trial, question.context), preset, cards, question)
+        if fits := needs.context_between(trial, cards):
+            lacks = f"{lacks}; a context of {fits} tokens fits"
+    return Excluded(entry.name, (lacks,))
 
 
 def _fitting(

@@ -42,12 +42,12 @@ def of_context(
 ) -> MemoryNeed | None:
     """The memory that a preset takes with a context; None: not known.
 
-    A trial comes first, but for a context smaller than the preset's: there, a figure of the source
+    A trial comes first, but for another context than the preset's: there, a figure of the source
     for exactly that one does.
     """
-    smaller = context < (preset.serve.context or context)
+    other = context != (preset.serve.context or context)
     stated = result.memory if result is not None else None
-    if trial is not None and not (smaller and stated is not None and stated.whole is not None):
+    if trial is not None and not (other and stated is not None and stated.whole is not None):
         return tried(trial, context)
     return published_memory(preset, context, result)
 
@@ -79,16 +79,17 @@ def tried(use: PresetUse, context: int) -> MemoryNeed:
     return MemoryNeed(peak, "trial", kinds, use.own)
 
 
-def largest_context(use: PresetUse, cards: Sequence[HostCard]) -> int:
-    """The largest context between both trials that has room on the cards: tokens, 0 for none."""
+def context_between(use: PresetUse, cards: Sequence[HostCard], wanted: int = 0) -> int:
+    """The context between both trials that has room on the cards: tokens, 0 for none.
+
+    It is ``wanted``; without one, the largest multiple of ``STEP``.
+    """
     if use.smaller is None:
         return 0
+    least, last = use.smaller.context, use.context // STEP * STEP
+    tries = (max(wanted, least),) if wanted else range(last, least - 1, -STEP)
     there = sum(card.memory for card in cards)
-    last = use.context // STEP * STEP
-    for context in range(last, use.smaller.context - 1, -STEP):
-        if tried(use, context).on(cards) <= there:
-            return context
-    return 0
+    return next((each for each in tries if tried(use, each).on(cards) <= there), 0)
 
 
 def _between(least: int, most: int, share: float) -> int:

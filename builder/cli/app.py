@@ -150,7 +150,7 @@ app = _application(PANELS)
 
 def main() -> NoReturn:
     """Run the command line: here every exception becomes a message and an exit code."""
-    # Models live as long as the command: Python's own limit of 700 looks at all of them again.
+    # Models live as long as the command: after a few hundred, Python would look at all of them.
     gc.set_threshold(GARBAGE)
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)

@@ -128,19 +128,18 @@ def trials(
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
-    commits = trials_page.commits_of(found)
+    presets = {each.name: each.preset for each in preset_files.load(found).valid()}
     files = {}
     for name in names:
         kept = record.newest_good(state, name)
         if kept is not None and kept.verdict.device is not None:
-            files[name] = kept_trials.write(found.root, kept, commits.get(name, ""))
+            files[name] = kept_trials.write(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no verified image of {name} ran on a simulated card"
             raise UntriedError(what, hint=hint)
-    if files:
-        presets = {each.name: each.preset for each in preset_files.load(found).valid()}
-        trials_page.write(found.root, commits, presets)
+    if (found.root / kept_trials.FOLDER).is_dir():
+        trials_page.write(found, presets)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:

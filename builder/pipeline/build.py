@@ -15,6 +15,7 @@ from builder.images.way import require_emulators, way_name, way_text
 from builder.pipeline.check import (
     check,
     check_again,
+    check_built,
     compile_simulators,
     find_verified,
     require_good,
@@ -84,7 +85,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
                     keep_built(plan, image, active, work)
                 session.log(f"smoke test of {plan.title}")
                 if not built:
-                    kept = check_again(plan, image, session, work)
+                    kept = check_built(plan, image, session, work, other.wait)
                 else:
                     kept = check(
                         plan,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuilderError, SmokeError, UntriedError
-from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY
+from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, REVISION
 from builder.images.log import Timings
 from builder.images.stages import extended_image
 from builder.pipeline import numbers
@@ -30,6 +30,7 @@ from builder.smoke.device import card_for
 from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
+from builder.tools.git.arguments import COMMIT
 
 
 def contract_of(plan: Plan) -> str:
@@ -137,6 +138,7 @@ def check(
     with seconds.stage("smoke"):
         verdict = check_image(subject_of(plan, image, session), work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
+    revision = image.labels.get(REVISION, "")
     return Record(
         recipe=plan.name,
         platform=plan.platform,
@@ -151,34 +153,58 @@ def check(
         built_here=built_here,
         base={image.labels.get(BASE_NAME, ""): image.labels.get(BASE_DIGEST, "")},
         log=log,
+        commit=revision if COMMIT.fullmatch(revision) else "",
+    )
+
+
+def check_built(
+    plan: Plan,
+    found: docker.Image,
+    session: BuildSession,
+    work: Path,
+    before_programs: Callable[[], None] = lambda: None,
+) -> Record:
+    """Check an image that an earlier run built, with the facts of its build that are recorded.
+
+    ``before_programs`` is as for ``check_image``.  Raises like ``check``.
+    """
+    state = session.settings.state_dir
+    before = record.read(state, plan.name, plan.key)
+    if before is None or before.digest != found.digest:  # it says nothing about this image
+        # A run that was stopped may have built it.
+        built = record.candidate_digest(state, plan.name, plan.key) == found.digest
+        return check(
+            plan,
+            found,
+            session,
+            Timings(),
+            work,
+            built_here=built,
+            before_programs=before_programs,
+        )
+    return check(
+        plan,
+        found,
+        session,
+        Timings(before.seconds),
+        work,
+        created=before.created,
+        way=before.way,
+        built_here=before.built_here,
+        log=before.log,
+        before_programs=before_programs,
     )
 
 
 def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Path) -> Record:
-    """Check an image that has its names, and record the verdict with the known facts of its build.
+    """Check an image that has its names, and record the verdict.
 
     A good verdict on the same image stays recorded where a check could not be run this time: that
     says nothing about the image.  Raises like ``check``.
     """
     state = session.settings.state_dir
     good = find_verified(plan, found, session.settings)
-    before = record.read(state, plan.name, plan.key)
-    if before is None or before.digest != found.digest:  # it says nothing about this image
-        # A run that was stopped may have built it.
-        built = record.candidate_digest(state, plan.name, plan.key) == found.digest
-        kept = check(plan, found, session, Timings(), work, built_here=built)
-    else:
-        kept = check(
-            plan,
-            found,
-            session,
-            Timings(before.seconds),
-            work,
-            created=before.created,
-            way=before.way,
-            built_here=before.built_here,
-            log=before.log,
-        )
+    kept = check_built(plan, found, session, work)
     if good is not None and kept.verdict.untried and not kept.verdict.failures:
         session.log("a check could not be run: the earlier good verdict stays recorded")
     else:

@@ -26,7 +26,7 @@ COMPUTED = {Outcome.EQUAL, Outcome.DIFFERS}
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A case whose outcome is not the same; None: the tree does not have it."""
+    """A case, or a model of the servers, with its outcomes; None: the tree does not have it."""
 
     name: str
     before: CaseResult | None
@@ -57,7 +57,7 @@ class NumbersComparison:
     same: int
     """How many have the same outcome."""
     parted: tuple[Parted, ...]
-    """The others, by name."""
+    """The others: first the cases by name, then the models."""
 
 
 def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersComparison:
@@ -72,8 +72,9 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
         for compare in (_compare_cases, _compare_servers):
             try:
                 found += compare(old, new, session.log)
-            except InapplicableError as error:
+            except (InapplicableError, UntriedError) as error:
                 lacking.append(str(error))
+                session.log(f"not compared: {error}")
     if len(lacking) == 2:
         raise UntriedError("the images have no numbers to compare", "; ".join(lacking))
     parted = tuple(each for each in found if not each.same)
@@ -109,7 +110,11 @@ def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
     work = old.work / "servers"
     work.mkdir()
     work.chmod(0o755)  # the images' own users read the models
-    return [_server(each) for each in server_comparison.compared(sides[0], sides[1], work)]
+    found = list(server_comparison.compared(sides[0], sides[1], work))
+    for each in found:
+        if all(each.unanswered):
+            log(f"{each.model} is not compared: neither server answers with it")
+    return [_server(each) for each in found if not all(each.unanswered)]
 
 
 def _server(found: ModelComparison) -> Parted:

@@ -47,6 +47,8 @@ class Record(BaseModel):
     base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
+    commit: str = ""
+    """The source's, by the image's label; empty: not known."""
 
     @property
     def build_seconds(self) -> float | None:

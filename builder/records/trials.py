@@ -33,9 +33,9 @@ class KeptTrials(BaseModel):
     """The build key of the image."""
     digest: str
     commit: str
-    """The source's; empty where the recipe has none."""
+    """The source's; empty: not known."""
     created: str
-    """When the build began; RFC 3339, UTC."""
+    """As in ``Record``."""
     build_seconds: float | None
     """With what the compiler cache had; None: not known."""
     download_size: int
@@ -77,10 +77,10 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
     return Trials(uses)
 
 
-def write(root: Path, record: Record, commit: str = "") -> Path:
+def write(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
-    ``commit`` is the source's.  Raises ``OSError`` where the file cannot be written.
+    Raises ``OSError`` where the file cannot be written.
     """
     verdict = record.verdict
     coverage = [each.found for each in verdict.checks if (each.kind, each.subject) == COVERAGE]
@@ -88,7 +88,7 @@ def write(root: Path, record: Record, commit: str = "") -> Path:
         recipe=record.recipe,
         key=record.key,
         digest=record.digest,
-        commit=commit,
+        commit=record.commit,
         created=record.created,
         build_seconds=record.build_seconds,
         download_size=verdict.download_size,
@@ -101,6 +101,12 @@ def write(root: Path, record: Record, commit: str = "") -> Path:
     path.parent.mkdir(exist_ok=True)
     write_json(path, kept.model_dump(mode="json"))
     return path
+
+
+def kept(root: Path) -> list[KeptTrials]:
+    """All files of ``trials/``, by recipe.  Raises ``RecipeError`` where one is invalid."""
+    found = (_read(file) for file in sorted((root / FOLDER).glob("*.json")))
+    return [each for each in found if each is not None]
 
 
 def _read(file: Path) -> KeptTrials | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema.sources import GitSource
 from builder.records import markdown
 from builder.records.table import Overview
-from builder.records.trials import FOLDER, KeptTrials
+from builder.records.trials import FOLDER, KeptTrials, kept
 from builder.simulator.figures import mib
 from builder.tools import sizes
 from builder.tools.files import atomic_write
@@ -19,8 +18,8 @@ from builder.tools.log import duration
 HEAD = """\
 # Trials
 
-What the newest verified image of a recipe showed, without a GPU: one file for each recipe, and the
-tables of this page. `./farm ci trials RECIPE` writes both. The smoke test starts each preset of the
+Each file has what the newest verified image of a recipe showed, without a GPU. The tables of this
+page have all files. `./farm ci trials RECIPE` writes both. The smoke test starts each preset of the
 recipe on its simulated card, and `choose` uses the memory that it took on machines that never built
 the image. A figure counts while its preset is unchanged.
 
@@ -35,28 +34,24 @@ def commits_of(catalog: Catalog) -> dict[str, str]:
     return {name: each.commit for name, each in sources.items() if isinstance(each, GitSource)}
 
 
-def write(root: Path, commits: Mapping[str, str], presets: Mapping[str, Preset]) -> Path:
+def write(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
     """Write the page anew from the files of ``trials/``.
 
-    ``commits`` are the commits of the recipes' sources, by recipe.  Raises ``OSError`` where the
-    page cannot be written, ``ValueError`` where a file is invalid.
+    Raises ``RecipeError`` where a file is invalid, ``OSError`` where the page cannot be written.
     """
-    files = sorted((root / FOLDER).glob("*.json"))
-    kept = [KeptTrials.model_validate_json(file.read_bytes()) for file in files]
-    path = root / FOLDER / "README.md"
-    with atomic_write(path) as new:
-        new.write_text(page(kept, commits, presets), "utf-8")
-    return path
+    text = page(kept(catalog.root), commits_of(catalog), presets)
+    with atomic_write(catalog.root / FOLDER / "README.md") as new:
+        new.write_text(text, "utf-8")
 
 
 def page(
-    kept: Sequence[KeptTrials], commits: Mapping[str, str], presets: Mapping[str, Preset]
+    images: Sequence[KeptTrials], commits: Mapping[str, str], presets: Mapping[str, Preset]
 ) -> str:
-    """The page as Markdown."""
-    images = Overview(
+    """The page as Markdown; ``commits`` are the commits that the recipes name, by recipe."""
+    built = Overview(
         "Images",
         ("recipe", "built from", "build", "to download", "checks", "kernels", "numbers"),
-        tuple(_image(each, commits.get(each.recipe, "")) for each in kept),
+        tuple(_image(each, commits.get(each.recipe, "")) for each in images),
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
@@ -67,9 +62,9 @@ def page(
     used = Overview(
         "Presets on their simulated cards",
         ("preset", "card", "context", "peak", "published", "peak with another context"),
-        tuple((name, *row) for each in kept for name, row in _presets(each, presets).items()),
+        tuple((name, *row) for each in images for name, row in _presets(each, presets).items()),
     )
-    return HEAD + markdown.of_table(images) + "\n" + markdown.of_table(used).rstrip("\n") + "\n"
+    return HEAD + markdown.of_table(built) + "\n" + markdown.of_table(used).rstrip("\n") + "\n"
 
 
 def _image(kept: KeptTrials, commit: str) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ class ModelNumbers:
             return
         try:
             usual = self._on_cpu()
-        except (_UnknownError, NotServingError, UnansweredError):
+        except (NotServingError, UnansweredError):
             return  # the checks of the model state it
         for kind in self.numbers.caches:
             yield self._of_cache(kind, usual)
@@ -201,7 +201,7 @@ class ModelNumbers:
         subject, wanted, more = f"cache of {kind}", usual, f"; compared with {USUAL_CACHE}"
         limit = limit_beside_f16(kind)
         if kind in OWN_TYPES:
-            with suppress(_UnknownError, NotServingError, UnansweredError):
+            with suppress(NotServingError, UnansweredError):
                 wanted, limit, more = self._on_cpu(options), CACHE_LIMITS.get(kind, CACHE_LIMIT), ""
         with self._simulated(subject.replace(" ", "-"), options) as (server, simulation):
             try:
@@ -349,7 +349,7 @@ class ModelNumbers:
         return launched(server.reference, server.serve, server.port, spec)
 
 
-class _UnknownError(Exception):
+class _UnknownError(NotServingError):
     """The engine does not know an architecture."""
 
 

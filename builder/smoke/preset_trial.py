@@ -221,8 +221,10 @@ def _with_smaller(
             return Check.of("preset", subject, expected, "not all layers are on the card", False)
         answer = serves.answered(server, "", "", lambda: serves.completes(server))
         report = simulation.settled()
-    if not answer.passed or report is None:
+    if not answer.passed:
         return Check.of("preset", subject, expected, answer.found, False)
+    if report is None:
+        return Check.of("preset", subject, expected, "it called no function of CUDA", False)
     found = _use(smaller, report)
     context.presets[trial.name] = replace(
         use, smaller=ContextUse(SMALLER, found.peak, found.by_kind)

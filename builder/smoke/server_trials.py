@@ -33,7 +33,7 @@ OWN_TYPES = {"f32", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
 # limit is by the bits in the name: turbo3.  The best quantizer of so many bits for a normal
 # distribution has errors of 0.34, 0.19 and 0.10 of the deviation (J. Max, Quantizing for Minimum
 # Distortion, 1960); noise of that size in keys and values makes 1.7, 0.9 and 0.45.  The kernels of
-# BeeLlama 0.1.1 make 1.3, 0.74 and 0.34; of its types with a trellis, turbo2_tcq 0.91 and
+# BeeLlama 0.1.1 make 1.3, 0.74 and 0.34; of its types with a trellis, turbo2_tcq 0.92 and
 # turbo3_tcq 0.57.  An attention that gives zeros makes 3.3, values that are noise make 4.2, keys
 # that are noise 2.2.
 OTHER_LIMITS: Mapping[str, float] = {"2": 3.0, "3": 1.8, "4": 1.0}
@@ -99,7 +99,9 @@ def cache_types(help_output: str) -> Set[str]:
 
 
 def limit_beside_f16(kind: str) -> float:
-    """How far logarithms with a type of the cache may be from those with F16."""
+    """How far logarithms with a type of the cache may be from the logarithms with F16."""
+    if kind in OWN_TYPES:
+        return CACHE_LIMITS.get(kind, CACHE_LIMIT)
     bits = BITS.search(kind)
     return OTHER_LIMITS[bits[0]] if bits else OTHER_LIMIT
 

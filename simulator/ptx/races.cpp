@@ -4,9 +4,9 @@
 // the last barrier they shared (vector clocks; Flanagan and Freund, "FastTrack").  Threads of one
 // warp run in step here, so what they do to each other is not looked at.
 //
-// A write that leaves each byte as it was is no race: kernels have several warps write one value
-// (ggml's mmq does, in tiles with fewer rows than the tile is high).  compute-sanitizer's racecheck
-// reports such hazards with the severity INFO.
+// A write that leaves a byte as it was is no race: whoever reads the byte finds one value, before
+// the write and after it.  ggml's mmq has several warps write one value, in tiles with fewer rows
+// than the tile is high.
 #include "races.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@ struct Races {
         u32 writer = kAll, clock = 0;  // of the last write
         bool atomic = false;
         std::vector<u32> read;  // by warp: its clock + 1 at its last read since then
+        std::vector<u32> same;  // other warps that wrote the same value
     };
     struct Write {  // that is a race if it changed the byte
         Warp* warp;
@@ -54,6 +55,7 @@ void settle_writes(Block& block) {
         if (block.shared[write.offset] != write.before)
             fail(*write.warp, *write.insn, write.lane, write.offset, write.other, write.what,
                  Use::write);
+        block.races->bytes[write.offset].same.push_back(write.warp->number);
     }
 }
 
@@ -106,15 +108,21 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
                       offset);
             }
             const bool both_atomic = use == Use::atomic && byte.atomic;
+            const std::size_t known = races.writes.size();
             if (block.launch->options.races && !both_atomic) {
-                if (byte.writer != kAll && byte.writer != warp.number &&
-                    seen[byte.writer] < byte.clock)
+                const auto& same = byte.same;
+                const bool own =
+                    byte.writer == warp.number ||
+                    (use == Use::read &&
+                     std::find(same.begin(), same.end(), warp.number) != same.end());
+                if (byte.writer != kAll && !own && seen[byte.writer] < byte.clock)
                     conflict(lane, offset, byte.writer, "wrote");
                 for (u32 other = 0; use != Use::read && other < byte.read.size(); ++other) {
                     if (other != warp.number && byte.read[other] > seen[other])
                         conflict(lane, offset, other, "reads");
                 }
             }
+            if (races.writes.size() > known) continue;  // a fault, or the byte stays as it was
             if (use == Use::read) {
                 byte.read.resize(races.seen.size(), 0);
                 byte.read[warp.number] = seen[warp.number];
@@ -123,6 +131,7 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
                 byte.clock = seen[warp.number];
                 byte.atomic = use == Use::atomic;
                 byte.read.clear();
+                byte.same.clear();
             }
         }
     }

@@ -170,4 +170,5 @@ def test_each_type_of_the_cache_is_compared_with_the_same_type_on_the_cpu(
     # The CPU of a fork may take another type without a word.
     for each in (on_the_card, of_a_fork):
         assert each.found.endswith("; compared with f16")
+    assert "within 0.5" in on_the_card.expected
     assert "within 1.8" in of_a_fork.expected

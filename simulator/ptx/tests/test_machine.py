@@ -442,6 +442,30 @@ def test_a_value_that_several_warps_write_is_no_race(library: Library) -> None:
     assert "which warp 0 wrote with no barrier between" in str(found)
 
 
+# Each warp writes one value, and reads what it wrote.
+UNCHANGED = """
+  .shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r1, %r0, 5; mov.u32 %r2, 258; st.shared.u32 [%r9], %r2;
+  ld.shared.u32 %r3, [%r9]; shl.b32 %r2, %r0, 2; st.global.u32 [%d1], %r3;
+"""
+# The last instruction of the block is the write that changes the value.
+LAST = """
+  .shared .align 4 .b8 s[4]; mov.u32 %r9, s; shr.u32 %r1, %r0, 5; st.shared.u32 [%r9], %r1;
+"""
+
+
+def test_a_warp_reads_the_value_that_it_wrote_although_another_wrote_it_too(
+    library: Library,
+) -> None:
+    assert (run(library, UNCHANGED, block=64, races=1) == 258).all()
+    other = UNCHANGED.replace("mov.u32 %r2, 258;", "add.u32 %r2, %r1, 258;")
+    assert fault(library, other, block=64, races=1).kind == "race"
+
+
+def test_a_race_of_the_last_instruction_is_found(library: Library) -> None:
+    found = fault(library, LAST, block=64, races=1)
+    assert "writes shared memory at offset 0, which warp 0 wrote" in str(found)
+
+
 def test_a_hole_is_not_memory(library: Library) -> None:
     out = np.zeros(32, np.uint32)
     made = module(library, "st.global.u32 [%d1], %r0;")

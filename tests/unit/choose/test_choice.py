@@ -268,9 +268,15 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
     assert found.memory.size <= MEMORY["5080"] < found.memory.size + 8192 * (64 << 10)
     # One that is asked for has to fit, and so has the preset's own.
     (asked,) = chosen([preset("wide", WIDE)], "5080", context=32768, trial=TWICE).fits
-    assert asked.context == 49152
+    assert asked.context == 32768
+    (asked,) = chosen([preset("wide", WIDE)], "5080", context=50000, trial=TWICE).fits
+    assert (asked.context, asked.other_context) == (50000, 50000)
     reason = why_not(chosen([preset("wide", WIDE)], "5080", context=65536, trial=TWICE))
-    assert reason.endswith("; a context of 49152 tokens fits")
+    taken = (12 << 30) + 65536 * (64 << 10)
+    assert reason == (
+        f"it takes {sizes.gib(taken)} (as tried), and {lacking(taken)}; "
+        "a context of 49152 tokens fits"
+    )
     # Below the smaller trial nothing is known.
     small = why_not(chosen([preset("wide", WIDE)], "5060-ti-8gb", trial=TWICE))
     assert "tokens fits" not in small

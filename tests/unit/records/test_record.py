@@ -61,6 +61,7 @@ RECORD: dict[str, Any] = {
     "seconds": {"plan": 1, "smoke": 2.5},
     "base": {"builder-base/b:runtime-0": "sha256:" + "e" * 64},
     "log": "/x/build.log",
+    "commit": "a" * 40,
 }
 """A file that ``record.write`` wrote."""
 

@@ -48,7 +48,10 @@ def of(found: PresetUse | None) -> Record:
     device = DeviceUse("a card", 9, 8, 1, {}, {"kernel": 3}, {}, {}, 0) if found else None
     checks = (Check.of("image", "its layers", "can be read", "yes", True),)
     return kept.model_copy(
-        update={"verdict": replace(kept.verdict, checks=checks, presets=presets, device=device)}
+        update={
+            "commit": "e" * 40,
+            "verdict": replace(kept.verdict, checks=checks, presets=presets, device=device),
+        }
     )
 
 
@@ -102,7 +105,12 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
     ]
     assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
     page = (tmp_path / "trials" / "README.md").read_text()
-    assert f"| {RECIPE} | {trials_page.commits_of(RECIPES)[RECIPE][:12]} | " in page
+    pinned = trials_page.commits_of(RECIPES)[RECIPE][:12]
+    assert f"| {RECIPE} | {'e' * 12} (the recipe has {pinned}) | " in page
+    # Another file is named, also where no image is found.
+    (tmp_path / "trials" / "other-1.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"other-1\.json cannot be read"):
+        command(None, tmp_path)
 
 
 def kept_of(**changes: Any) -> KeptTrials:
@@ -136,7 +144,8 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     ]
     commits = trials_page.commits_of(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    assert (root / "README.md").read_text() == trials_page.page(kept, commits, presets)
+    made = trials_page.page(kept, commits, presets)
+    assert (root / "README.md").read_text() == made, "`./farm ci trials` writes it anew"
 
 
 def test_every_kept_trial_is_of_a_preset_as_it_is_now() -> None:

@@ -33,6 +33,9 @@ def test_each_model_is_tried_once() -> None:
         ("turbo3_tcq", 1.8),
         ("tbq4_0", 1.0),
         ("new", 3.0),
+        ("q4_0", 0.5),
+        ("q8_0", 0.1),
+        ("f32", 0.05),
     ],
 )
 def test_a_type_that_a_cpu_lacks_may_differ_by_its_bits(kind: str, limit: float) -> None:
