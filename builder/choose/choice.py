@@ -219,7 +219,7 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
             return _fitting(entry, (context, result), need, cards, question)
         # The fault of the smallest context, which comes first where one is asked for.
         lacks = lacks if lacks and question.context else fault
-    if trial is None or trial.smaller is None:
+    if trial is None or trial.smaller is None or question.context > trial.context:
         return Excluded(entry.name, (lacks,))
     if context := needs.context_between(trial, cards, question.context):
         need = needs.tried(trial, context)

@@ -277,7 +277,19 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
         f"it takes {sizes.gib(taken)} (as tried), and {lacking(taken)}; "
         "a context of 49152 tokens fits"
     )
-    # Below the smaller trial nothing is known.
+    # Above the larger trial and below the smaller one nothing is known.
+    half = use_of(12 << 30, context=65536, smaller=ContextUse(8192, 10 << 30, {}))
+    above = [
+        preset(
+            "sweep",
+            SWEEP.replace("131072", "65536")
+            .replace("32768", "131072")
+            .replace("total = 12", "total = 17"),
+        )
+    ]
+    assert why_not(chosen(above, "5080", context=100000, trial=half)) == (
+        f"it takes 15.8 GiB (as published), and {lacking(17 * 10**9)}"
+    )
     small = why_not(chosen([preset("wide", WIDE)], "5060-ti-8gb", trial=TWICE))
     assert "tokens fits" not in small
     # What the source states for a context comes first: it has a speed, too.
