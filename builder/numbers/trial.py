@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,6 +28,8 @@ LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"
 same random numbers in each run (random.h)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
+ABORTED = re.compile(r"\S+\.(?:cuh?|c|cpp|h):\d+: ")
+"""What ggml_abort prints: FILE:LINE: MESSAGE (ggml/src/ggml.c)."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
@@ -264,7 +267,8 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
     why = _faults(report) if report else ""
     if not why:
         lines = [line for line in done.output.splitlines() if line.strip() and '"' not in line]
-        why = f"the program ended with {done.status}: {' '.join(lines[-3:])}"
+        aborted = [line for line in lines if ABORTED.match(line)]  # a backtrace comes after it
+        why = f"the program ended with {done.status}: {' '.join(aborted[-1:] or lines[-3:])}"
     lacks_only = report is not None and report.lacks_only
     return CaseResult(case, Outcome.NOT_COMPUTED if lacks_only else Outcome.DIFFERS, why)
 
