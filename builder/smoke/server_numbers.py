@@ -38,11 +38,12 @@ def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
 
     Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
     """
+    server, test = context.server, context.numbers_test  # where there is none, nothing is started
     text = context.sandbox.help(tuple(context.recipe.image.entrypoint))
     return Numbers(
-        context.server,
+        server,
         context.card,
-        context.numbers_test.ptx,
+        test.ptx,
         drafts(text),
         sorted(cache_types(text) - {USUAL_CACHE}),
         driver_stub=context.stub,

@@ -210,7 +210,7 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
 FILLING = {
     "an atomic write": "write_json(disk / 'x.json', 'x' * 4_000_000)",
     "a work directory": "with workspace(disk) as work: (work / 'x').write_bytes(bytes(4_000_000))",
-    "git": "repository.Repository(disk / 'g').create(); "
+    "git": "repository.GitRepository(disk / 'g').create(); "
     "git.run(disk / 'g', 'hash-object', '-w', '--stdin', stdin=os.urandom(4_000_000))",
     "any other file": "(disk / 'x').write_bytes(bytes(4_000_000))",
 }
