@@ -25,7 +25,7 @@ def test_choose_lists_what_runs_and_what_does_not(builder: Builder) -> None:
     cells = row.split("\t")
     assert cells[1:3] == ["206.56", "published on 5090-laptop"]
     assert re.fullmatch(r"~\d+ \(\d+-\d+\)", cells[3]), row
-    assert cells[4:7] == ["131072", "5.6 of 15.5 GiB (published)", "Q8_0"]
+    assert cells[4:7] == ["131072", "3.2 of 15.5 GiB (tried)", "Q8_0"]
     assert cells[8:10] == ["", "atomic-b8995"]
     first, _, header = done.stdout.splitlines()[:3]
     assert first.endswith("RTX 5060 Ti (12.0), 16 GB (15.5 GiB usable), driver 580.65.06")
