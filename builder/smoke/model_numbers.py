@@ -96,8 +96,6 @@ class Numbers:
         """All checks.  Raises like ``models``, and like ``SimulatedServer.on``."""
         for each in self.models(work):
             yield from each.checks()
-            if each.trial is TRIALS[0]:
-                yield from each.of_caches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,10 @@ class ModelNumbers:
                 return str(error)
 
     def checks(self) -> Iterator[Check]:
-        """All checks of the model; an architecture that the engine does not know is skipped."""
+        """All checks of the model, and with the first one of each type of the cache.
+
+        An architecture that the engine does not know is skipped.
+        """
         expected = "the numbers of its CPU"
         tiny.write(self.trial.model, self._model)
         try:
@@ -135,6 +136,9 @@ class ModelNumbers:
                 yield from self._without_block().checks()
         else:
             yield from self._on_card(on_cpu)
+            if self.trial is TRIALS[0]:
+                for kind in self.numbers.caches:
+                    yield self._of_cache(kind, on_cpu)
 
     @property
     def _name(self) -> str:
@@ -182,17 +186,6 @@ class ModelNumbers:
         for drafting in self.trial.draftings:
             if drafting.kind in self.numbers.drafts:
                 yield self._drafted(drafting, alone)
-
-    def of_caches(self) -> Iterator[Check]:
-        """Each type of the cache, on the card and on the CPU."""
-        if not self.numbers.caches:
-            return
-        try:
-            usual = self._on_cpu()
-        except (NotServingError, UnansweredError):
-            return  # the checks of the model state it
-        for kind in self.numbers.caches:
-            yield self._of_cache(kind, usual)
 
     def _of_cache(self, kind: str, usual: Continued) -> Check:
         """A type on the card; one that is a fork's, or that the engine's CPU does not have, beside
