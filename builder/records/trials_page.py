@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
@@ -62,34 +62,32 @@ def page(
     used = Overview(
         "Presets on their simulated cards",
         ("preset", "card", "context", "peak", "published", "peak with another context"),
-        tuple((name, *row) for each in images for name, row in _presets(each, presets).items()),
+        tuple(row for each in images for row in _presets(each, presets)),
     )
     return HEAD + markdown.of_table(built) + "\n" + markdown.of_table(used).rstrip("\n") + "\n"
 
 
-def _image(kept: KeptTrials, commit: str) -> tuple[str, ...]:
-    built = kept.commit[:SHORT]
-    if kept.commit != commit:
+def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
+    built = image.commit[:SHORT]
+    if image.commit != commit:
         built += f" (the recipe has {commit[:SHORT] or 'none'})"
-    took = duration(kept.build_seconds) if kept.build_seconds is not None else ""
+    took = duration(image.build_seconds) if image.build_seconds is not None else ""
     return (
-        kept.recipe,
+        image.recipe,
         built,
         took,
-        sizes.shown(kept.download_size),
-        str(kept.checks),
-        str(kept.kernels or ""),
-        kept.coverage,
+        sizes.shown(image.download_size),
+        str(image.checks),
+        str(image.kernels or ""),
+        image.coverage,
     )
 
 
-def _presets(kept: KeptTrials, presets: Mapping[str, Preset]) -> dict[str, tuple[str, ...]]:
-    rows: dict[str, tuple[str, ...]] = {}
-    for name, use in kept.presets.items():
+def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple[str, ...]]:
+    for name, use in image.presets.items():
         preset = presets.get(name)
         stated = preset.memory.whole if preset is not None and preset.memory else None
         smaller = f"{mib(use.smaller.peak)} with {use.smaller.context}" if use.smaller else ""
         card = f"{use.cards} x {use.card}" if use.cards > 1 else use.card
         published = mib(stated) if stated is not None else "unknown"
-        rows[name] = (card, str(use.context), mib(use.peak), published, smaller)
-    return rows
+        yield name, card, str(use.context), mib(use.peak), published, smaller
