@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from builder.errors import UsageError
-from builder.plan.resolve import resolve_patches
+from builder.plan.inputs import resolve_patches
 from builder.platforms import Platform
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe

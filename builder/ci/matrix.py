@@ -26,7 +26,7 @@ from builder.nightly import channels
 from builder.pipeline.build import WORK_SPACE
 from builder.pipeline.ccache import mounts_ccache
 from builder.plan.plan import Plan
-from builder.plan.resolver import Resolver, RootPolicy
+from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.tools import archives
@@ -95,7 +95,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
 
 def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
     recipe = entry.recipe
-    plans = Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(entry.name)
+    plans = Resolver(catalog, "amd64").plans(entry.name)
     disk = disk_of(catalog, recipe)
     return Job(
         recipe=recipe.name,

@@ -25,7 +25,7 @@ from builder.recipes import catalog
 from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.schema import BaseRecipe, Recipe
 
-__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "bases_of", "load_catalog"]
+__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "bases_of", "complete", "load_catalog"]
 
 ENGINES: dict[str, EngineFamily] = {
     family.name: family
@@ -54,6 +54,11 @@ def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
     """The bases below a recipe or a base, and those that its family compiles the entrypoint in."""
     tools = None if isinstance(recipe, BaseRecipe) else ENGINES[recipe.family].tools
     return list(dict.fromkeys([*catalog.chain(recipe.base), *catalog.chain(tools)]))
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """A recipe with the defaults of its family."""
+    return ENGINES[recipe.family].complete(recipe)
 
 
 def load_catalog(

@@ -12,6 +12,7 @@ from builder.contents import reading
 from builder.contents.contents import Contents
 from builder.contents.options import ReadOptions
 from builder.errors import RecipeError
+from builder.families import complete
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.advice import is_final
@@ -23,7 +24,6 @@ from builder.models import hollow
 from builder.models.hollow import HollowModel
 from builder.pipeline import lookup
 from builder.pipeline.session import BuildSession
-from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
 from builder.simulator import run

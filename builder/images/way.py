@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from builder.errors import WorldError
-from builder.platforms import Architecture, Platforms, architecture
-from builder.settings import Settings
+from builder.platforms import Platforms, architecture
 from builder.tools.docker import buildx
 from builder.tools.docker.buildx import Builder
 
@@ -13,20 +12,6 @@ EMULATORS = (
     "systemd; elsewhere "
     "`docker run --privileged --rm tonistiigi/binfmt --install all`"
 )
-
-
-def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
-    """The architecture that compiles; without ``build_architecture``, the builder's.
-
-    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
-    answer, or its machine cannot compile.
-    """
-    machine = settings.compile_on or build_architecture
-    machine = machine or buildx.builder(settings.buildx).architecture
-    found = architecture(machine)
-    if found is None:
-        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
-    return found
 
 
 def is_emulated(platforms: Platforms, builder: Builder) -> bool:

@@ -12,7 +12,7 @@ from builder.compilers.table import Compiler, Table
 from builder.compilers.toolkits import Toolkit
 from builder.compilers.trial import Kernels
 from builder.plan.inputs import GitCommit, where
-from builder.plan.resolver import Resolver, RootPolicy
+from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import interpreter
@@ -38,7 +38,7 @@ def tabled(
     """
     interpreter.require_compiler()
     settings.require_directories()
-    plan = Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(name)[0]
+    plan = Resolver(catalog, "amd64").plans(name)[0]
     releases = toolkits.listed(versions)
     program = interpreter.program(settings.cache_dir, log)
     with workspace(settings.cache_dir) as work:

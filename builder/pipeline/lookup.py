@@ -9,6 +9,7 @@ from typing import Any
 from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.errors import BuilderError, RecipeError, UntriedError, WorldError
+from builder.families import complete
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.build import built_image, ensure_tags, find_image
 from builder.kernels.ledger import Ledger
@@ -16,7 +17,6 @@ from builder.kernels.selection import Capability
 from builder.pipeline.check import check_again, find_verified, subject_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
-from builder.plan.resolve import complete
 from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
 from builder.presets import catalog as preset_files
 from builder.presets.short_names import is_preset

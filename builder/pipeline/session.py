@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from builder.images.log import new_log
 from builder.images.stages import ActiveBuild, Progress
-from builder.pipeline.plans import plans, resolver
 from builder.plan.plan import BasePlan, Plan
 from builder.plan.resolver import Resolver
 from builder.platforms import PLATFORMS, Platform
@@ -71,7 +70,7 @@ class BuildSession:
         ``FetchError``.
         """
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
-        return plans(self._resolver(build_architecture), name, self.platform)
+        return self._resolver(build_architecture).plans(name, self.platform)
 
     def resolve(
         self, name: str, platform: Platform | None = None, build_architecture: str | None = None
@@ -94,5 +93,6 @@ class BuildSession:
         return self._resolver(None).resolve_base(name, target)
 
     def _resolver(self, build_architecture: str | None) -> Resolver:
-        given, offline = build_architecture, self.offline
-        return resolver(self.catalog, self.settings, self.log, given, offline=offline)
+        return Resolver.with_settings(
+            self.catalog, self.settings, self.log, build_architecture, offline=self.offline
+        )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from builder import families
+from builder.families import complete
 from builder.families.cmake_calls import definition_value
-from builder.plan.inputs import PlannedPatch, where
-from builder.plan.resolve import complete, resolve_patches
+from builder.plan.inputs import PlannedPatch, resolve_patches, where
 from builder.plan.resolver import one_of
 from builder.platforms import PLATFORMS, Platform, Platforms
 from builder.recipes.catalog import Catalog

@@ -1,4 +1,4 @@
-"""The types of a plan: every input of an engine's image, or of a base's, resolved."""
+"""Every input of an engine's image, or of a base's, resolved: the types, sources and patches."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from builder import families
+from builder.errors import RecipeError
 from builder.families.package_paths import PackagePaths
+from builder.plan import tree_hash
+from builder.recipes.catalog import Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
+    AddPatch,
     ArchiveSource,
+    FilePatch,
     GitSource,
     InstalledSource,
     Patch,
     PathSource,
+    PickPatch,
+    PullPatch,
     PypiSource,
+    Recipe,
+    ScriptPatch,
     Source,
 )
 
@@ -200,3 +210,63 @@ def where(source: Source) -> str:
             return f"pypi:{name}"
         case InstalledSource(installed=name):
             return f"{name} of the base"
+
+
+def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
+    """The source of a recipe; paths are below ``root``, the repository.
+
+    Raises ``FetchError`` when the tree of an in-repo engine is not there.
+    """
+    source = recipe.source
+    match source:
+        case PathSource(path=path):
+            return LocalTree(root / path, tree_hash.identity(root / path))
+        case GitSource():
+            return GitCommit(source.git, source.commit, source.submodules, source.submodule)
+        case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):
+            file, family = PinnedFile(name, version, digest), families.ENGINES[recipe.family]
+            texts_only = family.package_paths is not None
+            return PypiFile(file, folder, texts_only=texts_only, below=family.package_root)
+        case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
+            return Archive(url, digest, folder)
+        case InstalledSource(installed=name):
+            if recipe.overlay is None:
+                raise RecipeError(
+                    f"{recipe.name} does not say which package it patches",
+                    hint="add [overlay] with the package and its version",
+                )
+            return Installed(name, recipe.overlay.version)
+
+
+def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...]:
+    """The patches of a recipe, with the contents of patch files of ``root/patches``.
+
+    Raises ``RecipeError`` when such a file cannot be read.
+    """
+    source = entry.recipe.source
+    home = source.git if isinstance(source, GitSource) else ""
+    scope = families.ENGINES[entry.recipe.family].package_paths
+    found = []
+    for index, patch in enumerate(entry.recipe.patch):
+        match patch:
+            case FilePatch(file=name):
+                content = _patch_file(entry, index, root / "patches" / name)
+                found.append(PlannedPatch(patch, content=content, scope=scope))
+            case PullPatch():
+                found.append(PlannedPatch(patch, patch.git or home, scope=scope))
+            case PickPatch(pick=pick):
+                found.append(PlannedPatch(patch, pick.git or home, scope=scope))
+            case ScriptPatch(script=script):
+                found.append(PlannedPatch(patch, script.git))
+            case AddPatch(add=add):
+                found.append(PlannedPatch(patch, add.git))
+    return tuple(found)
+
+
+def _patch_file(entry: Entry[Recipe], index: int, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        message = f"cannot read {file}: {error.strerror}"
+        problem = entry.problem(("patch", index, "file"), message)
+        raise RecipeError(f"a patch of {entry.name} is missing", problems=(problem,)) from error

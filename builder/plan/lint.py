@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from builder import families
 from builder.compilers import table as compilers
 from builder.errors import BuilderError, Problem
-from builder.plan.resolve import complete
-from builder.plan.resolver import Resolver, RootPolicy
+from builder.families import complete
+from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import BaseRecipe, Recipe
 
@@ -33,7 +33,7 @@ def check(catalog: Catalog, name: str) -> Checked:
     name = name if name in catalog.engines else catalog.engine(name).name
     try:
         entry = catalog.engine(name)
-        Resolver(catalog, "amd64", RootPolicy(ask=False)).plans(name)
+        Resolver(catalog, "amd64").plans(name)
         bases = [catalog.base(base) for base in catalog.chain(entry.recipe.base)]
         wrong = [warning for base in bases for warning in _miscompiling(base, catalog)]
     except BuilderError as error:

@@ -1,23 +1,34 @@
 """A recipe's name becomes a plan, once: its base's root chosen, its inputs resolved, its text
-rendered."""
+rendered.  Nothing is fetched."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from builder import families
-from builder.errors import FetchError, RecipeError
+from builder.errors import FetchError, RecipeError, WorldError
 from builder.families.layout import LABEL_KEY
+from builder.farm import dockerfiles
 from builder.plan import published_image
-from builder.plan.inputs import RegistryRoot, RootChoice
+from builder.plan.debian import debian_packages, lock_file, suite_of
+from builder.plan.inputs import (
+    BootstrappedRoot,
+    RegistryRoot,
+    RootChoice,
+    resolve_patches,
+    resolve_source,
+)
 from builder.plan.plan import BasePlan, Plan
-from builder.plan.resolve import bootstrapped_root, plan, plan_base
-from builder.platforms import PLATFORMS, Architecture, Platform, Platforms
+from builder.platforms import PLATFORMS, Architecture, Platform, Platforms, architecture, of_target
+from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import BaseRecipe, Recipe, Root
-from builder.settings import RootWay
+from builder.recipes.schema import BaseRecipe, PathSource, Recipe, Root
+from builder.settings import RootWay, Settings
+from builder.tools.docker import buildx, imagetools
 from builder.tools.docker import engine as docker
-from builder.tools.docker import imagetools
 from builder.tools.log import Log
 
 
@@ -25,24 +36,58 @@ from builder.tools.log import Log
 class Resolver:
     """Resolves the recipes of a catalog.
 
-    ``build`` is the architecture that compiles; ``namespace`` comes before each image's repository:
-    an account, or REGISTRY/ACCOUNT.
+    Without ``ask`` neither engine nor registry is asked: the root of a base is its pinned image,
+    else mmdebstrap makes it.
     """
 
     catalog: Catalog
     build: Architecture
-    root_policy: RootPolicy
+    """The architecture that compiles."""
+    root_way: RootWay = "auto"
+    """The setting ``debian_root``."""
+    log: Log = lambda _: None
+    ask: bool = False
+    offline: bool = False
+    """Ask no registry."""
     namespace: str = ""
+    """Before each image's repository: an account, or REGISTRY/ACCOUNT."""
 
-    def plans(self, name: str) -> tuple[Plan, ...]:
-        """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
+    @classmethod
+    def with_settings(
+        cls,
+        catalog: Catalog,
+        settings: Settings,
+        log: Log,
+        build_architecture: str | None = None,
+        *,
+        offline: bool = False,
+    ) -> Resolver:
+        """A resolver by the user's settings.
+
+        With ``build_architecture`` it asks neither engine nor registry.  Raises like
+        ``compiles_on``.
+        """
+        return cls(
+            catalog,
+            compiles_on(settings, build_architecture),
+            settings.debian_root,
+            log,
+            ask=build_architecture is None,
+            offline=offline,
+            namespace=settings.namespace,
+        )
+
+    def plans(self, name: str, platform: Platform | None = None) -> tuple[Plan, ...]:
+        """The plans of a recipe's images, in the recipe's order; only one with a ``platform``.
 
         ``name`` is a recipe's, or the name of an engine with one version.  Raises ``RecipeError``;
         ``FetchError`` where a source tree is missing, or no registry gives the digest of the image
         that a base starts from.
         """
+        if platform is not None:
+            return (self.resolve(name, platform),)
         entry = self.catalog.engine(name)
-        return tuple(self._plan(entry, platform) for platform in entry.recipe.platform)
+        return tuple(self._plan(entry, each) for each in entry.recipe.platform)
 
     def resolve(self, name: str, platform: Platform | None = None) -> Plan:
         """The plan of a recipe's image for one of its platforms; None: for the only one.
@@ -59,9 +104,52 @@ class Resolver:
         base.require_acceptable()
         return base
 
+    def root_of(self, base: str, platforms: Platforms) -> RootChoice:
+        """The Debian root or the published image below a base.
+
+        "auto" prefers the root that the engine has, so that a registry that comes or goes does not
+        change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
+        ``RecipeError`` where the base has no root, ``FetchError`` when "registry" is asked for and
+        does not answer.
+        """
+        entry = root_recipe(self.catalog, base)
+        recipe = entry.recipe
+        if recipe.published is not None:
+            ask, offline = self.ask, self.offline
+            return published_image.choose(recipe.published, self.log, ask=ask, offline=offline)
+        if recipe.root is None:
+            raise RecipeError(f"{recipe.name} has neither a Debian root nor a published image")
+        return self._debian(entry, recipe.root, platforms)
+
+    def _debian(self, entry: Entry[BaseRecipe], root: Root, platforms: Platforms) -> RootChoice:
+        bootstrapped = bootstrapped_root(entry, root, platforms)
+        pinned = RegistryRoot(root.image, root.digest) if root.digest else None
+        if self.root_way == "mmdebstrap":
+            return bootstrapped
+        if not self.ask:
+            return pinned or bootstrapped
+        if self.root_way == "auto":
+            for choice in (pinned, bootstrapped):
+                if choice is not None:
+                    plan = plan_base(self.catalog, entry.name, platforms, choice)
+                    if in_engine(plan, "root"):
+                        return choice
+        found = pinned if self.offline else _from_registry(root, self.log)
+        if found is not None:
+            return found
+        if self.offline:
+            return bootstrapped
+        if self.root_way == "registry":
+            raise FetchError(
+                f"no registry answers for {root.image}",
+                hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to need no registry',
+            )
+        self.log(f"no registry answers for {root.image}: mmdebstrap makes the Debian root")
+        return bootstrapped
+
     def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
         platforms = Platforms(self.build, PLATFORMS[platform])
-        root = self.root_policy.choose(self.catalog, entry.recipe.base, platforms)
+        root = self.root_of(entry.recipe.base, platforms)
         tools = self._tools(entry.recipe, platforms)
         found = plan(self.catalog, entry, platforms, root, tools, self.namespace)
         found.require_acceptable()
@@ -81,8 +169,22 @@ class Resolver:
         return self._base(name, platforms)
 
     def _base(self, name: str, platforms: Platforms) -> BasePlan:
-        root = self.root_policy.choose(self.catalog, name, platforms)
+        root = self.root_of(name, platforms)
         return plan_base(self.catalog, name, platforms, root)
+
+
+def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
+    """The architecture that compiles; without ``build_architecture``, the builder's.
+
+    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
+    answer, or its machine cannot compile.
+    """
+    machine = settings.compile_on or build_architecture
+    machine = machine or buildx.builder(settings.buildx).architecture
+    found = architecture(machine)
+    if found is None:
+        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
+    return found
 
 
 def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
@@ -120,65 +222,6 @@ def root_recipe(catalog: Catalog, base: str) -> Entry[BaseRecipe]:
     raise RecipeError(f"the base {base} has neither a Debian root nor a published image below it")
 
 
-@dataclass(frozen=True, slots=True)
-class RootPolicy:
-    """How the root of a base is chosen; ``way`` is the setting ``debian_root``.
-
-    Without ``ask`` neither engine nor registry is asked: the pinned image, else mmdebstrap.
-    ``offline`` asks no registry.
-    """
-
-    way: RootWay = "auto"
-    log: Log = lambda _: None
-    ask: bool = True
-    offline: bool = False
-
-    def choose(self, catalog: Catalog, base: str, platforms: Platforms) -> RootChoice:
-        """The root of a base.
-
-        "auto" prefers the root that the engine has, so that a registry that comes or goes does not
-        change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
-        ``RecipeError`` where the base has no root, ``FetchError`` when "registry" is asked for and
-        does not answer.
-        """
-        entry = root_recipe(catalog, base)
-        recipe = entry.recipe
-        if recipe.published is not None:
-            ask, offline = self.ask, self.offline
-            return published_image.choose(recipe.published, self.log, ask=ask, offline=offline)
-        if recipe.root is None:
-            raise RecipeError(f"{recipe.name} has neither a Debian root nor a published image")
-        return self._debian(catalog, entry, recipe.root, platforms)
-
-    def _debian(
-        self, catalog: Catalog, entry: Entry[BaseRecipe], root: Root, platforms: Platforms
-    ) -> RootChoice:
-        bootstrapped = bootstrapped_root(entry, root, platforms)
-        pinned = RegistryRoot(root.image, root.digest) if root.digest else None
-        if self.way == "mmdebstrap":
-            return bootstrapped
-        if not self.ask:
-            return pinned or bootstrapped
-        if self.way == "auto":
-            for choice in (pinned, bootstrapped):
-                if choice is not None:
-                    plan = plan_base(catalog, entry.name, platforms, choice)
-                    if in_engine(plan, "root"):
-                        return choice
-        found = pinned if self.offline else _from_registry(root, self.log)
-        if found is not None:
-            return found
-        if self.offline:
-            return bootstrapped
-        if self.way == "registry":
-            raise FetchError(
-                f"no registry answers for {root.image}",
-                hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to need no registry',
-            )
-        self.log(f"no registry answers for {root.image}: mmdebstrap makes the Debian root")
-        return bootstrapped
-
-
 def _from_registry(root: Root, log: Log) -> RegistryRoot | None:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
     digest = imagetools.digest(reference, published_image.PATIENCE)
@@ -187,3 +230,135 @@ def _from_registry(root: Root, log: Log) -> RegistryRoot | None:
     if root.digest is None:
         log(f"{root.image} is not pinned; its digest today is {digest}")
     return RegistryRoot(root.image, root.digest or digest)
+
+
+def bootstrapped_root(
+    entry: Entry[BaseRecipe], root: Root, platforms: Platforms
+) -> BootstrappedRoot:
+    """The root that mmdebstrap makes for a base.
+
+    Raises ``RecipeError`` where its lock cannot be read.
+    """
+    file = lock_file(entry)
+    as_of = (
+        f"{debian_lock.read(file, entry.name).as_of:%Y-%m-%d}"
+        if file is not None
+        else root.as_of or ""
+    )
+    return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
+
+
+def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoice) -> BasePlan:
+    """Resolve a base and those below it.
+
+    Raises ``RecipeError`` when one of them is wrong.
+    """
+    entry = catalog.base(name)
+    recipe = _base_for(entry.recipe, platforms)
+    family = families.BASES[recipe.family]
+    below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
+    if below is not None:
+        _require_stages(entry, below, *family.requires_stages)
+    folder = dockerfiles(catalog.root)
+    scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
+    return BasePlan(
+        recipe=recipe,
+        file=entry.file,
+        platforms=platforms,
+        packages=family.packages(recipe, entry.file.parent, platforms),
+        dockerfiles=folder,
+        scripts=_scripts(folder / "scripts", scripts),
+        root=root if recipe.root or recipe.published else None,
+        base=below,
+        debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
+    )
+
+
+def plan(
+    catalog: Catalog,
+    entry: Entry[Recipe],
+    platforms: Platforms,
+    root: RootChoice,
+    tools: BasePlan | None = None,
+    namespace: str = "",
+) -> Plan:
+    """Resolve an engine's recipe; ``root`` is the root of its bases.
+
+    ``tools`` is the base that its family compiles the entrypoint in, if it names one;
+    ``namespace`` comes before the image's repository.
+
+    Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
+    source tree of an in-repo engine is not there.
+    """
+    recipe = _for(families.complete(entry.recipe.on(platforms.image)), platforms)
+    _require_tree(entry, catalog.root)
+    family = families.ENGINES[recipe.family]
+    base = plan_base(catalog, recipe.base, platforms, root)
+    _require_stages(entry, base, *family.requires_stages)
+    folder = dockerfiles(catalog.root)
+    name = recipe.image.repository
+    return Plan(
+        recipe=recipe,
+        repository=f"{namespace}/{name}" if namespace else name,
+        file=entry.file,
+        platforms=platforms,
+        source=resolve_source(recipe, catalog.root),
+        patches=resolve_patches(entry, catalog.root),
+        packages=family.packages(recipe, entry.file.parent, platforms),
+        dockerfiles=folder,
+        scripts=_scripts(folder / "scripts", family.scripts),
+        entrypoint=_tree(folder / "entrypoint") if family.runs else {},
+        base=base,
+        tools=tools,
+        debian=debian_packages(
+            entry, family.debian(recipe, platforms), suite_of(catalog, recipe.base)
+        ),
+    )
+
+
+def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
+    missing = [stage for stage in stages if stage not in base.stages]
+    if missing:
+        message = (
+            f"{base.name} has no stage {' and no stage '.join(missing)} that {entry.name} needs"
+        )
+        raise RecipeError(
+            f"{entry.name} cannot use the base {base.name}",
+            problems=(entry.problem(("base",), message),),
+        )
+
+
+def _for(recipe: Recipe, platforms: Platforms) -> Recipe:
+    """A recipe whose Debian packages name the target's architecture."""
+    build = of_target(recipe.debian.build, platforms.target)
+    debian = recipe.debian.model_copy(update={"build": build})
+    return recipe.model_copy(update={"debian": debian})
+
+
+def _base_for(recipe: BaseRecipe, platforms: Platforms) -> BaseRecipe:
+    """A base whose packages to compile with name the target's architecture."""
+    packages = of_target(recipe.devel.packages, platforms.target)
+    devel = recipe.devel.model_copy(update={"packages": packages})
+    return recipe.model_copy(update={"devel": devel})
+
+
+def _require_tree(entry: Entry[Recipe], root: Path) -> None:
+    source = entry.recipe.source
+    if isinstance(source, PathSource) and not (root / source.path).is_dir():
+        message = f"there is no source tree {root / source.path}"
+        raise FetchError(
+            f"the source of {entry.name} is missing",
+            str(entry.problem(("source", "path"), message)),
+            f"correct path, a directory below {root}, or restore the directory",
+        )
+
+
+def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+def _tree(folder: Path) -> dict[str, str]:
+    """sha256 (hex) of each file of a directory; older templates have none for the entrypoint."""
+    if not folder.is_dir():
+        return {}
+    return _scripts(folder, tuple(sorted(file.name for file in folder.iterdir())))

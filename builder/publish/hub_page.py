@@ -18,11 +18,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from builder.errors import RegistryError, plain
+from builder.families import complete
 from builder.families.layout import REVISION
 from builder.kernels.selection import Capability
 from builder.plan.explain import explained
 from builder.plan.inputs import where
-from builder.plan.resolve import complete
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records.record import newest_good

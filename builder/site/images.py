@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.choose import needs
+from builder.families import complete
 from builder.families.device_code import codes_of
 from builder.plan.explain import explained
-from builder.plan.resolve import complete
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Patch, Recipe

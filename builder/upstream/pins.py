@@ -22,8 +22,9 @@ from builder.plan.inputs import (
     PlannedPatch,
     PypiFile,
     SourceChoice,
+    resolve_patches,
+    resolve_source,
 )
-from builder.plan.resolve import resolve_patches, resolve_source
 from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile

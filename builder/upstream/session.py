@@ -9,8 +9,8 @@ from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
 from builder.patches.context import PatchContext
-from builder.plan.resolve import resolve_patches, resolve_source
-from builder.plan.resolver import Resolver, RootPolicy, in_engine
+from builder.plan.inputs import resolve_patches, resolve_source
+from builder.plan.resolver import Resolver, in_engine
 from builder.platforms import architecture
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import difference, write
@@ -127,8 +127,7 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
         if below.published is not None:
             # Any version of it does: a script needs nothing but its Python.
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
-        policy = RootPolicy(settings.debian_root, ask=False)
-        base = Resolver(catalog, machine, policy).resolve_base(recipe.base)
+        base = Resolver(catalog, machine, settings.debian_root).resolve_base(recipe.base)
         stage = "devel" if "devel" in base.stages else "runtime"
         return base.references[stage] if in_engine(base, stage) else None
     except BuilderError:

@@ -6,8 +6,7 @@ from functools import partial
 
 from builder.errors import PatchError, Problem, RecipeError
 from builder.families import ENGINES
-from builder.plan.inputs import GitCommit
-from builder.plan.resolve import resolve_source
+from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import moved, released, with_pull_request
 from builder.recipes.lockfile import PinnedFile

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from builder.contents.contents import Contents
-from builder.families import load_catalog
-from builder.plan.resolve import complete
+from builder.families import complete, load_catalog
 from builder.presets.schema import Preset
 from builder.smoke import preset_options
 from builder.smoke.server_trials import TRIALS

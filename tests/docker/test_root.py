@@ -18,10 +18,10 @@ from builder.compare.image_tree import read_image
 from builder.errors import FetchError
 from builder.images.log import BuildLog
 from builder.images.stages import ActiveBuild, ensure_bases
-from builder.plan.inputs import RegistryRoot
-from builder.plan.resolve import plan_base
-from builder.plan.resolver import RootPolicy
+from builder.plan.inputs import RegistryRoot, RootChoice
+from builder.plan.resolver import Resolver, plan_base
 from builder.platforms import Platforms, architecture
+from builder.recipes.catalog import Catalog
 from builder.settings import RootWay
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
@@ -63,6 +63,13 @@ def pushed(registry: str) -> Iterator[tuple[str, str]]:
     docker.untag(name)
 
 
+def chosen(found: Catalog, way: RootWay, said: list[str]) -> RootChoice:
+    """The root of the base with CUDA, by this setting; ``said`` gets the lines for the user."""
+    of_machine = platforms()
+    resolver = Resolver(found, of_machine.build, way, said.append, ask=True)
+    return resolver.root_of("cuda-13.0", of_machine)
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("way", ["registry", "auto"])
 def test_a_registry_that_answers_gives_the_root_by_digest(
@@ -71,7 +78,7 @@ def test_a_registry_that_answers_gives_the_root_by_digest(
     name, digest = pushed
     found = with_image(catalog, name, digest if pinned else None)
     said: list[str] = []
-    root = RootPolicy(way, said.append).choose(found, "cuda-13.0", platforms())
+    root = chosen(found, way, said)
     assert root == RegistryRoot(name, digest)
     assert pinned or digest in " ".join(said)
 
@@ -120,11 +127,11 @@ def test_a_root_by_mmdebstrap_has_nothing_of_this_machine(debian_root: str, tmp_
 def test_a_registry_that_is_away_is_an_error_only_where_it_was_asked_for(catalog: Path) -> None:
     found = with_image(catalog, "127.0.0.1:1/debian:none", None)
     said: list[str] = []
-    root = RootPolicy("auto", said.append).choose(found, "cuda-13.0", platforms())
+    root = chosen(found, "auto", said)
     assert root.way == "mmdebstrap"
     assert "127.0.0.1:1/debian:none" in " ".join(said)
     with pytest.raises(FetchError, match=r"no registry answers for 127\.0\.0\.1:1/debian:none"):
-        RootPolicy("registry", said.append).choose(found, "cuda-13.0", platforms())
+        chosen(found, "registry", said)
 
 
 def test_the_way_is_a_setting(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:

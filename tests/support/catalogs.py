@@ -11,8 +11,7 @@ from builder import families
 from builder.families import load_catalog as load
 from builder.plan.inputs import RootChoice
 from builder.plan.plan import Plan
-from builder.plan.resolve import bootstrapped_root
-from builder.plan.resolver import Resolver, RootPolicy
+from builder.plan.resolver import Resolver, bootstrapped_root
 from builder.platforms import Platforms
 from builder.recipes import catalog, debian_lock
 from builder.recipes.catalog import Catalog
@@ -20,7 +19,6 @@ from builder.recipes.debian_lock import Install
 from support.environment import REPOSITORY
 
 AMD64 = Platforms("amd64")
-UNASKED = RootPolicy("mmdebstrap", ask=False)
 
 
 def mmdebstrap(found: Catalog) -> RootChoice:
@@ -32,12 +30,12 @@ def mmdebstrap(found: Catalog) -> RootChoice:
 
 def unasked(found: Catalog, base: str, platforms: Platforms = AMD64) -> RootChoice:
     """What a base stands on, as far as that is known without asking anybody."""
-    return UNASKED.choose(found, base, platforms)
+    return Resolver(found, platforms.build, "mmdebstrap").root_of(base, platforms)
 
 
 def rendered(root: Path, name: str, platforms: Platforms = AMD64) -> Plan:
     """The image of a recipe of a catalog."""
-    return Resolver(load(root), platforms.build, UNASKED).resolve(name, platforms.image)
+    return Resolver(load(root), platforms.build, "mmdebstrap").resolve(name, platforms.image)
 
 
 def write_lock(file: Path, text: str) -> None:

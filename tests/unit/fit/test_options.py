@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from builder.families import complete
 from builder.fit.options import OptionError, given, require_free
-from builder.plan.resolve import complete
 from builder.recipes.schema import Recipe
 from support.shipped import RECIPES
 

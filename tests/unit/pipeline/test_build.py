@@ -16,11 +16,11 @@ from builder.records import record
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.docker.engine import Image
-from support.catalogs import UNASKED, load
+from support.catalogs import load
 from support.environment import REPOSITORY
 from support.verdicts import GOOD, verdict
 
-IMAGES = Resolver(load(REPOSITORY), "amd64", UNASKED).plans("llama-cpp-b9831")
+IMAGES = Resolver(load(REPOSITORY), "amd64", "mmdebstrap").plans("llama-cpp-b9831")
 UNTRIED = UntriedError("a check could not be run", "no container", "start Docker")
 FAILED = SmokeError("a check failed", "runs: x: 1, expected 2")
 

@@ -9,7 +9,7 @@ import pytest
 from builder.errors import RecipeError
 from builder.pipeline.check import contract_of, simulators, smoke_error
 from builder.plan.resolver import Resolver
-from support.catalogs import UNASKED, load, rendered
+from support.catalogs import load, rendered
 from support.environment import REPOSITORY
 from support.farms import RECIPE
 from support.verdicts import BAD, GOOD, UNTRIED, verdict
@@ -37,7 +37,7 @@ def test_a_failure_and_what_could_not_be_tried_exit_differently() -> None:
 def test_the_interpreter_is_compiled_only_where_numbers_are_compared(
     recipe: str, needed: list[bool]
 ) -> None:
-    plan = Resolver(load(REPOSITORY), "amd64", UNASKED).plans(recipe)[0]
+    plan = Resolver(load(REPOSITORY), "amd64", "mmdebstrap").plans(recipe)[0]
     assert simulators(plan) == needed
 
 

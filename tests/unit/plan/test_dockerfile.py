@@ -16,7 +16,7 @@ from builder.errors import RecipeError
 from builder.plan.dockerfile import LONGEST_LINE, lints
 from builder.plan.inputs import BootstrappedRoot, RegistryRoot
 from builder.plan.plan import Plan
-from builder.plan.resolve import plan, plan_base
+from builder.plan.resolver import plan, plan_base
 from builder.platforms import Platforms
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe

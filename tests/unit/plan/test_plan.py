@@ -14,7 +14,7 @@ import pytest
 
 from builder.errors import FetchError, RecipeError
 from builder.plan.inputs import RegistryRoot
-from builder.plan.resolve import plan
+from builder.plan.resolver import plan
 from builder.platforms import Platforms
 from support.catalogs import AMD64, load, mmdebstrap, rendered, write_lock
 from support.environment import REPOSITORY

@@ -12,7 +12,7 @@ from builder.pipeline.check import contract_of
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.schema import LibraryProbe
-from support.catalogs import UNASKED, load
+from support.catalogs import load
 from support.environment import REPOSITORY
 
 BOTH = REPOSITORY / "recipes/llama-cpp-b9831.toml"
@@ -24,7 +24,7 @@ OPTION = '[[probe]]\noption = "--spec-type"\n'
 
 
 def resolver(root: Path = REPOSITORY) -> Resolver:
-    return Resolver(load(root), "amd64", UNASKED, "me")
+    return Resolver(load(root), "amd64", "mmdebstrap", namespace="me")
 
 
 def codes(plan: Plan) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from builder.errors import FetchError, RecipeError
 from builder.plan.inputs import BootstrappedRoot
 from builder.plan.plan import BasePlan
-from builder.plan.resolve import plan_base
+from builder.plan.resolver import plan_base
 from builder.platforms import Platforms
 from builder.recipes import debian_lock
 from builder.recipes.debian_lock import DebianFile, DebianLock
