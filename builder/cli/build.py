@@ -134,6 +134,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "code": text_of(record.verdict.code),
         "size": f"{sizes.shown(download)} to download, {sizes.shown(unpacked)} unpacked",
         "time": times,
+        "compiler cache": f"{record.reused} of {record.objects} objects" if record.objects else "",
         "log": record.log,
     }
     pairs(filled(lines))

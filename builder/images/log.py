@@ -26,6 +26,8 @@ FIRST_ERROR = re.compile(
 NOT_AN_ERROR = re.compile(
     r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
 )
+# As dockerfiles/scripts/counted prints it.
+REUSED = re.compile(r"compiler cache: (\d+) of (\d+) objects$")
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
 # Messages of containerd, where another build or a removal of images comes between: a layer or a
@@ -91,6 +93,8 @@ class BuildLog:
         self.breakdown = ""
         """The hint for a step that ran out of memory or could not reach an archive."""
         self._breakdowns: dict[str, str] = {}
+        self.reused = self.objects = 0
+        """The objects that came from the compiler cache, and all; 0: nothing was compiled."""
         self.not_kept = ""
         """Why a registry refused the layers; empty: it did not."""
         self._keeping = ""
@@ -114,6 +118,9 @@ class BuildLog:
                 self.all_text_hints.add(hint)
         self._remember(text)
         self._diagnose(line)
+        if counted := REUSED.match(text):
+            self.reused += int(counted[1])
+            self.objects += int(counted[2])
         self.race_lost |= bool(LOST_RACE.search(text))
         self.disk_full |= mentions_full_disk(text)
         keeping = KEEPING.match(line)

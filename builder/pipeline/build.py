@@ -24,7 +24,7 @@ from builder.pipeline.kept_ptx import keep_built
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.records import record
-from builder.records.record import Record
+from builder.records.record import BuildFacts, Record
 from builder.tools.beside import beside
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -87,18 +87,16 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
                 if not built:
                     kept = check_built(plan, image, session, work, other.wait)
                 else:
-                    kept = check(
-                        plan,
-                        image,
-                        session,
-                        active.seconds,
-                        work,
+                    log = active.log
+                    facts = BuildFacts(
                         created=started,
                         way=way_name(plan.platforms, builder),
-                        log=str(active.log.path),
                         built_here=True,
-                        before_programs=other.wait,
+                        log=str(log.path),
+                        objects=log.objects,
+                        reused=log.reused,
                     )
+                    kept = check(plan, image, session, active.seconds, work, facts, other.wait)
         if not kept.verdict.good:
             record.write(state, kept.model_copy(update={"references": (image.reference,)}))
             require_good(kept, image.reference)

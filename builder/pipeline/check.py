@@ -20,7 +20,7 @@ from builder.plan.plan import Plan
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
 from builder.records import record
-from builder.records.record import Record
+from builder.records.record import BuildFacts, Record
 from builder.settings import Settings
 from builder.simulator import build, cards
 from builder.simulator.cards import Card
@@ -120,18 +120,13 @@ def check(
     session: BuildSession,
     seconds: Timings,
     work: Path,
-    *,
-    created: str = "",
-    way: str = "",
-    built_here: bool = False,
-    log: str = "",
+    facts: BuildFacts,
     before_programs: Callable[[], None] = lambda: None,
 ) -> Record:
     """Check an image; the record is not written.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    unpacked files.  ``created``, ``way``, ``built_here`` and ``log`` are as in ``Record``, where
-    they are known; ``before_programs`` is as for ``check_image``.
+    unpacked files; ``facts`` are the known ones; ``before_programs`` is as for ``check_image``.
 
     Raises ``UntriedError`` when not even the image can be read.
     """
@@ -139,6 +134,7 @@ def check(
         verdict = check_image(subject_of(plan, image, session), work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     revision = image.labels.get(REVISION, "")
+    known: BuildFacts = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
     return Record(
         recipe=plan.name,
         platform=plan.platform,
@@ -147,13 +143,10 @@ def check(
         references=plan.references,
         digest=verdict.digest,
         verdict=verdict,
-        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=dict(seconds),
-        way=way,
-        built_here=built_here,
         base={image.labels.get(BASE_NAME, ""): image.labels.get(BASE_DIGEST, "")},
-        log=log,
         commit=revision if COMMIT.fullmatch(revision) else "",
+        **known,
     )
 
 
@@ -173,27 +166,10 @@ def check_built(
     if before is None or before.digest != found.digest:  # it says nothing about this image
         # A run that was stopped may have built it.
         built = record.candidate_digest(state, plan.name, plan.key) == found.digest
-        return check(
-            plan,
-            found,
-            session,
-            Timings(),
-            work,
-            built_here=built,
-            before_programs=before_programs,
-        )
-    return check(
-        plan,
-        found,
-        session,
-        Timings(before.seconds),
-        work,
-        created=before.created,
-        way=before.way,
-        built_here=before.built_here,
-        log=before.log,
-        before_programs=before_programs,
-    )
+        facts, times = BuildFacts(built_here=built), Timings()
+    else:
+        facts, times = before.build_facts, Timings(before.seconds)
+    return check(plan, found, session, times, work, facts, before_programs)
 
 
 def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Path) -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,6 +18,17 @@ from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
 from builder.tools.log import duration
+
+
+class BuildFacts(TypedDict, total=False):
+    """The facts of the build of an image; the fields are as in ``Record``."""
+
+    created: str
+    way: str
+    built_here: bool
+    log: str
+    objects: int
+    reused: int
 
 
 class Record(BaseModel):
@@ -47,6 +58,10 @@ class Record(BaseModel):
     base: Mapping[str, str] = {}
     """Digests of the base's images, by name."""
     log: str = ""
+    objects: int = 0
+    """The objects that the build compiled or took from the compiler cache; 0: not known."""
+    reused: int = 0
+    """The objects of these that came from the compiler cache."""
     commit: str = ""
     """The source's, by the image's label; empty: not known."""
 
@@ -54,6 +69,18 @@ class Record(BaseModel):
     def build_seconds(self) -> float | None:
         """The time of the stage that built the image; None: not known."""
         return self.seconds.get(build_stage(self.recipe))
+
+    @property
+    def build_facts(self) -> BuildFacts:
+        """The facts of its build."""
+        return BuildFacts(
+            created=self.created,
+            way=self.way,
+            built_here=self.built_here,
+            log=self.log,
+            objects=self.objects,
+            reused=self.reused,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""

@@ -38,6 +38,10 @@ class KeptTrials(BaseModel):
     """As in ``Record``."""
     build_seconds: float | None
     """With what the compiler cache had; None: not known."""
+    objects: int = 0
+    """As in ``Record``."""
+    reused: int = 0
+    """As in ``Record``."""
     download_size: int
     """Bytes."""
     checks: int
@@ -91,6 +95,8 @@ def write(root: Path, record: Record) -> Path:
         commit=record.commit,
         created=record.created,
         build_seconds=record.build_seconds,
+        objects=record.objects,
+        reused=record.reused,
         download_size=verdict.download_size,
         checks=sum(verdict.passed_by_kind.values()),
         kernels=len(verdict.device.launches) if verdict.device else 0,

@@ -50,12 +50,22 @@ def page(
     """The page as Markdown; ``commits`` are the commits that the recipes name, by recipe."""
     built = Overview(
         "Images",
-        ("recipe", "built from", "build", "to download", "checks", "kernels", "numbers"),
+        (
+            "recipe",
+            "built from",
+            "build",
+            "compiler cache",
+            "to download",
+            "checks",
+            "kernels",
+            "numbers",
+        ),
         tuple(_image(each, commits.get(each.recipe, "")) for each in images),
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
-            "build: on the machine that wrote the file, with what its compiler cache had.",
+            "build: on the machine that wrote the file.",
+            "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",
         ),
     )
@@ -76,6 +86,7 @@ def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
         image.recipe,
         built,
         took,
+        f"{image.reused} of {image.objects}" if image.objects else "",
         sizes.shown(image.download_size),
         str(image.checks),
         str(image.kernels or ""),

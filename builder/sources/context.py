@@ -1,8 +1,10 @@
 """The build context: the Dockerfile, named contexts, secrets and build arguments.
 
 While an engine is compiled, the PTX that nvcc writes on the way to machine code is kept: in the
-step that compiles, dockerfiles/scripts/ptxas is mounted over the toolkit's ``ptxas``.  That changes
-no byte of the image, so it is no part of the plan: the key has the Dockerfile without it.
+step that compiles, dockerfiles/scripts/ptxas is mounted over the toolkit's ``ptxas``.  The script
+``counted`` runs the command of that step, and prints how many objects the compiler cache had.
+Neither changes a byte of the image, so they are no part of the plan: the key has the Dockerfile
+without them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from builder.families.layout import LAYOUT
 from builder.plan.plan import AnyPlan
 from builder.tools.docker import buildx
 
-WRAPPER = "ptxas"
-"""The script, and the named context that holds it."""
+WRAPPERS = "wrappers"
+"""The named context of both scripts."""
+SCRIPTS = ("ptxas", "counted")
 BUILD_STAGE = re.compile(r"^FROM (.*\bbase-devel) AS build$", re.MULTILINE)
-COMPILE = re.compile(r'^(RUN .*)(\["/inside/jobs", )', re.MULTILINE)
+COMPILE = re.compile(r'^(RUN .*)\["/inside/jobs", ', re.MULTILINE)
 MOUNTS = (
-    f"--mount=type=bind,from={WRAPPER},source={WRAPPER},target={LAYOUT.cuda}/bin/ptxas "
+    f"--mount=type=bind,from={WRAPPERS},source=ptxas,target={LAYOUT.cuda}/bin/ptxas "
+    f"--mount=type=bind,from={WRAPPERS},source=counted,target=/counted "
     f"--mount=type=bind,from=toolkit,source={LAYOUT.cuda}/bin,target=/toolkit "
 )
 
@@ -63,19 +67,20 @@ class BuildContext:
 
 
 def keeping_ptx(plan: AnyPlan, work: Path) -> tuple[str, dict[str, str]]:
-    """The Dockerfile of a plan that keeps PTX, and the named context that it needs.
+    """The Dockerfile of a plan that keeps PTX and counts, and the named context that it needs.
 
     The context is made below ``work``.  A plan that compiles with no nvcc is left as it is.
     """
     if not plan.has_nvcc:
         return plan.text, {}
     text, stages = BUILD_STAGE.subn(r"FROM \1 AS toolkit\n\g<0>", plan.text)
-    text, steps = COMPILE.subn(rf"\g<1>{MOUNTS}\2", text)
+    text, steps = COMPILE.subn(rf'\g<1>{MOUNTS}["/counted", "/inside/jobs", ', text)
     if not (stages and steps):
         return plan.text, {}
-    folder = work / WRAPPER
+    folder = work / WRAPPERS
     folder.mkdir()
-    script = folder / WRAPPER
-    script.write_bytes((farm.installed() / "dockerfiles/scripts" / WRAPPER).read_bytes())
-    script.chmod(0o755)
-    return text, {WRAPPER: str(folder)}
+    for name in SCRIPTS:
+        script = folder / name
+        script.write_bytes((farm.installed() / "dockerfiles/scripts" / name).read_bytes())
+        script.chmod(0o755)
+    return text, {WRAPPERS: str(folder)}

@@ -7,12 +7,14 @@ import hashlib
 import json
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.compare import entries
+from builder.images.log import BuildLog
 from builder.pipeline import ccache
 from builder.sources.context import MOUNTS
 from support.ccaches import Mount
@@ -91,6 +93,22 @@ def test_keeping_ptx_changes_no_byte_and_no_result_of_the_compiler_cache(mount: 
     mount.drop()
     assert compiled(mount) == MISS
     assert unnamed(mount.out / "kernel.o") == without
+
+
+def test_the_log_has_how_much_the_compiler_cache_had(mount: Mount, tmp_path: Path) -> None:
+    compile_both = (
+        'echo "int f() { return 3; }" >/a.c; echo "__global__ void k() {}" >/k.cu; '
+        "/counted sh -c 'ccache gcc -c /a.c -o /a.o; ccache nvcc -arch=sm_120 -c /k.cu -o /k.o'"
+    )
+    with closing(BuildLog(tmp_path / "log")) as log:
+        for reused, objects in ((0, 2), (2, 4)):
+            for line in mount.run(compile_both, MOUNTS).splitlines():
+                log.line(f"#9 1.0 {line}")
+            assert (log.reused, log.objects) == (reused, objects)
+
+
+def test_a_compile_that_fails_fails_when_it_is_counted(mount: Mount) -> None:
+    assert mount.run("/counted sh -c 'exit 7' || echo $?", MOUNTS).split() == ["7"]
 
 
 def test_what_ptxas_refuses_fails_the_compile(mount: Mount) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from builder.sources.context import WRAPPER
+from builder.sources.context import WRAPPERS
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 
@@ -34,7 +34,7 @@ class Mount:
         """What a script prints with the mount at /ccache.
 
         ``mounts`` may be from the stage ``toolkit``, which is the image, and from the context
-        ``ptxas``.  ``made`` is a file of the script's, which is left beside what is printed.
+        ``wrappers``.  ``made`` is a file of the script's, which is left beside what is printed.
         """
         folder = self.fresh()
         command = json.dumps(["sh", "-euc", f"exec >/said; {script}"])
@@ -46,7 +46,7 @@ class Mount:
             f"FROM scratch\nCOPY --from=run /said {made} /\n"
         )
         self.out = folder / "out"
-        context = f"--build-context={WRAPPER}={REPOSITORY / 'dockerfiles/scripts'}"
+        context = f"--build-context={WRAPPERS}={REPOSITORY / 'dockerfiles/scripts'}"
         docker("buildx", "build", context, f"--output=type=local,dest={self.out}", str(folder))
         return (self.out / "said").read_text()
 

@@ -124,8 +124,9 @@ def kept_of(**changes: Any) -> KeptTrials:
 
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
-    page = trials_page.page([kept_of()], {RECIPE: "c" * 40}, presets)
-    assert f"| {RECIPE} | cccccccccccc | 1 min 30 s | 5.0 MB | 7 | 3 | 9 cases |" in page
+    image = kept_of(objects=453, reused=41)
+    page = trials_page.page([image], {RECIPE: "c" * 40}, presets)
+    assert f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 | 9 cases |" in page
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:4] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144", "7168 MiB"]
@@ -133,7 +134,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
     page = trials_page.page([odd], {RECIPE: "d" * 40}, {})
-    assert "| cccccccccccc (the recipe has dddddddddddd) |  | 5.0 MB | 7 |  |  |" in page
+    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |" in page
     assert "| unknown |" in page
 
 
