@@ -1,4 +1,4 @@
-"""Random blocks of a quantization, and what gguf-py reads from them."""
+"""Random blocks of a quantization, and the values that gguf-py reads from them."""
 
 from __future__ import annotations
 

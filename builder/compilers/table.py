@@ -80,7 +80,7 @@ class Table(Model):
 
 
 class Thread(Model):
-    """A thread of GitHub about a compiler, and what the tables say about it."""
+    """A thread of GitHub about a compiler, and the findings of the tables about it."""
 
     thread: Annotated[str, StringConstraints(pattern=THREAD)]
     about: Text

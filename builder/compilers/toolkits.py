@@ -17,7 +17,7 @@ NVCC = "nvidia-cuda-nvcc"
 SAME_VERSION = ("nvidia-cuda-crt", "nvidia-nvvm")
 """Parts of the compiler: their wheels have its version."""
 SAME_DAY = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
-"""Headers with versions of their own: those that were the newest when nvcc was released."""
+"""Headers with versions of their own: the newest ones of the day when nvcc was released."""
 CUBLAS = "nvidia-cublas"
 """Headers again; the wheel has 400 MB, so only its texts are read."""
 CUDA = "13."
@@ -83,7 +83,7 @@ def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexF
 
 
 def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
-    """Unpack what compiles to PTX below the new directory ``target``; return ``nvcc``.
+    """Unpack the parts that compile to PTX below the new directory ``target``; return ``nvcc``.
 
     The wheels are kept in ``cache``.  Raises ``FetchError``.
     """

@@ -27,7 +27,8 @@ DIGITS = "{:.1e}"
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What of a tree is tried: kernels and cases of ``vec_dot`` by type, and of ``mul_mat_q``."""
+    """The parts of a tree that are tried: kernels and cases of ``vec_dot`` by type, and of
+    ``mul_mat_q``."""
 
     tree: Tree
     names: Mapping[str, str]
@@ -112,7 +113,7 @@ def _try_matrices(
 
 
 def _product_error(kernels: Kernels, shape: MatrixShape, ptx: Path, program: Path) -> float:
-    """The error of a product; what the first kernel leaves to the second one goes on to it."""
+    """The error of a product; the second kernel reads the values that the first one wrote."""
     text, made = ptx.read_text(), matrices.product(shape)
     values = dict(made.arguments)
     for kernel in shape.kernels:

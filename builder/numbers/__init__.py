@@ -1,1 +1,1 @@
-"""What kernels compute, compared with ggml's CPU code: test-backend-ops on a simulated card."""
+"""The results of kernels, compared with ggml's CPU code: test-backend-ops on a simulated card."""

@@ -1,4 +1,4 @@
-"""Cases of ggml's test-backend-ops: what a tree has, and which of them an image must pass."""
+"""Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def chains(output: str) -> list[Case]:
 
 
 def lacking(output: str) -> list[str]:
-    """What ``cases.cpp`` could not add to the tree's cases, each with the reason."""
+    """The cases that ``cases.cpp`` could not add to the tree's, each with the reason."""
     return LACKING.findall(output)
 
 

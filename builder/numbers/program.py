@@ -21,7 +21,7 @@ REPEATABLE = {
     "std::random_device": "builder_random_device",
     "std::thread::hardware_concurrency()": "builder_threads()",
 }
-"""What makes the random numbers of cases others in each run, and what random.h has in its place."""
+"""Calls that change the random numbers of cases in each run, and their replacements in random.h."""
 LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
 """The libraries that the program calls; it finds the others as the image's own programs do."""
 
@@ -68,7 +68,7 @@ def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: 
 
 
 def key() -> str:
-    """12 hex digits over what is added to a tree's own program."""
+    """12 hex digits over the sources that are added to a tree's own program."""
     return key_of(installed() / SOURCES, f"{LIST.pattern} {REPEATABLE}", (".",))
 
 

@@ -29,7 +29,7 @@ same random numbers in each run (random.h)."""
 FINISHED = {0, 1}
 """test-backend-ops ends with 1 where a case differs."""
 ABORTED = re.compile(r"\S+\.(?:cuh?|c|cpp|h):\d+: ")
-"""What ggml_abort prints: FILE:LINE: MESSAGE (ggml/src/ggml.c)."""
+"""The line of ggml_abort: FILE:LINE: MESSAGE (ggml/src/ggml.c)."""
 TIMEOUT = 1800.0  # seconds for all cases of one run; the slowest machine counts
 MOST = 16 << 20  # bytes of output: trees have up to 20,000 cases
 NAMES = 100_000  # characters of names in one argument (execve(2): MAX_ARG_STRLEN is 131,072)
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
     """How a case ended."""
 
     EQUAL = "equal"
-    """Within ggml's own limit of what its CPU code computes."""
+    """Within ggml's own limit of the result of its CPU code."""
     DIFFERS = "differs"
     UNSUPPORTED = "unsupported"
     """The engine itself does not compute it on a card."""
@@ -59,7 +59,7 @@ class CaseResult:
     case: Case
     outcome: Outcome
     why: str = ""
-    """The error beside ggml's limit, the kernels, or what the card reported."""
+    """The error beside ggml's limit, the kernels, or the faults that the card reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a run of test-backend-ops printed, and what the card did."""
+    """The output of a run of test-backend-ops, and the report of the card."""
 
     done: Finished
     rows: Mapping[str, TableRow]
@@ -106,7 +106,7 @@ class NumbersTrial:
     ) -> None:
         self.launches = Launches()
         self.lacking: list[str] = []
-        """What could not be added to the tree's cases, each with the reason."""
+        """The cases that could not be added to the tree's, each with the reason."""
         self._server, self._card, self._ptx, self._work = server, card, ptx, work
         self._binary = binary
         first = next(iter(program.libraries(server.contents).values()))
@@ -133,7 +133,7 @@ class NumbersTrial:
             yield group, [compared[case.name] for case in chosen[group.title]]
 
     def outputs(self, case: Case) -> Report | None:
-        """What the card reports of a case alone, with a checksum of what each launch stored.
+        """The card's report on a case alone, with a checksum of the values that each launch stored.
 
         Random numbers are the same in each run, where the tree draws them as ggml does.
         """
@@ -198,8 +198,8 @@ class NumbersTrial:
         return CaseResult(case, Outcome.NO_REFERENCE, why)
 
     def _explained(self, found: CaseResult) -> CaseResult:
-        """A result; of the first ones that differ, with the race that a kernel has, or with the
-        kernels that computed them."""
+        """The result; the first ones that differ name a race in a kernel, or else the kernels that
+        computed them."""
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
         report = self._run("test", found.case.name, races=True).report
@@ -262,7 +262,7 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
 
 
 def _stopped(case: Case, run: _Run) -> CaseResult:
-    """The outcome of the case in which the program ended: what the card reported."""
+    """The outcome of the case in which the program ended, with the faults of its kernels."""
     done, report = run.done, run.report
     why = _faults(report) if report else ""
     if not why:
@@ -274,6 +274,6 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 
 
 def _faults(report: Report) -> str:
-    """What the card reported of kernels; empty: nothing."""
+    """The faults of kernels that the card reported; empty: none."""
     faults = report.violations[:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)

@@ -105,8 +105,11 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
 
 
 def simulators(plan: Plan) -> list[bool]:
-    """The simulated cards that the check of an image will need: False is one that counts kernels,
-    True one that computes them, which takes most of the time to compile."""
+    """The simulated cards that the check of an image will need, by whether they compute.
+
+    A card that counts kernels is False.  A card that computes them is True, and takes most of the
+    time to compile.
+    """
     if "devel" not in plan.base.references:
         return []
     if why_not(plan.recipe, plan.platform, extends=plan.extends_base):

@@ -106,7 +106,7 @@ def _first_launch(old: NumbersTrial, new: NumbersTrial, case: Case) -> str:
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
     """The servers, with tiny models."""
     sides = [server_numbers.numbers_of(each, outputs=True) for each in (old, new)]
-    log("computing what both servers answer")
+    log("computing the answers of both servers")
     work = old.work / "servers"
     work.mkdir()
     work.chmod(0o755)  # the images' own users read the models
@@ -118,7 +118,7 @@ def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
 
 
 def _server(found: ModelComparison) -> Parted:
-    """A model as a case: the first server's answer is what the second one's is compared with."""
+    """A model as a case: the second server's answer is compared with the first server's."""
     case = Case("server", found.model)
     whys = found.unanswered
     first = CaseResult(case, Outcome.NOT_COMPUTED if whys[0] else Outcome.EQUAL, whys[0])

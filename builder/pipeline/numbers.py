@@ -16,7 +16,7 @@ from builder.tools.docker import engine as docker
 from builder.tools.files import atomic_write, keep_newest, named_lock
 
 FOLDER = "numbers"
-"""The directory, in the cache, of compiled tests by build key and by what is added to them."""
+"""The directory, in the cache, of compiled tests: by build key and by ``program.key``."""
 KEPT = 60  # programs; each has some megabytes
 
 

@@ -233,7 +233,7 @@ class BasePlan(AnyPlan):
         return {layout.LABEL_BASE: self.name, layout.LABEL_KEY: self.key}
 
     def chain(self) -> Iterator[BasePlan]:
-        """This base, the one that it extends, and so on."""
+        """This base, its own base, and so on."""
         below: BasePlan | None = self
         while below is not None:
             yield below

@@ -20,7 +20,7 @@ from builder.tools.files import write_json
 
 FOLDER = "trials"
 COVERAGE = ("numbers", "coverage")
-"""Kind and subject of the check that says what was compared."""
+"""Kind and subject of the check that counts the compared cases."""
 
 
 class KeptTrials(BaseModel):
@@ -37,7 +37,7 @@ class KeptTrials(BaseModel):
     created: str
     """As in ``Record``."""
     build_seconds: float | None
-    """With what the compiler cache had; None: not known."""
+    """Seconds; None: not known."""
     objects: int = 0
     """As in ``Record``."""
     reused: int = 0
@@ -45,11 +45,11 @@ class KeptTrials(BaseModel):
     download_size: int
     """Bytes."""
     checks: int
-    """Those that passed."""
+    """The number of checks that passed."""
     kernels: int
     """Different kernels that the server launched on its simulated card."""
     coverage: str
-    """What the check ``numbers`` compared; empty: nothing."""
+    """The cases that the check ``numbers`` compared, in words; empty: none."""
     presets: Mapping[str, PresetUse]
 
 

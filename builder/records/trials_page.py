@@ -1,4 +1,4 @@
-"""``trials/README.md``: tables of what the verified images of this repository showed."""
+"""``trials/README.md``: tables of the verified images of this repository and their presets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from builder.tools.log import duration
 HEAD = """\
 # Trials
 
-Each file has what the newest verified image of a recipe showed, without a GPU. The tables of this
-page have all files. `./farm ci trials RECIPE` writes both. The smoke test starts each preset of the
-recipe on its simulated card, and `choose` uses the memory that it took on machines that never built
+Each file has the results of the newest verified image of a recipe, without a GPU. The tables of
+this page have all files. `./farm ci trials RECIPE` writes both. The smoke test starts each preset
+of the recipe on its simulated card, and `choose` uses its memory also on machines that never built
 the image. A figure counts while its preset is unchanged.
 
 """

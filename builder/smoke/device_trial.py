@@ -39,7 +39,7 @@ class DeviceTrial:
     card: Card
 
     def use(self) -> DeviceUse | None:
-        """What the server has done with the card; None where it did nothing."""
+        """The server's use of the card; None where it did not use it."""
         report = self.simulation.report()
         if report is None:
             return None

@@ -55,7 +55,7 @@ def lists_options(help_text: str) -> bool:
 
 
 def placeholder(text: str) -> str:
-    """What stands for the value in an option's text: ``N`` of ``--threads N``; empty for none."""
+    """The placeholder of an option's value: ``N`` of ``--threads N``; empty: there is none."""
     signature = END.split(text.split("\n", 1)[0].strip(), maxsplit=1)[0]
     found = PLACEHOLDER.search(signature)
     return found[1].rstrip(",") if found is not None else ""

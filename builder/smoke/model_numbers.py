@@ -1,4 +1,4 @@
-"""The numbers of one model: what a server answers on a card that computes, against its CPU.
+"""The numbers of one model: the answers of a server on a card that computes, against its CPU's.
 
 The models are tiny and random (``models.tiny``).  The simulated card computes with the kernels of
 the image, so a kernel that is compiled wrong, or is wrong, gives other probabilities.
@@ -58,7 +58,7 @@ UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What all trials of an image have in common."""
+    """The facts that all trials of an image share."""
 
     server: SimulatedServer
     card: Card
@@ -71,7 +71,7 @@ class Numbers:
     driver_stub: Path | None = None
     """For an engine that does not start on a CPU without the driver's library."""
     outputs: bool = False
-    """Whether reports have a checksum of what each launch stored."""
+    """Whether reports have a checksum of the values that each launch stored."""
 
     @property
     def reads_models(self) -> bool:
@@ -79,7 +79,7 @@ class Numbers:
         return any("{model}" in word for word in self.server.serve.arguments)
 
     def models(self, work: Path) -> Iterator[ModelNumbers]:
-        """What tries each model; ``work`` is a directory.
+        """The trial of each model; ``work`` is a directory.
 
         Raises ``InapplicableError`` where the server has no probabilities.
         """
@@ -188,8 +188,8 @@ class ModelNumbers:
                 yield self._drafted(drafting, alone)
 
     def _of_cache(self, kind: str, usual: Continued) -> Check:
-        """A type on the card; one that is a fork's, or that the engine's CPU does not have, beside
-        the usual one."""
+        """A type of the cache, against the CPU; a fork's own type, or a type that the engine's CPU
+        lacks, against the usual type."""
         options = CACHE_OPTIONS.format(kind=kind).split()
         subject, wanted, more = f"cache of {kind}", usual, f"; compared with {USUAL_CACHE}"
         limit = limit_beside_f16(kind)
@@ -223,7 +223,7 @@ class ModelNumbers:
         return f"from layer {layers} of {layers} on"
 
     def _with_layers(self, count: int) -> Self:
-        """This, with a model of which only so many layers add to their input."""
+        """The same trial with a model whose first ``count`` layers alone change their input."""
         part = self._variant(f"{count}-layers", replace(self.trial.model, layers=count))
         tiny.write(part.trial.model, part._model)
         return part
@@ -285,7 +285,7 @@ class ModelNumbers:
     def _unanswered(
         self, subject: str, server: Server, simulation: Simulation, error: Exception
     ) -> Check:
-        """A server that ended or refused: the cause is what its kernels did, where they did."""
+        """A server that ended or refused; the faults of its kernels are named as the cause."""
         found = str(error)
         try:
             server.require_running(ENDING)

@@ -1,4 +1,4 @@
-"""Check: kernels compute what ggml's CPU code computes, on a simulated card that computes."""
+"""Check: kernels give the results of ggml's CPU code, on a simulated card that computes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def trial(context: Context) -> NumbersTrial:
-    """What compares the numbers of an image.
+    """The comparison of an image's numbers.
 
     Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
     """

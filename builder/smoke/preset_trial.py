@@ -253,7 +253,7 @@ def _use(trial: PresetTrial, report: Report) -> PresetUse:
 
 
 def _memory(trial: PresetTrial, report: Report, use: PresetUse) -> Check:
-    """Every allocation had room, and all of them are what the source states, or less."""
+    """Every allocation had room, and the peak is at most the memory that the source states."""
     stated = trial.preset.memory.whole if trial.preset.memory else None
     expected = f"within {mib(use.memory)}"
     if stated is not None:

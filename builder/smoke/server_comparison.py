@@ -1,4 +1,4 @@
-"""What the servers of two images answer on a card that computes, and the launch where they part."""
+"""The answers of two images' servers on a card that computes, and the launch where they part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.smoke.server_trials import TOKENS
 
 @dataclass(frozen=True, slots=True)
 class ModelComparison:
-    """What two servers answer with a model."""
+    """The answers of two servers with a model, compared."""
 
     model: str
     unanswered: tuple[str, str] = ("", "")

@@ -1,4 +1,4 @@
-"""Check: what the server answers on a card that computes, against what its CPU answers."""
+"""Check: the server's answers on a card that computes, against the answers of its CPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
-    """What tries the server of an image; ``outputs`` as ``Numbers`` has it.
+    """The trials of an image's server; ``outputs`` is as in ``Numbers``.
 
     Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
     """

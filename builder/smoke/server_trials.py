@@ -1,4 +1,4 @@
-"""What the server's numbers are tried with: models, ways to draft, types of the cache, limits."""
+"""The trials of a server's numbers: models, ways to draft, types of the cache, limits."""
 
 from __future__ import annotations
 
