@@ -26,7 +26,7 @@ LONGEST_LINE = 200  # characters that are kept of one
 
 
 def compare_contents(of: FileDifference, before: Path | None, after: Path | None) -> FileDifference:
-    """The difference of a path with what its content shows; a file that does not exist is None."""
+    """The difference of a path, with the differences of its content; an absent file is None."""
     with ExitStack() as stack:
         old = stack.enter_context(before.open("rb")) if before else None
         new = stack.enter_context(after.open("rb")) if after else None

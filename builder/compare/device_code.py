@@ -30,7 +30,7 @@ OUTSIDE = "PTX outside of functions"
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function with digests of what is compared."""
+    """A function, with digests of its compared parts."""
 
     code: FunctionCode
     parts: Mapping[str, str]
@@ -168,7 +168,7 @@ def _unequal_others(code: str, before: _Side, after: _Side) -> Iterator[OtherDif
 
 
 def left_over(these: Iterable[T], those: Iterable[T], facts: Callable[[T], Hashable]) -> list[T]:
-    """``these`` without an equal one among ``those``, each of which counts for one."""
+    """The members of ``these`` that no equal member of ``those`` is left for."""
     counts = Counter(map(facts, those))
     found = []
     for each in these:

@@ -133,7 +133,7 @@ def _cubin_arch(elf: Elf) -> int:
 
 
 def _ptx_code(head: bytes) -> Code | None:
-    """What a PTX text is for; None of other files."""
+    """The target of a PTX text; None for other files."""
     found = _PTX.match(head)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Two trees of files compared; what differs in content is read again, everything else is not."""
+"""Two trees of files compared; only files whose contents differ are read again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 64 << 20
 
 
 def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
-    """Every path that differs, with what its content shows.
+    """Every path that differs, with the differences of its content.
 
     ``work``: a directory that takes copies of the files of images that differ.  Raises
     ``SpaceError`` where they do not fit, ``WorldError`` or ``UntriedError`` where one cannot be
@@ -45,7 +45,7 @@ def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
 
 
 def aspects(before: Node, after: Node) -> tuple[Aspect, ...]:
-    """What differs of two nodes; of a link, neither its mode nor its size counts."""
+    """The differences of two nodes; the mode and the size of a link do not count."""
     same: dict[Aspect, bool] = {
         "kind": before.kind == after.kind,
         "content": before.digest == after.digest,
@@ -68,7 +68,7 @@ def _differences(before: Mapping[str, Node], after: Mapping[str, Node]) -> Itera
 
 
 def _renamed(found: list[FileDifference]) -> list[FileDifference]:
-    """The same, where a library whose name has another version is one that has changed."""
+    """The same differences; a library whose name has another version counts as changed."""
     gone, come = _libraries(found, "removed"), _libraries(found, "added")
     pairs = {
         gone[name][0]: come[name][0]

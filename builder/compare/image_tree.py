@@ -75,7 +75,7 @@ def read_image(
 ) -> ImageTree:
     """Read an image from its blobs; from an index, as ``manifest_of``.
 
-    ``known``: the entries of layers by their digests, of which none is read twice; it is extended.
+    ``known``: the entries of layers by digest, so that no layer is read twice; it is extended.
     Raises ``UntriedError`` where a blob is missing or damaged.
     """
     known = {} if known is None else known

@@ -74,7 +74,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _layers(before: Sequence[LayerFiles], after: Sequence[LayerFiles]) -> Iterator[LayerDifference]:
-    """The layers in pairs: those with the same tar, and between them one after the other."""
+    """The layers in pairs: layers with the same tar first, the others between them in order."""
     ids = [each.diff_id for each in before], [each.diff_id for each in after]
     for _, a, b, c, d in SequenceMatcher(None, *ids, autojunk=False).get_opcodes():
         for old, new in zip_longest(before[a:b], after[c:d]):

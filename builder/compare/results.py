@@ -1,4 +1,4 @@
-"""What a comparison finds: frozen values without a formatting of their own.
+"""The result of a comparison: frozen values without a formatting of their own.
 
 In every difference, ``before`` is the first thing compared and ``after`` the second one.
 """
@@ -43,10 +43,10 @@ class ElfDifference:
     """How two ELF files differ."""
 
     values: tuple[ValueDifference, ...]
-    """Values of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``, ``runpath``,
-    ``rpath`` and ``build id`` those that differ."""
+    """The values that differ: of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``,
+    ``runpath``, ``rpath`` and ``build id``."""
     symbols_added: tuple[str, ...]
-    """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before those that others must define."""
+    """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before an undefined one."""
     symbols_removed: tuple[str, ...]
     sections: tuple[SectionDifference, ...]
     """In the order of the files."""
@@ -78,8 +78,8 @@ class FunctionDifference:
     before: FunctionCode | None
     after: FunctionCode | None
     parts: tuple[str, ...]
-    """What differs of one that both have: ``SASS``, ``PTX``, or sections that belong to it, such as
-    ``.nv.info`` and ``.nv.constant0``."""
+    """The parts that differ: ``SASS``, ``PTX``, or sections of the kernel, such as ``.nv.info`` and
+    ``.nv.constant0``."""
 
     @property
     def state(self) -> DifferenceState:
@@ -109,7 +109,7 @@ class CodeTotals:
 
 @dataclass(frozen=True, slots=True)
 class OtherDifference:
-    """What modules have besides their functions, and differs: a section, PTX outside of them."""
+    """A difference of modules outside of their functions: a section, or PTX."""
 
     code: str
     name: str
@@ -144,13 +144,13 @@ class FileDifference:
     former: str = ""
     """The path of the first one, where a library has another version in its name."""
     aspects: tuple[Aspect, ...] = ()
-    """What differs of a path that both have."""
+    """The differences of a path that both have."""
     first_byte: int | None = None
     """Offset of the first byte that differs; None where the files were not read for it."""
     lines: tuple[str, str] | None = None
     """The first line that differs in two texts."""
     elf: ElfDifference | None = None
-    """What differs in two ELF files."""
+    """The differences of two ELF files."""
     code: CodeDifference | None = None
     """Set where one of the files has device code."""
     unread: str = ""
@@ -183,10 +183,10 @@ class LayerSide:
 
 @dataclass(frozen=True, slots=True)
 class LayerDifference:
-    """Two layers, or one that has no counterpart.
+    """Two layers, or one layer without a counterpart.
 
-    ``state`` is what differs: nothing; the compression of the same tar; the modification times, the
-    order of the entries, or other bytes of the tar, of the same files; or the files.
+    ``state`` names the difference: none; the compression of the same tar; the modification times,
+    the order of the entries, or other bytes of the tar, of the same files; or the files.
     """
 
     before: LayerSide | None
@@ -211,16 +211,16 @@ class Comparison:
     equal: int
     """Paths that are equal, apart from times."""
     files: tuple[FileDifference, ...]
-    """The files that differ, by path; also files of which only the time differs."""
+    """The files that differ, by path; also files that differ in their time only."""
     config: tuple[ValueDifference, ...] = ()
-    """Values of two images' configurations, ``config.Env``; those with times are in ``times``."""
+    """Values of two images' configurations, ``config.Env``; values with times are in ``times``."""
     times: tuple[ValueDifference, ...] = ()
     """Times in two images' configurations: ``created``, ``history``."""
     layers: tuple[LayerDifference, ...] = ()
     """All layers of two images, also equal ones."""
 
     def differing(self, *, times: bool = False) -> list[FileDifference]:
-        """The files that differ; with ``times`` also files of which only the time does."""
+        """The files that differ; with ``times`` also files that differ in their time only."""
         return [each for each in self.files if times or not each.only_time]
 
     def same(self, *, times: bool = False) -> bool:
@@ -229,12 +229,12 @@ class Comparison:
 
     @property
     def codes(self) -> Iterator[tuple[FileDifference, CodeDifference]]:
-        """The files of which device code was compared."""
+        """The files whose device code was compared."""
         return ((each, each.code) for each in self.files if each.code is not None)
 
     @property
     def unread(self) -> list[FileDifference]:
-        """The files of which sections or device code could not be compared."""
+        """The files whose sections or device code could not be compared."""
         return [each for each in self.files if each.unread]
 
     @property

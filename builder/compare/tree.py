@@ -28,7 +28,7 @@ class FileTree(Protocol):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """What is at each path; paths begin with ``/``."""
+        """The node of each path; paths begin with ``/``."""
 
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
         """The content of these files; ``folder``, a new directory, may take copies.
@@ -73,7 +73,7 @@ def with_first_names(nodes: dict[str, Node], places: Mapping[str, object]) -> di
 
 
 def _below(root: Path) -> Iterator[tuple[str, Path]]:
-    """The paths of a tree, a directory before what is in it; not the root of a directory."""
+    """The paths of a tree without its root; a directory comes before its contents."""
     if not root.is_dir():
         yield FILE, root
         return

@@ -51,7 +51,7 @@ BASES: dict[str, BaseFamily] = {
 
 
 def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
-    """The bases below a recipe or a base, and those that its family compiles the entrypoint in."""
+    """The bases below a recipe or a base, and the bases in which its entrypoint is compiled."""
     tools = None if isinstance(recipe, BaseRecipe) else ENGINES[recipe.family].tools
     return list(dict.fromkeys([*catalog.chain(recipe.base), *catalog.chain(tools)]))
 

@@ -30,7 +30,7 @@ def common_layers(recipe: Recipe, platforms: Platforms) -> list[DefinitionLayer]
     """Definitions of every CUDA engine: the GPUs of the recipe, ccache, and how to link.
 
     An executable links libraries that need the toolkit's or the driver's libraries. The linker
-    looks for those in ``-rpath-link`` directories; ``LIBRARY_PATH`` does not help (ld(1)).
+    looks for these in ``-rpath-link`` directories; ``LIBRARY_PATH`` does not help (ld(1)).
     """
     definitions: dict[str, str | int | bool] = {
         "CMAKE_BUILD_TYPE": "Release",

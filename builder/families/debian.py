@@ -22,7 +22,7 @@ class StagePackages:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """What tells it from the other stages; an install of a lock has the same."""
+        """The key by which an install of a lock is found."""
         return self.stage, self.architecture, self.foreign
 
 

@@ -36,7 +36,7 @@ def runs_on(recipe: Recipe, capability: Capability) -> bool:
 
 
 def no_code(recipe: Recipe, *capabilities: Capability) -> str:
-    """``no code for compute capability 8.6, only sm_120a``: what the image lacks for cards."""
+    """The lack of code for cards: ``no code for compute capability 8.6, only sm_120a``."""
     known = " and ".join(map(str, sorted({*capabilities})))
     what = "no code" if ENGINES[recipe.family].machine_code(recipe) else "no code that was checked"
     return f"{what} for compute capability {known}, only {', '.join(codes_of(recipe))}"

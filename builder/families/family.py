@@ -89,7 +89,7 @@ class EngineFamily:
     serve: Serve | None = None
     """How a server is started that the smoke test does not start: presets need it."""
     cache: str | None = None
-    """Directory in which the engine keeps what it compiled, for its next start."""
+    """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True
     """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
     tools: str | None = None
@@ -99,29 +99,29 @@ class EngineFamily:
     rules: Callable[[Recipe], Iterable[Finding]] = lambda _: ()
     """Rules of the family beyond its tables."""
     complete: Callable[[Recipe], Recipe] = lambda recipe: recipe
-    """Adds what holds for every engine of the family: image settings and probes."""
+    """Adds the image settings and probes that hold for every engine of the family."""
     has_probes: bool = False
     """``complete`` adds probes: a recipe needs none."""
     draft: Callable[[ReadableTree, Cuda], Draft | None] | None = None
-    """What a recipe with such CUDA code says about a tree, None for a tree of another kind; it
+    """The recipe of a tree, with such CUDA code; None for a tree of another kind; it
     raises ``RecipeError`` for a tree that the family cannot build. None: no tree is recognised."""
     packages: Callable[[Recipe, Path, Platforms], Packages] = lambda *_: {}
     debian_build: tuple[str, ...] = ()
     debian_runtime: tuple[str, ...] = ()
     """Debian packages that every engine of the family compiles with, or runs with."""
     package_paths: PackagePaths | None = None
-    """What part of a repository's diff can be applied to the source; None: all of it."""
+    """The part of a repository's diff that can be applied to the source; None: all of it."""
     commit_count: tuple[str, str] | None = None
     """Table and key of a recipe that count the commits of its source (``git rev-list --count``);
     upstream names a release by this number: "b9261"."""
     absent: Callable[[Recipe, Collection[str]], Iterable[Finding]] = lambda *_: ()
-    """What a recipe asks for that a source of these paths does not have."""
+    """Parts that a recipe names and a source of these paths lacks."""
     definitions: Callable[[Recipe, Platforms], Definitions] = lambda *_: {}
     """Definitions for every cmake call of the family."""
     recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
     """The recipe's own definitions, per cmake call."""
     install: Callable[[Recipe, Platforms, int, Cmake], Sequence[Command]] | None = None
-    """Commands that install what cmake call NUMBER built; None: the template calls no cmake."""
+    """Commands that install the targets of cmake call NUMBER; None: the template calls no cmake."""
     variables: Callable[[Recipe, Platforms], Mapping[str, Any]] = lambda *_: {}
     """Further variables of the template."""
 
@@ -131,7 +131,7 @@ class EngineFamily:
         return self.package_paths.root if self.package_paths is not None else ""
 
     def check(self, recipe: Recipe) -> Iterator[Finding]:
-        """What a recipe lacks, or sets without effect."""
+        """Keys that a recipe lacks, or sets without effect."""
         for table, text in self.required_tables.items():
             if not getattr(recipe, table):
                 yield ("family",), f"the family {self.name} needs {text}"
@@ -178,7 +178,7 @@ class EngineFamily:
         return any(cmake_calls.merged(layers).get("GGML_CUDA") for layers in calls)
 
     def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
-        """What the template sees beside the recipe."""
+        """The variables of the template beside the recipe."""
         found = dict(self.variables(recipe, platforms))
         if self.install is not None:
             calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)
@@ -229,7 +229,7 @@ class BaseFamily:
     """The stages that become images, named ``base-STAGE`` in the Dockerfiles above, with the
     compression of their layers: gzip for published layers, zstd for layers that stay local."""
     requires_base: str = ""
-    """What its base is, for the error message; empty: it has no base."""
+    """The kind of its base, for the error message; empty: it has no base."""
     required_tables: Mapping[str, str] = field(default_factory=dict)
     rules: Callable[[BaseRecipe], Iterable[Finding]] = lambda _: ()
     packages: Callable[[BaseRecipe, Path, Platforms], Packages] = lambda *_: {}
@@ -238,7 +238,7 @@ class BaseFamily:
     variables: Callable[[BaseRecipe, Platforms], Mapping[str, Any]] = lambda *_: {}
 
     def check(self, recipe: BaseRecipe) -> Iterator[Finding]:
-        """What a base lacks, or sets without effect."""
+        """Keys that a base lacks, or sets without effect."""
         if self.requires_base and recipe.base is None:
             yield ("family",), f"the family {self.name} needs a base: {self.requires_base}"
         if not self.requires_base and recipe.base is not None:

@@ -35,7 +35,7 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _port(image: Image) -> Iterator[Finding]:
-    """The server's default port is not known, so the image must pass the one that it exposes."""
+    """The server's default port is not known, so the image must pass its own port."""
     passed = (*image.entrypoint, *image.command, *image.env.values())
     if image.port and str(image.port) not in passed:
         message = f"pass {image.port} to the server in entrypoint, command or env"

@@ -42,7 +42,7 @@ class ImageLayout:
     probe: str = "/opt/builder/probe"
     """The program that asks the driver, started by the entrypoint."""
     needs: str = "/opt/builder/needs"
-    """What the image needs of a card and its driver."""
+    """The file with the image's requirements of a card and its driver."""
     start: str = "/opt/builder/start.py"
     """The engine of an image with ``[[start]]``."""
     start_plan: str = "/opt/builder/start.json"

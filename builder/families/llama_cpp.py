@@ -74,7 +74,7 @@ CPU_OF_ARM64 = "armv8.2-a+dotprod+fp16+i8mm"
 def cpu_definitions(platforms: Platforms) -> Definitions:
     """The instructions of the CPU code.
 
-    On amd64 those that ggml takes by default without GGML_NATIVE.  It takes none of them when it is
+    On amd64, ggml's defaults without GGML_NATIVE.  ggml takes none of them when it is
     cross-compiled, and none where SOURCE_DATE_EPOCH is set (``ggml/CMakeLists.txt``:
     GGML_NATIVE_DEFAULT, INS_ENB): the CPU would compute with SSE2.  On arm64 it takes
     armv8-a, which lacks int8 dot products, unless GGML_CPU_ARM_ARCH is set.

@@ -1,8 +1,8 @@
-"""Reads a tree of llama.cpp: what a recipe of the family ``llama-cpp`` must say about it.
+"""Reads a tree of llama.cpp for a recipe of the family ``llama-cpp``.
 
 A value is taken only where the tree's own text decides it: option values out of
 ``common/arg.cpp`` and ``common/speculative.cpp``, names of cache types out of ``ggml/src/ggml.c``.
-What is computed, or is written in another way, is left out.
+Computed values, and values that are written in another way, are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
 
 
 def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
-    """What a recipe says about a tree; None: it is none of llama.cpp's.
+    """The recipe of a tree; None: the tree is not llama.cpp's.
 
     ``cuda`` is the code that the image shall have.  Raises ``RecipeError`` where the family cannot
     build the tree, with the reasons.
@@ -95,7 +95,7 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
 
 
 def _overwrites_number(texts: Mapping[str, str]) -> bool:
-    """Whether cmake sets the number without looking at the one that -D gave."""
+    """Whether cmake sets the number and ignores -D."""
     text = "\n".join(NOT_CMAKE.sub("", texts.get(path, "")) for path in NUMBER)
     settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
     looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None

@@ -28,8 +28,8 @@ def overlay_family(
 ) -> EngineFamily:
     """A family of overlays over the package of ``paths``, which PyPI has under the same name.
 
-    ``project`` is its name for people; ``port`` serves, and its page ``/health`` says whether;
-    ``cache`` has what it compiled.
+    ``project`` is its name for people; ``port`` is the server's, whose page ``/health`` answers
+    when it is ready; ``cache`` is the directory of compiled code.
     """
     return EngineFamily(
         name=name,

@@ -1,4 +1,4 @@
-"""What a family reads of a source tree, to write a recipe for it."""
+"""A source tree as a family reads it, to write a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReadableTree(Protocol):
         """The paths of all files."""
 
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """The texts of files, without those that are absent.  Raises ``FetchError``."""
+        """The texts of the files that exist.  Raises ``FetchError``."""
 
     def commits(self) -> int:
         """The number of commits in its history.  Raises ``FetchError``."""
@@ -25,7 +25,7 @@ class ReadableTree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a family knows to write about a tree."""
+    """The parts of a recipe that a family reads from a tree."""
 
     base: str
     tables: Mapping[str, Sequence[DraftTable]]
