@@ -1,4 +1,4 @@
-"""What stands in the way of a run on this machine: all of it at once, the GPU first."""
+"""All faults that prevent a run on this machine, the GPU's first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and the next step."""
+    """A fault, and the next step."""
 
     what: str
     hint: str = ""
@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is known of presets beside themselves: the recipes, and the trials that are recorded."""
+    """The recipes of presets, and their recorded trials."""
 
     catalog: Catalog
     trials: Trials = field(default=lambda _: None)

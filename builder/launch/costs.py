@@ -1,4 +1,4 @@
-"""What it costs to get what a run lacks: the time of a build, the size of a download."""
+"""The costs of the missing parts of a run: the time of a build, the size of a download."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REST = 60
 def of_image(
     catalog: Catalog, recipe: Recipe, image: RunImage, settings: Settings, log: Log
 ) -> Iterator[str]:
-    """What has to be built or pulled; nothing where Docker has the image."""
+    """The image that has to be built or pulled; nothing where Docker has it."""
     if image.fault is not None:
         yield f"build {image.name}, {build_time(catalog, recipe, settings)}"
     elif image.published:
@@ -41,7 +41,7 @@ def of_image(
 
 
 def of_files(missing: Sequence[Missing], directory: Path) -> Iterator[str]:
-    """What has to be downloaded to the models directory."""
+    """The files that have to be downloaded to the models directory."""
     for each in missing:
         yield f"download {each.file.shown}: {sizes.shown(each.size)} to {directory}"
 

@@ -24,7 +24,7 @@ from builder.tools.log import Log
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What the user asks for."""
+    """The request of the user."""
 
     target: str
     """A preset, or a recipe."""

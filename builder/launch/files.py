@@ -1,4 +1,4 @@
-"""The models of a run on this machine, and what has to be downloaded."""
+"""The models of a run on this machine, and the missing ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The models of a run: where they are, and what is wrong with the others."""
+    """The paths of a run's models, and the faults of the others."""
 
     files: Files
     missing: list[Missing]

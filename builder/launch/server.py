@@ -31,7 +31,7 @@ from builder.tools.log import Log
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all steps of one command share."""
+    """The state that all steps of one command share."""
 
     catalog: Catalog
     wanted: LaunchRequest
@@ -143,7 +143,7 @@ def running_already(service: Service, there: Found, port: int | None) -> Service
 
 
 def fetched(job: Launch, run: Run, missing: Sequence[Missing], progress: Progress) -> Located:
-    """Download what is missing; the models that are here then.  Raises like ``download``."""
+    """Download the missing models; all models of the run then.  Raises like ``download``."""
     directory = job.models_dir
     for each in missing:
         if each.fetches:

@@ -81,7 +81,7 @@ def _blocks() -> dict[int, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says before its weights; ``size`` is where these begin, in bytes."""
+    """The part of a GGUF file before its weights; ``size`` is its length in bytes."""
 
     version: int
     values: Mapping[str, object]

@@ -109,7 +109,7 @@ def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
 
 
 class _Copying:
-    """A stream of which each byte that is read is also written elsewhere."""
+    """A stream that also writes each byte elsewhere when it is read."""
 
     def __init__(self, stream: BinaryIO, sink: BinaryIO) -> None:
         self._stream = stream

@@ -42,7 +42,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A file: ``place`` is a path, or a URL.  ``shown`` is what messages call it."""
+    """A file: ``place`` is a path, or a URL.  ``shown`` is its name in messages."""
 
     place: str
     shown: str
@@ -68,7 +68,7 @@ class Location:
 
     @contextmanager
     def opened(self, log: Log = lambda _: None) -> Iterator[OpenedModel]:
-        """Open it for reading from its beginning; of a remote one, only what is read is fetched.
+        """Open it for reading from its beginning; a remote file is fetched as far as it is read.
 
         ``log`` gets a line before each retry of a request.  Raises ``FetchError`` where it cannot
         be read, or not in parts.
@@ -125,7 +125,7 @@ def locate(text: str) -> Location:
 
 
 def _nowhere(text: str, file: Path) -> FetchError:
-    """The error of a text that names no model, by what it looks like."""
+    """The error of a text that names no model, by the form of the text."""
     what = f"there is no model {text}"
     if file.is_dir():
         return FetchError(what, "it is a directory", "name a .gguf file in it")

@@ -2,7 +2,7 @@
 
 The shapes are files of ``shapes/tiny``.  A model continues a text so that its numbers matter:
 
-- The output gives each printable token two likely successors, and what the layers add decides
+- The output gives each printable token two likely successors, and the output of the layers decides
   between the two: a text follows from all numbers before it, and ties are rare.
 - Weights are scaled so that layers add about as much as the embedding, and attention looks at
   several tokens.
@@ -44,7 +44,7 @@ BLOCK = "nextn."
 """In the names of tensors of a layer that drafts (llama.cpp, gguf-py/gguf/constants.py)."""
 BLOCKS = "nextn_predict_layers"
 ADDING = {"attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "proj"}
-"""The last matrix of each part of a layer: what it gives is added to the input of the layer."""
+"""The last matrix of each part of a layer: its result is added to the input of the layer."""
 
 # Types that gguf reads and does not write: where the scales in half precision are in a block
 # (ggml-common.h), with the factor by which their values cancel.  Other bytes may be any.
@@ -236,7 +236,7 @@ class _Weights:
         return self.seen() / (math.sqrt(self._width) if self._gemma else 1.0)
 
     def seen(self) -> Values:
-        """What the layers see of each token, with deviation 1."""
+        """The embeddings of the tokens as the layers see them, with deviation 1."""
         if self._model.target is None:
             return self._normal("token_embd.weight", self._tokenizer.size, self._width)
         target = TinyModel(self._model.target, self._model.kind, self._model.seed)
@@ -256,7 +256,7 @@ class _Weights:
         return values
 
     def _output(self) -> Values:
-        """Each token's row is like what is seen of the two tokens that it follows."""
+        """Each token's row is like the embeddings of the two tokens that it follows."""
         import numpy as np
 
         seen, shown = self.seen(), np.array(tokens.printable(self._tokenizer))
@@ -269,7 +269,7 @@ class _Weights:
         return rows
 
     def _router(self, name: str) -> Values:
-        """Two experts for each token, which what layers add rarely changes.
+        """Two experts for each token; the output of earlier layers rarely changes the choice.
 
         Rounding would often turn the choice between random scores, and with it all that follows.
         """

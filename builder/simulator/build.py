@@ -28,7 +28,7 @@ needs (simulator/ptx/variants.cpp)."""
 
 
 def sources() -> Path:
-    """The sources of the libraries: those that builder was installed with."""
+    """The sources of the libraries, from builder's own installation."""
     return installed() / SOURCES
 
 

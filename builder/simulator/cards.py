@@ -67,7 +67,7 @@ class Card(Model):
     """Whether cards of this kind reach each other's memory."""
     source: tuple[Source, ...] = Field(strict=False)
     unverified: dict[str, Text] = Field(default_factory=dict)
-    """Figures that no log or specification was found for, and what is known of them."""
+    """Figures without a log or a specification, each with a remark."""
 
     @model_validator(mode="after")
     def _each_figure_has_a_source(self) -> Card:
@@ -148,7 +148,7 @@ class Compute:
     races: bool = False
     """Whether races on shared memory are found; that is slow."""
     outputs: bool = False
-    """Whether the report has a checksum of what each launch stored."""
+    """Whether the report has a checksum of the values that each launch stored."""
 
 
 def text(

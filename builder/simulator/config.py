@@ -20,8 +20,8 @@ def files(
 ) -> dict[str, str]:
     """The configuration by file name; ``code`` is the image's ``ledger.code_table``.
 
-    Where nothing is computed, the vocabulary of the model that is served (None: none is) and some
-    of its printable tokens decide what is read back as logits.
+    Where nothing is computed, the vocabulary of the served model (None: no model is served) and
+    some of its printable tokens decide the logits that the engine reads back.
     """
     if model is None:
         return {"cards": cards.text(found, compute=compute), "code": code}

@@ -1,4 +1,4 @@
-"""Device memory by what it is for, from the functions that asked for it and from engines' logs."""
+"""Device memory by purpose, from the functions that asked for it and from engines' logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Use:
 
 
 def kind_of(frames: Sequence[Frame]) -> Kind:
-    """What an allocation of this stack is for."""
+    """The purpose of an allocation with this stack."""
     for patterns, sought in ((OWNERS, reversed(frames)), (FUNCTIONS, iter(frames))):
         for frame in sought:
             for pattern, kind in patterns:

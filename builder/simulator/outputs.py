@@ -24,7 +24,7 @@ def parting(once: Report | None, again: Report | None, other: Report | None) -> 
 def first_difference(before: Report, after: Report) -> str:
     """The first launch that is not the same in both runs; empty: all known ones are.
 
-    Both ran with checksums (``cards.Compute``).  What the launch read was the same, unless the
+    Both ran with checksums (``cards.Compute``).  The launch read the same values, unless the
     program itself gave its kernels other memory, such as random numbers.
     """
     pairs = zip_longest(_launches(before), _launches(after))

@@ -1,4 +1,4 @@
-"""Receives what the processes of a container report: over a Unix socket, within bounds.
+"""Receives the reports of a container's processes: over a Unix socket, within bounds.
 
 The image may be hostile.  A socket gives its container nothing to write on this machine: no files,
 no links, no devices.  A message is a line "PID LENGTH" and so many bytes of JSON, one a connection;
@@ -30,7 +30,7 @@ DRAIN = 5.0  # seconds for messages that were sent before they are asked for
 
 
 class Receiver:
-    """Receives in a thread what the processes of one container send."""
+    """Receives the messages of one container's processes in a thread."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -80,7 +80,7 @@ class Receiver:
                 self._handle()
 
     def _handle(self) -> bool:
-        """Handle what is there now; whether there was anything."""
+        """Handle all waiting messages; whether there was one."""
         ready = [key.fileobj for key, _ in self._selector.select(0)]
         for each in ready:
             if self._refused:

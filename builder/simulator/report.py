@@ -1,8 +1,8 @@
-"""The reports of the simulator's libraries: what the processes of a container did with the cards.
+"""The reports of the simulator's libraries: the use of the cards by a container's processes.
 
 Each process sends JSON, anew while something changes (simulator/card).  The programs of the
 image may send it, too: texts are made printable and short, numbers and lengths are bounded, and an
-error never shows what was sent.
+error never shows the message itself.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class KernelUse(ReportPart):
     kernel: Text
     file: Text
     code: Text
-    """What the driver would run: "sm_120a"; "compute_120": PTX, which it would compile."""
+    """The code that the driver would run: "sm_120a"; "compute_120": PTX, which it would compile."""
     card: Number
     count: Number
     grid: Shape
@@ -94,7 +94,7 @@ class KernelUse(ReportPart):
     computed: Number = 0
     """How many of the launches were computed, to their end or to a fault."""
     instructions: Number = 0
-    """What they executed, counted for each thread."""
+    """Executed instructions, counted for each thread."""
     nanoseconds: Number = 0
 
 
@@ -157,7 +157,7 @@ class AllCopies(ReportPart):
 
 
 class Report(ReportPart):
-    """What one process did, or all processes of a container."""
+    """The use of the cards by one process, or by all processes of a container."""
 
     version: Literal[1]
     mode: Literal["count", "compute"] = "count"
@@ -167,7 +167,7 @@ class Report(ReportPart):
     ended: Number = 0
     """When the process ended by itself; 0: it did not, or was killed."""
     processes: Number = 1
-    """How many processes' peaks are added to the peak of a card: those that ran at one time."""
+    """The number of processes that ran at one time, whose peaks are added for a card."""
     command: tuple[Text, ...] = Parts
     libraries: tuple[Text, ...] = Parts
     """The CUDA libraries that were loaded, by path."""
@@ -256,7 +256,7 @@ def _parsed(process: int, message: bytes) -> Report:
 
 
 def _fault(error: ValidationError) -> str:
-    """The first fault, without what was sent: of its place, only the name of our field is shown."""
+    """The first fault, without the message: of its place, only the name of our field is shown."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = next((name for name in first["loc"] if name in Report.model_fields), "report")
     return f"{place}: {first['msg']}"
@@ -265,8 +265,8 @@ def _fault(error: ValidationError) -> str:
 def _merged(reports: Sequence[Report]) -> Report:
     """Several processes as one.
 
-    The peak of a card counts the processes which had the most of it together.  What the others
-    had at their own peaks is no part of it.  The work grows with what was sent, not with its
+    The peak of a card counts the processes which had the most of it together, without the peaks
+    of the others.  The work grows with the number of reports, not with its
     square: a hostile image sends hundreds of reports.
     """
     count = max(len(report.cards) for report in reports)

@@ -1,4 +1,4 @@
-"""One run of an image on simulated cards: what its container gets, and the report that it sends.
+"""One run of an image on simulated cards: the files and settings of its container, and its report.
 
 The libraries come first on LD_LIBRARY_PATH.  Files with DT_RPATH look there first (ld.so(8)), so
 for images that have such files the libraries are loaded into every program (LD_PRELOAD).  One
@@ -30,7 +30,7 @@ STAND_INS = (RUNTIME, "libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1")
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a container gets to run on simulated cards, and what its processes report.
+    """The files and settings by which a container runs on simulated cards, and its reports.
 
     A simulation is good for one container: ``receiver`` has the reports of one.
     """

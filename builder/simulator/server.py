@@ -1,4 +1,4 @@
-"""The server of an image, and what it takes to run on simulated cards."""
+"""The server of an image on simulated cards."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class SimulatedServer:
         races: bool = False,
         outputs: bool = False,
     ) -> AbstractContextManager[Simulation]:
-        """What one container of the image gets to run on cards, and its reports.
+        """The files and settings by which one container runs on cards, and its reports.
 
         ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
         race on shared memory is a fault of its kernel, which makes kernels slow.  ``outputs``:
-        the report has a checksum of what each launch stored.  Raises
+        the report has a checksum of the values that each launch stored.  Raises
         ``UntriedError`` where the device code of a file could not be read, and like
         ``build.libraries``.
         """

@@ -1,7 +1,7 @@
 """Models by their shape: GGUF files with the tensors of real models, and holes for the weights.
 
-An engine that loads one allocates what it allocates for the model itself.  The shapes are files of
-``shapes/``, which name their sources.
+An engine allocates the same memory for such a file as for the model itself.  The shapes are files
+of ``shapes/``, which name their sources.
 """
 
 from __future__ import annotations

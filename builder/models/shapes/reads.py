@@ -1,4 +1,4 @@
-"""What one pass of a model reads from memory: its weights by use, and its cache."""
+"""The memory that one pass of a model reads: its weights by use, and its cache."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 from builder.models.shapes.shape import Shape
 
 Use = Literal["rows", "layers", "experts", "output", "block", "block experts"]
-"""What a pass does with a tensor: it reads one of the ``rows``, all of ``layers`` and ``output``,
-those ``experts`` that it needs; drafting reads the MTP block instead of the layers."""
+"""The use of a tensor by a pass: it reads one of the ``rows``, all of ``layers`` and ``output``,
+the ``experts`` that it needs; drafting reads the MTP block instead of the layers."""
 SIXTEEN_BITS = 2  # bytes
 UNQUANTIZED: frozenset[Use] = frozenset({"rows", "output", "block", "block experts"})
 

@@ -1,4 +1,4 @@
-"""What a GGUF file of a model holds, without the weights: ``shapes/NAME.toml``.
+"""The contents of a model's GGUF file, without the weights: ``shapes/NAME.toml``.
 
 A file has the values of the model's GGUF and names groups of tensors of ``shapes/tensors``, whose
 dimensions follow from these values.
@@ -56,7 +56,7 @@ class TensorFile(Model):
     """``shapes/tensors/NAME.toml``: tensors that models have in common, in groups."""
 
     blocks: Text = "blk"
-    """What stands before the number of a layer in the names of its tensors."""
+    """The prefix before the number of a layer in the names of its tensors."""
     fixed: dict[str, Text] = Field(default_factory=dict)
     """ggml's types of tensors whose type no quantization changes, by a part of their names."""
     group: dict[str, dict[str, list[Count | Text]]]

@@ -55,8 +55,8 @@ def reaching(shape: Shape, wanted: int) -> Kinds:
 
 
 def _mixed(shape: Shape, low: Kinds, high: Kinds, wanted: int) -> Kinds:
-    """Some tensors of larger types: as few embeddings as possible, because engines keep those in
-    the host's memory, then the largest tensors first."""
+    """Some tensors of larger types: as few embeddings as possible, because engines keep embeddings
+    in the host's memory, then the largest tensors first."""
     more = {
         name: nbytes(dimensions, high[name]) - nbytes(dimensions, low[name])
         for name, dimensions in shape.tensors.items()
