@@ -95,7 +95,7 @@ class Fitting:
     not_computed: str
     """Why it cannot; empty if it can."""
     memory: MemoryNeed | None
-    """None: not known; the machine has as much as the one that it was published for."""
+    """None: not known; the machine has as much memory as the card of the publication."""
     driver: str
     """The oldest driver; empty: not known."""
     capabilities: tuple[str, ...]
@@ -147,7 +147,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for, and what is known of it."""
+    """The machine, the wishes, and the known facts of presets."""
 
     machine: Machine
     catalog: Catalog
@@ -176,7 +176,7 @@ def _described(entry: PresetEntry) -> str:
 
 
 def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
-    """The presets that run on the machine, and the reasons of those that do not."""
+    """The presets that run on the machine, and the others with their reasons."""
     answers = [_answer(entry, question) for entry in entries]
     fits = [each for each in answers if isinstance(each, Fitting)]
     fits.sort(key=by_standing)

@@ -1,4 +1,4 @@
-"""What a preset needs of a machine: code for the card, a driver, memory."""
+"""The requirements of a preset: code for the card, a driver, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computed speeds: what a card can read in a second, over what a token makes it read.
+"""Computed speeds: the bytes that a card reads in a second, over the bytes that a token needs.
 
 A step reads the weights that are active, the cache and the drafter, and gives one token, or as many
 as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth, which is
@@ -101,7 +101,7 @@ def computed(
 
 
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
-    """What a step of a preset reads, and gives.  Raises ``NotComputedError``."""
+    """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
     size, options = _size(preset), _options(preset)
     drafts = preset.drafter is not None or bool(
         {"--spec-type", "--speculative-config"} & {*options}

@@ -118,8 +118,8 @@ def choose(
     """Recommend a preset of each model for a card.
 
     The best known one is recommended: measured by a receipt on such cards, else published for them,
-    else for others; of these, the fastest. The other presets of the model follow, then those that
-    do not run, and why.
+    else for others; of these, the fastest. The other presets of the model follow, then the presets
+    that do not run, and why.
 
     A preset runs if its image has code for the card, the driver is new enough, and the memory
     suffices. The memory comes from the recorded trial of its image on a simulated card, else from

@@ -131,7 +131,7 @@ def _build(catalog: Path | None, recipe: str) -> None:
 
 
 def _agrees(lines: Sequence[str], *, yes: bool) -> bool:
-    """Show what has to be done, and ask a person at a terminal; elsewhere nobody agrees."""
+    """Show the steps, and ask a person at a terminal; elsewhere nobody agrees."""
     if not (yes or (sys.stdin.isatty() and err().is_terminal)):
         return False
     log("This machine has to")

@@ -1,4 +1,4 @@
-"""What ``builder run`` and ``builder export`` share: a preset or a recipe, and its models."""
+"""The shared options of ``builder run`` and ``builder export``: a preset or recipe, its models."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def wanted(
     port: int | None,
     options: list[str] | None,
 ) -> LaunchRequest:
-    """What the options ask for."""
+    """The request of these options."""
     from builder.launch.described import LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}

@@ -1,1 +1,2 @@
-"""What an image has: files, ELF files, texts, GPU code, read from its layers without running it."""
+"""The contents of an image: files, ELF files, texts, GPU code, read from its layers without running
+it."""

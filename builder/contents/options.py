@@ -1,4 +1,4 @@
-"""What is kept of the files of an image while it is read."""
+"""The parts of an image's files that are kept while it is read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check: no layer of the image contains a secret, even if a later layer removes it.
 
-The formats of tokens are those that their issuers publish.  A finding is reported by its kind and
+The formats of tokens are published by their issuers.  A finding is reported by its kind and
 place; the secret itself is never shown.
 """
 

@@ -19,7 +19,7 @@ Files = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A format: what writes its files, and how they are used; ``{name}`` is the service's name."""
+    """A format: the writer of its files, and their use; ``{name}`` is the service's name."""
 
     module: str
     """In this package: ``document(service)`` is the text of ``file``."""
@@ -29,7 +29,7 @@ class Format:
     """The command that uses the files."""
 
     def files(self, service: Service) -> Files:
-        """The files of a service.  Raises ``RecipeError`` for what the format cannot say."""
+        """The files of a service.  Raises ``RecipeError`` where the format cannot express it."""
         module = import_module(f"builder.exports.{self.module}")
         if self.file is None:
             several: Files = module.documents(service)

@@ -21,7 +21,7 @@ EXPRESSIONS = {
     # Numbers of values are floating-point: 1048576 would be 1.048576e+06.
     "context": "{{ int .Values.context }}",
 }
-"""What stands in the arguments for the values of the chart, by the names of ``Service.places``."""
+"""The placeholders of the chart's values in arguments, by the names of ``Service.places``."""
 TEXTS = {
     "name": "{{ quote .Release.Name }}",
     "version": "{{ quote .Chart.AppVersion }}",

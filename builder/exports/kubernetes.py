@@ -53,7 +53,7 @@ def document(service: Service) -> str:
 
 
 def facts(service: Service) -> dict[str, Any]:
-    """What the templates of both objects need, but for the texts that a chart has as values."""
+    """The variables of both objects' templates, without the texts that a chart has as values."""
     size = service.container.shm_size
     return {
         "service": service,

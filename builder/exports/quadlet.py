@@ -20,7 +20,7 @@ PULLING = 900
 PAUSE = 10
 STARTS = 3
 LOST = {"": "drops it and all that follow", ";": "makes it the end of the command"}
-"""Arguments that Podman's generator does not pass on (Podman 5.4), and what becomes of them."""
+"""Arguments that Podman's generator does not pass on (Podman 5.4), each with its fate."""
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%", "$": "$$"}
 
 
@@ -58,7 +58,7 @@ def document(service: Service) -> str:
 
 
 def _notes(service: Service) -> Iterator[str]:
-    """What a machine needs once."""
+    """The setup that a machine needs once."""
     yield "Needs Podman 5.0 or newer, and the GPU by CDI: nvidia-ctk cdi generate"
     yield "It starts at boot and outlives your login with: loginctl enable-linger"
     # The boolean lets containers use devices of the host (container_selinux(8)).

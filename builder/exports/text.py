@@ -27,7 +27,7 @@ def comment(text: str) -> str:
 
 
 def reasons(service: Service) -> Iterator[str]:
-    """What is served, what has to be there first, the caveats, and the reason for each setting."""
+    """The served model, the prerequisites, the caveats, and the reason for each setting."""
     yield from (f"Incomplete: {comment(each)}" for each in service.incomplete)
     yield comment(service.title)
     yield from (comment(each) for each in service.missing)
@@ -47,8 +47,8 @@ def reasons(service: Service) -> Iterator[str]:
 def scalar(value: str) -> str:
     """A text as YAML's double-quoted scalar (YAML 1.2, section 7.3.1).
 
-    JSON's escapes are YAML's, too.  What is not printable is escaped, because YAML 1.1 takes some
-    of it, such as U+2028, for the end of a line.
+    JSON's escapes are YAML's, too.  Characters that are not printable are escaped, because
+    YAML 1.1 takes some of them, such as U+2028, for the end of a line.
     """
     quoted = json.dumps(value, ensure_ascii=False)
     return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

@@ -1,4 +1,4 @@
-"""Options of the engine that a user gives after ``--``; those that ``fit`` sets are refused."""
+"""Options of the engine that a user gives after ``--``; options that ``fit`` sets are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial of one context found, and all trials of a model on cards; as JSON."""
+"""The result of a trial of one context, and all trials of a model on cards; as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refused(_Part):
     function: str
     """The function of the engine that asked for it; FILE+0xOFFSET where no symbol names it."""
     kind: str
-    """What it was for: weights, KV cache, compute, drafter, projector or other."""
+    """Its purpose: weights, KV cache, compute, drafter, projector or other."""
 
     def __str__(self) -> str:
         return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"
@@ -54,7 +54,7 @@ class FitTrial(_Part):
     by_kind: dict[str, int] = {}
     """The memory of all cards by kind, when it was at its peak."""
     refused: Refused | None = None
-    """What the last card to refuse was asked for."""
+    """The allocation that the last card refused."""
     filled: int = 0
     """Tokens of the long prompts that were answered."""
     launches: int = 0

@@ -1,4 +1,4 @@
-"""All trials of a model on cards: those that were asked for, then the search for the largest."""
+"""All trials of a model on cards: the requested contexts, then the search for the largest."""
 
 from __future__ import annotations
 

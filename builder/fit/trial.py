@@ -134,7 +134,7 @@ def _fault(server: Server, error: Exception) -> str:
 def evaluate(
     report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
 ) -> FitTrial:
-    """What a report says of a server that ended with ``fault``, or, if that is empty, answered.
+    """The trial by the report of a server that ended with ``fault``; empty: it answered.
 
     ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
     ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.

@@ -1,4 +1,4 @@
-"""What a preset can do beside text, as far as its options say so.
+"""The abilities of a preset beside text, as far as its options show them.
 
 llama.cpp, tools/server/README.md: ``--jinja`` is for tool calls, ``--mmproj`` for pictures,
 ``--reasoning-budget 0`` turns thinking off, and so does ``enable_thinking`` of a chat template.

@@ -50,7 +50,7 @@ def groups(words: Iterable[str]) -> Iterator[list[str]]:
 def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
     """The words that bring ``{model}``, ``{context}``, ``{draft}`` and ``{mmproj}`` to a server.
 
-    They come from the recipe's [serve], else from its family; what neither knows is missing.
+    They come from the recipe's [serve], else from its family; unknown ones are missing.
     """
     family = families.ENGINES[recipe.family]
     serve = family.complete(recipe).serve or family.serve
@@ -87,7 +87,7 @@ def arguments(
 def written(
     preset: Preset, recipe: Recipe, places: Collection[str], others: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments with ``{model}``, ``{context}``, ...; ``places`` are those that are known."""
+    """The arguments with ``{model}``, ``{context}``, ...; ``places`` are the known ones."""
     own = _merged(preset.serve.arguments, others)
     words: list[str] = []
     for place, group in known_options(recipe).items():

@@ -24,7 +24,7 @@ UNFINISHED = (".part", ".incomplete")
 CONFIGURATIONS = {"config.json", "params.json"}
 """Configuration of a model in a repository: of Transformers, of Mistral."""
 TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
-"""The tables of a preset, by what stands for their files in arguments."""
+"""The tables of a preset, by the placeholders of their files in arguments."""
 
 
 def of_preset(preset: Preset) -> dict[str, ModelFile]:

@@ -79,7 +79,7 @@ class Files:
     places: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
     missing: tuple[str, ...] = ()
-    """Sentences on what has to be there, each with the command that brings it."""
+    """A sentence on each prerequisite, with the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Sentences on the models that no path of ``places`` names: a placeholder stands for them."""
 
@@ -138,7 +138,7 @@ class Service:
     notes: tuple[str, ...] = ()
     """Caveats: known problems of the run."""
     missing: tuple[str, ...] = ()
-    """What has to be there first, each with the command that brings it."""
+    """The prerequisites, each with the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
 
@@ -248,7 +248,7 @@ def container_name(run: str) -> str:
 
 
 def container_needs(container: ContainerOptions) -> Iterator[tuple[str, str, str]]:
-    """What a container needs beside GPU and models: key of the preset, value, reason."""
+    """The needs of a container beside GPU and models: key of the preset, value, reason."""
     reasons = _reasons()["container"]
     if container.ipc:
         yield "ipc", container.ipc, reasons["ipc"]
@@ -261,13 +261,13 @@ def container_needs(container: ContainerOptions) -> Iterator[tuple[str, str, str
 
 
 def _values(run: Run, files: Files) -> dict[str, str]:
-    """What stands for ``{model}``, ``{draft}``, ``{mmproj}`` and ``{context}`` in arguments."""
+    """The values of ``{model}``, ``{draft}``, ``{mmproj}`` and ``{context}`` in arguments."""
     context = run.context or (run.preset.serve.context if run.preset else None)
     return {**files.places, **({"context": str(context)} if context is not None else {})}
 
 
 def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
-    """Raise ``RecipeError`` where no option takes what the user gave, or a model is missing."""
+    """Raise ``RecipeError`` where no option takes a value of the user, or a model is missing."""
     known = command.known_options(recipe)
     own = [*(run.preset.serve.arguments if run.preset else ()), *run.options]
     given = [*files.places, *(["context"] if run.context is not None else [])]

@@ -44,8 +44,7 @@ def named(
 ) -> list[PresetEntry]:
     """The presets that a short name means, on all cards.
 
-    Raises ``RecipeError`` where there is none, with what else ``name`` may mean: a preset, or one
-    of ``recipes``.
+    Raises ``RecipeError`` where there is none, with similar names: of presets, or of ``recipes``.
     """
     of_model = models({entry.name: entry.preset.model.name for entry in entries})
     model, _, kind = name.lower().partition(":")

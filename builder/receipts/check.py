@@ -54,7 +54,7 @@ def require_valid(
 
 
 def checked(catalog: Catalog, now: datetime) -> Receipts:
-    """The receipts of a farm without those that ``findings`` refuses: a file can be written by
+    """The receipts of a farm that ``findings`` accepts: a file can be written by
     hand.  The registry is not asked."""
     there = load(catalog)
     entries, invalid = [], list(there.invalid)

@@ -127,7 +127,7 @@ def of_benchmark(
 ) -> Receipt:
     """The receipt of a benchmark of an image; ``by`` is who measured.
 
-    Raises ``ReceiptError`` where a receipt cannot have what was found, such as a card without a
+    Raises ``ReceiptError`` for findings that a receipt cannot have, such as a card without a
     compute capability.
     """
     try:

@@ -27,7 +27,7 @@ HIDDEN = "***"
 
 
 def private(text: str) -> str | None:
-    """What ``text`` has that a receipt must not have, such as ``a path``; None: nothing."""
+    """The private part of ``text``, such as ``a path``; None: there is none."""
     return next((what for what, pattern in PRIVATE.items() if pattern.search(text)), None)
 
 

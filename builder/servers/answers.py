@@ -1,6 +1,6 @@
-"""What servers of engines answer: OpenAI's API, and what llama.cpp and others add to it.
+"""The answers of engines' servers: OpenAI's API, with the additions of llama.cpp and others.
 
-Fields that nobody reads are left out, and what is absent has no value.  An answer that does not fit
+Fields that nobody reads are left out, and absent fields have no value.  An answer that does not fit
 its model is refused; no error shows its content.
 """
 

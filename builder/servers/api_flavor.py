@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PLACE = re.compile(r"\{(\w+)\}")
-"""What stands for a model or a number in a recipe's arguments."""
+"""The placeholder of a model or a number in a recipe's arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Continued:
 def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False) -> Continued:
     """Continue a prompt with the likeliest tokens.  Raises ``UnansweredError``.
 
-    ``cached``: what the server kept of an earlier prompt is used.
+    ``cached``: the server may use its cache of an earlier prompt.
     """
     page = server.api_flavor.predictions
     if page is None:

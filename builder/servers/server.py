@@ -41,7 +41,7 @@ class NotReadyError(NotServingError):
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What of the host is mounted, by its path in the container, and variables that name it."""
+    """The mounted paths of the host, by path in the container, and variables that name them."""
 
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Read-only; a socket can be written to all the same."""

@@ -1,4 +1,5 @@
-"""What runs on each card: the answers of ``builder choose``, for every file of ``cards/``."""
+"""The presets that run on each card: the answers of ``builder choose``, for every file of
+``cards/``."""
 
 from __future__ import annotations
 
@@ -145,7 +146,7 @@ def _given(preset: Preset) -> list[str]:
 
 
 def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[NextStep, ...]:
-    """What a file for Docker Compose still needs, and last the command that writes it then.
+    """The steps before a file for Docker Compose can be written, and the command that writes it.
 
     ``words`` name the run.  Empty where nothing is missing: the site has the file.
     """

@@ -1,4 +1,4 @@
-"""The facts of the site: what its pages and ``index.json`` show.
+"""The facts that the pages of the site and ``index.json`` show.
 
 A fact that is not known is empty or None, and then stands neither on a page nor in the file.
 """
@@ -32,7 +32,7 @@ class PatchFact:
     why: str
     drop_when: str
     applied: bool
-    """False: it is not needed, because what it changes is absent."""
+    """False: it is not needed, because the code that it changes is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What is missing, and the command that brings it; without one, the user has to bring it."""
+    """A missing part, and the command that brings it; empty: the user has to bring it."""
 
     why: str
     command: str
@@ -140,7 +140,7 @@ class Option:
     compose: str
     """Path of its file for Docker Compose; empty where the file could not start."""
     missing: tuple[NextStep, ...]
-    """What that file lacks; last, the command that writes it when nothing is missing any more."""
+    """The missing parts of that file; last, the command that writes it when all are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class PublishedFigure:
     baseline: float | None
     """Tokens in a second without speculation."""
     differs: str
-    """What was not as in the preset."""
+    """The difference from the preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class ThreadFact:
     """Versions."""
     types: tuple[str, ...]
     answer: str
-    """What the tables say."""
+    """The answer of the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ class Site:
     """The files for Docker Compose, by path; not in ``index.json``."""
 
     def as_json(self) -> dict[str, Any]:
-        """The facts as JSON data, without those that are not known."""
+        """The known facts as JSON data."""
         found: dict[str, Any] = _known(to_jsonable_python(self, exclude={"composes"}))
         return {"format": FORMAT, **found}
 

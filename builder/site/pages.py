@@ -43,7 +43,7 @@ KNOWN = {
         "whether the preset fits.",
     ),
 }
-"""What a page says of a standing of ``builder choose``; one without an entry has its own name."""
+"""The words of a page for a standing of ``builder choose``; without an entry, its own name."""
 BRAND = re.compile(r"^(NVIDIA )?(GeForce )?| GPU$")
 
 
@@ -118,7 +118,7 @@ def _clone(repository: str) -> str:
 
 
 def _names(site: Site) -> dict[str, str]:
-    """What people call each card, by name; with its memory where several have one name."""
+    """The common name of each card, by name; with its memory where several share a name."""
     found = [(BRAND.sub("", card.name), card) for card in site.cards]
     count = Counter(name for name, _ in found)
     return {

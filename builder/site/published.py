@@ -1,4 +1,4 @@
-"""What the registry has of a recipe's tags: digests, sizes, attachments, moves and nights."""
+"""A recipe's tags in the registry: digests, sizes, attachments, moves and nights."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PublishedRecipe:
 def published(
     repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
 ) -> PublishedRecipe:
-    """What the registry has of a recipe's tags.
+    """A recipe's tags in the registry.
 
     A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
     several may have the same moving tag.  ``settings`` name the trusted keys.  Raises

@@ -1,4 +1,4 @@
-"""The published figures of each preset, the fastest first, with what is known of its runs."""
+"""The published figures of each preset, the fastest first, with the facts of its runs."""
 
 from __future__ import annotations
 
