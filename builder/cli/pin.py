@@ -58,6 +58,10 @@ def update(
         bool,
         typer.Option("--force", help="Write the recipe even if something no longer fits."),
     ] = False,
+    keep_old: Annotated[
+        bool,
+        typer.Option("--keep-old", help="Keep the recipe, if the new one gets another name."),
+    ] = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
@@ -67,8 +71,8 @@ def update(
     renamed. Comments and the order of keys are preserved.
 
     The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
-    the recipe names: a directory, a submodule, the built web page. In both cases nothing is written
-    unless --force is given.
+    the recipe names: a directory, a submodule, the built web page, an option of a probe or one of
+    its values. In both cases nothing is written unless --force is given.
     """
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin
@@ -82,8 +86,9 @@ def update(
     bad = misfits(findings)
     written = not dry_run and (force or not (bad or problems))
     if written:
-        change.write()
-        _log_presets_of(found, entry.name, change.new_file.stem)
+        change.write(keep=keep_old)
+        if not keep_old:
+            _log_presets_of(found, entry.name, change.new_file.stem)
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:

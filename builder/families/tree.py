@@ -32,3 +32,9 @@ class Draft:
     """By name: "cuda", "cmake", "probe" and so on."""
     options: frozenset[str] = frozenset()
     """Options that ``--help`` of the engine will list; more may be there."""
+
+    @property
+    def values(self) -> Mapping[str, Sequence[str]]:
+        """The values of the options that it probes, as far as the tree shows them."""
+        probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
+        return {probe["option"]: probe["has"] for probe in probes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,10 @@ def _renamed(name: str, source: GitSource, target: NamedCommit, recount: Recount
     if source.ref == f"v{name}":
         return by_name.removeprefix("v")
     if recount is not None and name == f"b{recount.old}":
-        return f"b{recount.new}"
+        # A tag that counts other commits is a name of its own: b10018-1.2.0 is atomic's 10400th.
+        words = re.split(r"[^A-Za-z0-9]+", target.name)
+        counted = target.kind != "tag" or f"b{recount.new}" in words
+        return f"b{recount.new}" if counted else by_name
     if len(name) >= SHORT_COMMIT and source.commit.startswith(name):
         return target.commit[: len(name)]
     return name

@@ -45,13 +45,14 @@ class RecipeChange:
         """The unified diff."""
         return difference(self.text, self.new_text, self.file.name, self.new_file.name)
 
-    def write(self) -> None:
+    def write(self, *, keep: bool = False) -> None:
         """Write the new file atomically; where its name is new, the old file is removed.
 
-        Raises ``WorldError`` where the directory is not writable.
+        ``keep`` leaves the old file in place.  Raises ``WorldError`` where the directory is not
+        writable.
         """
         write(self.new_file, self.new_text, like=self.file)
-        if self.new_file != self.file:
+        if self.new_file != self.file and not keep:
             self.file.unlink()
 
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from builder.errors import RecipeError
 from builder.families import ENGINES
-from builder.recipes.schema import GitSource, Recipe
+from builder.families.tree import ReadableTree
+from builder.recipes.schema import GitSource, OptionProbe, Recipe
 from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
 
@@ -43,6 +45,37 @@ def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
         if path not in paths and not path.startswith(links):
             yield ("layout", "keep", index), f"the source has no {path}"
     yield from ENGINES[recipe.family].absent(recipe, paths)
+
+
+def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Missing:
+    """The keys of probed options, and of their values, that the source before had, with a message.
+
+    Nothing where the family does not read both trees.  Raises ``FetchError``.
+    """
+    draft = ENGINES[recipe.family].draft
+    probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
+    if draft is None or not probes:
+        return
+    try:
+        old = draft(before, recipe.cuda)
+    except RecipeError:
+        return
+    try:
+        new = draft(now, recipe.cuda)
+    except RecipeError as error:
+        yield ("family",), "; ".join([error.what, *error.why.splitlines()])
+        return
+    if old is None or new is None:
+        return
+    for index, probe in probes:
+        if probe.option in old.options - new.options and not probe.absent:
+            yield ("probe", index, "option"), f"the source no longer has {probe.option}"
+        elif probe.option in old.values and probe.option in new.values:
+            for place, value in enumerate(probe.has):
+                if value in {*old.values[probe.option]} - {*new.values[probe.option]}:
+                    listed = ", ".join(new.values[probe.option])
+                    message = f"{probe.option} no longer lists {value}, but {listed}"
+                    yield ("probe", index, "has", place), message
 
 
 def naming(recipe: Recipe, version: str) -> Missing:

@@ -8,7 +8,7 @@ from builder.errors import PatchError, Problem, RecipeError
 from builder.families import ENGINES
 from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
-from builder.recipes.edit import moved, released, with_pull_request
+from builder.recipes.edit import NamedCommit, moved, released, with_pull_request
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     GitSource,
@@ -21,11 +21,12 @@ from builder.recipes.schema import (
 from builder.sources import checkout
 from builder.tools.python import pypi
 from builder.upstream import track
-from builder.upstream.compatibility import PYTHON
+from builder.upstream.compatibility import PIN, PYTHON
 from builder.upstream.patch_state import PatchFinding
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
 from builder.upstream.session import RecipeChange, SourceSession
-from builder.upstream.source_names import absent_paths, absent_submodules, naming
+from builder.upstream.source_names import absent_paths, absent_submodules, lost_options, naming
+from builder.upstream.source_tree import SourceTree
 
 
 def pin_pull_request(
@@ -140,6 +141,12 @@ def evaluate(
             return tuple(new.problem(path, message) for path, message in lost), []
     tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
+    if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
+        before = SourceTree(source.url, NamedCommit(PIN, old.source.commit, "commit"), repositories)
+        now = SourceTree(source.url, NamedCommit(PIN, source.commit, "commit"), repositories)
+        found += lost_options(change.recipe, before, now)
     if old is not None and isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
+    elif old is not None and old.version != change.recipe.version:
+        found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), session.findings(change)

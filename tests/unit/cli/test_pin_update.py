@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.commands import Builder
 from support.farms import Farm, text_line
 from support.indexes import Index
 from support.upstreams import Upstream, numbered
@@ -128,6 +129,62 @@ def test_a_version_names_the_pin_in_several_ways(farm: Farm, version: str, named
     text = (farm.recipes / f"eng-{name}.toml").read_text()
     assert f'tags       = ["{name}", "stays"]' in text
     assert "ref " not in text  # a commit has no name of its own
+
+
+@pytest.mark.parametrize(("tag", "named"), [("x-b2-1.0", "b2"), ("b7-1.0", "b7-1.0")])
+def test_a_version_that_counts_commits_becomes_a_tag_that_counts_others(
+    farm: Farm, tag: str, named: str
+) -> None:
+    farm.write(version="b1")
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", tag)
+    farm.run("pin", "update", "eng", "--to", tag)
+    assert f'tags       = ["{named}", "stays"]' in (farm.recipes / f"eng-{named}.toml").read_text()
+
+
+def test_the_old_recipe_is_kept_beside_the_new_one(farm: Farm) -> None:
+    file = farm.write()
+    before = file.read_text()
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng", "--keep-old")
+    assert file.read_text() == before
+    assert 'version = "0.2.0"' in (farm.recipes / "eng-0.2.0.toml").read_text()
+
+
+def test_update_tells_which_probed_options_and_values_are_gone(
+    builder: Builder,
+    catalog: Path,
+    llama_tree: Upstream,
+    own_cache: Path,  # noqa: ARG001
+) -> None:
+    def run(*arguments: str, status: int = 0) -> str:
+        done = builder(*arguments, "--catalog", catalog)
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
+    llama_tree.git("tag", "v0.1.0")
+    about = ("--name", "mini-0.1.0", "--about", "LLaMa 0.1.0, small")
+    run("recipe", "new", llama_tree.url, *about)
+    file = catalog / "recipes" / "mini-0.1.0.toml"
+    probes = 'option = "--host"\n\n[[probe]]\noption = "--not-in-the-tree"\n'
+    file.write_text(f"{file.read_text()}\n[[probe]]\n{probes}")
+    arguments = (llama_tree.folder / "common/arg.cpp").read_text()
+    fewer = arguments.replace("draft-mtp|", "").replace('{"--host"}', '{"--listen"}')
+    llama_tree.commit("fewer", **{"common/arg.cpp": fewer})
+    llama_tree.git("tag", "v0.2.0")
+    said = run("pin", "update", "mini", status=3)
+    assert f"{file}:{text_line(file, 'summary')}: summary: still names 0.1.0" in said
+    assert "probe.0.has.1: --spec-type no longer lists draft-mtp, but none, ngram-simple" in said
+    assert "probe.2.option: the source no longer has --host" in said
+    assert said.count("probe.") == 2
+    llama_tree.commit("back", **{"common/arg.cpp": arguments})
+    assert "probe." not in run("pin", "update", "mini", "--to", "main", "--dry-run", status=3)
+    llama_tree.commit("moved", **{"tools/server/CMakeLists.txt": "# nothing\n"})
+    said = run("pin", "update", "mini", "--to", "main", "--dry-run", status=3)
+    assert (
+        "family: the tree is one of llama.cpp's, but the family llama-cpp cannot build it" in said
+    )
 
 
 def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
