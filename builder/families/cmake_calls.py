@@ -15,7 +15,7 @@ Command = list[str]
 
 
 class DefinitionLayer(NamedTuple):
-    """Definitions and their origin: "builder", "base X", "family X" or "recipe"."""
+    """Definitions and their origin: "builder", "base X", "family X", "recipe", or an override."""
 
     origin: str
     definitions: Definitions
@@ -91,6 +91,14 @@ def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) ->
 def of_recipe(recipe: Recipe) -> list[Definitions]:
     """The definitions of each ``[[cmake]]``."""
     return [call.define for call in recipe.cmake]
+
+
+def overriding(call: Cmake) -> list[DefinitionLayer]:
+    """The definitions with which a ``[[cmake]]`` overrides the family's."""
+    return [
+        DefinitionLayer(f"recipe, over the family's: {each.why}", {each.name: each.value})
+        for each in call.override
+    ]
 
 
 def merged(layers: Sequence[DefinitionLayer]) -> Definitions:

@@ -118,6 +118,8 @@ class EngineFamily:
     """Parts that a recipe names and a source of these paths lacks."""
     definitions: Callable[[Recipe, Platforms], Definitions] = lambda *_: {}
     """Definitions for every cmake call of the family."""
+    fixed: Definitions = field(default_factory=dict)
+    """The definitions that a recipe changes only with override, and a reason."""
     recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
     """The recipe's own definitions, per cmake call."""
     install: Callable[[Recipe, Platforms, int, Cmake], Sequence[Command]] | None = None
@@ -142,6 +144,7 @@ class EngineFamily:
         if not (recipe.probe or self.has_probes):
             yield ("probe",), f"the family {self.name} needs {PROBE}"
         yield from self._unused(recipe)
+        yield from self._overrides(recipe)
         yield from self.rules(recipe)
 
     def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount | None:
@@ -168,9 +171,12 @@ class EngineFamily:
         common = cmake_calls.common_layers(recipe, platforms)
         if own := self.definitions(recipe, platforms):
             common.append(DefinitionLayer(f"family {self.name}", own))
-        return [
+        found = [
             [*common, DefinitionLayer("recipe", own)] for own in self.recipe_definitions(recipe)
         ]
+        for call, layers in zip(recipe.cmake, found, strict=False):  # of an sdist: no [[cmake]]
+            layers += cmake_calls.overriding(call)
+        return found
 
     def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
         """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
@@ -204,6 +210,18 @@ class EngineFamily:
                     yield ("cmake", index, "place"), message
         if "overlay" not in known:
             yield from self._installed(recipe)
+
+    def _overrides(self, recipe: Recipe) -> Iterator[Finding]:
+        for index, call in enumerate(recipe.cmake):
+            for name in call.define.keys() & self.fixed.keys():
+                message = "is set by the family for every tree: use override, with a reason"
+                yield ("cmake", index, "define", name), message
+            for place, each in enumerate(call.override):
+                at = ("cmake", index, "override", place)
+                if each.name not in self.fixed:
+                    yield (*at, "name"), "the family does not set it for every tree: use define"
+                elif each.value == self.fixed[each.name]:
+                    yield (*at, "value"), "the family sets this value"
 
     def _installed(self, recipe: Recipe) -> Iterator[Finding]:
         if isinstance(recipe.source, InstalledSource):

@@ -30,8 +30,8 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
             yield ("cmake", index), f"two cmake calls would put their libraries in {_place(call)}"
         places.add(_place(call))
         for name in call.define:
-            if name in ALWAYS or name == NO_VMM:
-                yield ("cmake", index, "define", name), "is set by the family for every tree"
+            if name == NO_VMM:
+                yield ("cmake", index, "define", name), "is set by the family: use vmm in [cuda]"
 
 
 def _port(image: Image) -> Iterator[Finding]:
@@ -84,5 +84,6 @@ FAMILY = EngineFamily(
     debian_build=("patchelf",),
     debian_runtime=("python3",),
     definitions=_definitions,
+    fixed=ALWAYS,
     install=_install,
 )

@@ -64,7 +64,7 @@ ALWAYS: Definitions = {
     "CMAKE_BUILD_WITH_INSTALL_RPATH": True,
     "CMAKE_INSTALL_RPATH": "$ORIGIN",
 }
-"""Definitions of every tree; a recipe cannot override them."""
+"""Definitions of every tree."""
 
 CPU_OF_AMD64 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_FMA", "GGML_F16C")
 CPU_OF_ARM64 = "armv8.2-a+dotprod+fp16+i8mm"
@@ -102,8 +102,8 @@ def _call_rules(call: Cmake) -> Iterator[tuple[tuple[str, ...], str]]:
     if not call.targets:
         yield (), "name the targets: the default build of some trees downloads"
     for name in call.define:
-        if name in ALWAYS or name in FROM_RECIPE:
-            yield ("define", name), FROM_RECIPE.get(name, "is set by the family for every tree")
+        if name in FROM_RECIPE:
+            yield ("define", name), FROM_RECIPE[name]
     if call.define.get("GGML_CPU_ALL_VARIANTS") and not call.define.get("GGML_BACKEND_DL"):
         yield ("define", "GGML_CPU_ALL_VARIANTS"), "needs GGML_BACKEND_DL = true"
 
@@ -160,11 +160,18 @@ def _probes(recipe: Recipe) -> list[Probe]:
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
             library="libggml-cuda.so",
+            # Trees with the server in examples/ may be older than ggml's libraries of their own.
+            alternatives=["libggml.so"] if _builds_examples(recipe) else [],
             architectures=machine_code(recipe),
             needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
             needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
         ),
     ]
+
+
+def _builds_examples(recipe: Recipe) -> bool:
+    names = {each.name for call in recipe.cmake for each in call.override if each.value is True}
+    return "LLAMA_BUILD_EXAMPLES" in names
 
 
 def machine_code(recipe: Recipe) -> list[str]:
@@ -209,5 +216,6 @@ FAMILY = EngineFamily(
     commit_count=("llama", "build_number"),
     absent=_absent,
     definitions=_definitions,
+    fixed=ALWAYS,
     install=_install,
 )

@@ -77,8 +77,8 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
     if "llama-server" not in targets:
         place = "examples/server" if "examples/server/CMakeLists.txt" in tree.paths else ""
         reasons.append(
-            f"no CMakeLists.txt below tools/ makes llama-server{place and f', {place} does'}: the "
-            "family builds tools/ and no examples"
+            f"no CMakeLists.txt below tools/ makes llama-server{place and f', {place} does'}: "
+            "builder does not write the override that builds examples"
         )
     if _overwrites_number(texts):
         reasons.append(
@@ -87,10 +87,9 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
         )
     if reasons:
         raise RecipeError(
-            "the tree is one of llama.cpp's, but the family llama-cpp cannot build it",
+            "the tree is one of llama.cpp's, but no recipe can be written for it",
             "\n".join(reasons),
-            "take a newer commit with --ref, or write a recipe of the family cmake by hand: "
-            "docs/recipes.md",
+            "take a newer commit with --ref, or write a recipe by hand: docs/recipes.md",
         )
 
 

@@ -67,6 +67,17 @@ class Cuda(Model):
     """Oldest driver of NVIDIA's that the image must run with: "580"."""
 
 
+class Override(Model):
+    """Another value for a definition that the family sets for every tree."""
+
+    name: DefineName
+    """The definition: "LLAMA_BUILD_EXAMPLES"."""
+    value: DefineValue
+    """true and false become ON and OFF."""
+    why: Text
+    """Why this tree needs it."""
+
+
 class Cmake(Model):
     """One cmake configure and build."""
 
@@ -76,6 +87,8 @@ class Cmake(Model):
     """Targets to build; empty: all. The project's own rules install them."""
     define: dict[DefineName, DefineValue] = {}
     """-D definitions; true and false become ON and OFF."""
+    override: list[Override] = []
+    """Definitions that the family sets for every tree, with other values."""
     place: TreePath | None = None
     """Where its targets and their libraries go, below /opt/engine; default: "bin"."""
 

@@ -29,7 +29,7 @@ from support.family_recipes import (
         ((GIT, LOCKED, "[[cmake]]\n"), "name the targets"),
         (
             (GIT, LOCKED, CALL + "define = { GGML_CUDA_NO_VMM = true }\n"),
-            "is set by the family for every tree",
+            "use vmm in [cuda]",
         ),
         (
             (GIT, LOCKED, CALL + "define = { GGML_NATIVE = true }\n"),

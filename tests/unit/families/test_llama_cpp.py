@@ -13,8 +13,9 @@ import pytest
 from builder.errors import RecipeError
 from builder.families.llama_cpp import NO_VMM
 from builder.plan.dockerfile import instructions, link_lints
+from builder.plan.explain import explained
 from builder.platforms import Platforms
-from builder.recipes.schema import GitSource, OptionProbe, PullPatch, Recipe
+from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, PullPatch, Recipe
 from builder.tools.git.repositories import Repositories
 from builder.upstream.track import upstream_target
 from support.catalogs import load, rendered
@@ -80,7 +81,19 @@ def calls(text: str) -> list[list[str]]:
         ({"cmake": f'{CMAKE}[[cmake]]\nsource = "y"'}, "name the targets"),
         (
             {"cmake": f"{CMAKE}define = {{ GGML_NATIVE = true }}"},
-            "is set by the family for every tree",
+            "is set by the family for every tree: use override",
+        ),
+        (
+            {"cmake": f"{CMAKE}override = [{{ name = 'GGML_NATIVE', value = false, why = 'x' }}]"},
+            "the family sets this value",
+        ),
+        (
+            {"cmake": f"{CMAKE}override = [{{ name = 'GGML_NCCL', value = false, why = 'x' }}]"},
+            "use define",
+        ),
+        (
+            {"cmake": f"{CMAKE}override = [{{ name = 'GGML_NATIVE', value = true }}]"},
+            "cmake.0.override.0.why: ",
         ),
         ({"cmake": f"{CMAKE}define = {{ LLAMA_BUILD_NUMBER = 1 }}"}, "use build_number in [llama]"),
         ({"cmake": f"{CMAKE}define = {{ GGML_CUDA_NO_VMM = false }}"}, "use vmm in [cuda]"),
@@ -121,6 +134,20 @@ def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
     assert '["/usr/local/bin/healthcheck", "9000", "health"]' in text
     assert 'ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "--"]' in text
     assert "USER 10001:10001" in text
+
+
+def test_a_recipe_overrides_a_definition_of_the_family_and_says_why(catalog: Path) -> None:
+    override = "name = 'LLAMA_BUILD_EXAMPLES', value = true, why = 'the server is there'"
+    write(catalog, cmake=f"{CMAKE}override = [{{ {override} }}]")
+    found = rendered(catalog, "x-1")
+    (configure,) = [call for call in calls(found.text) if call[0] == "cmake" and "-S" in call]
+    assert [word for word in configure if "BUILD_EXAMPLES" in word] == ["-DLLAMA_BUILD_EXAMPLES=ON"]
+    libraries = [each for each in found.recipe.probe if isinstance(each, LibraryProbe)]
+    assert [each.alternatives for each in libraries] == [["libggml.so"]]
+    (call,) = explained(load(catalog), "x-1")["definitions"]
+    origins = {each["value"]: each["from"] for each in call if "EXAMPLES" in each["name"]}
+    assert origins["OFF"] == "family llama-cpp"
+    assert "the server is there" in origins["ON"]
 
 
 def test_a_later_definition_of_the_recipe_wins_where_it_may(catalog: Path) -> None:
