@@ -94,8 +94,6 @@ class Settings(BaseSettings):
 
     farm_url: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
     """URL of this farm's git repository, for git and for a browser: the site links to it."""
-    github_api: Annotated[str, StringConstraints(pattern=API)] = "https://api.github.com"
-    """URL of GitHub's REST API; GitHub Enterprise has its own."""
     hub_api: Annotated[str, StringConstraints(pattern=API)] = "https://hub.docker.com"
     """URL of Docker Hub's API."""
     cosign_key: str = ""

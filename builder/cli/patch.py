@@ -1,8 +1,7 @@
-"""``builder patch``: check, add, drift."""
+"""``builder patch``: check and add."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,13 +26,11 @@ from builder.cli.sources import (
     print_findings,
     raise_failures,
 )
-from builder.cli.tables import counted, table
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import print_json
 from builder.errors import PatchError
 
 if TYPE_CHECKING:
     from builder.upstream.patch_state import PatchFinding
-    from builder.upstream.pull_requests import Drift
 
 group = typer.Typer(
     no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
@@ -150,56 +147,3 @@ def add(
     print_change(change, findings)
     if not dry_run:
         change.write()
-
-
-@group.command()
-def drift(
-    recipe: SomeRecipe = None,
-    catalog: CatalogOption = None,
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show whether the pull requests of recipes have new commits, were merged, or are gone.
-
-    Changes since a pull request was added are shown as a range-diff. It counts as merged if the
-    pin, the upstream that [track] names, or its own target branch contains its commits or
-    equivalent ones, even if their lines have changed since. If GitHub's API answers, it adds what
-    git cannot know: that the pull request was closed, or merged as another commit.
-    """
-    from builder import settings
-    from builder.upstream.pull_requests import drift as drift_of
-
-    found = catalog_at(catalog)
-    api = settings.load().github_api
-    changes: list[Drift] = []
-    failures: list[str] = []
-    recipes = chosen(found, recipe)
-    with open_session(found, offline=offline) as session:
-        for entry in recipes:
-            with collected(failures, entry.name):
-                changes += drift_of(session.patch_set(entry), api)
-    if as_json:
-        print_json([{**asdict(change), "state": change.state} for change in changes])
-    else:
-        _print_drift(changes)
-        looked_at = f"{counted(len(changes), 'pull request')} of {counted(len(recipes), 'recipe')}"
-        log(f"{looked_at} compared with upstream")
-    raise_failures(failures, "patch drift")
-
-
-def _print_drift(changes: Sequence[Drift]) -> None:
-    rows = [
-        (
-            each.recipe,
-            f"pull {each.pull}",
-            each.state,
-            f"{each.pinned[:9]} -> {each.head[:9] or 'nothing'}",
-            each.merged,
-            each.github,
-        )
-        for each in changes
-    ]
-    table(("recipe", "patch", "", "head", "merged by", "on GitHub"), rows)
-    for each in changes:
-        if each.changes:
-            line(f"\n{each.recipe}: pull {each.pull} changed since it was added:\n{each.changes}")

@@ -32,7 +32,7 @@ from builder.recipes.schema import (
     ScriptPatch,
     pattern_names,
 )
-from builder.tools.web.github import ADDRESS
+from builder.tools.web.address import github_page
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -143,10 +143,9 @@ def _allowed(patch: dict[str, Any]) -> list[str]:
 
 def _page(planned: PlannedPatch) -> str:
     """The page of a pull request on GitHub; empty for any other patch."""
-    address = ADDRESS.fullmatch(planned.url)
-    if address is None or not isinstance(planned.patch, PullPatch):
+    if not isinstance(planned.patch, PullPatch):
         return ""
-    return f"https://github.com/{address[1]}/{address[2]}/pull/{planned.patch.pull}"
+    return github_page(planned.url, f"pull/{planned.patch.pull}")
 
 
 def _commit(patch: Patch) -> str:

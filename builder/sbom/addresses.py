@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from packageurl import PackageURL
 
 from builder.tools.registry.transport import split
-from builder.tools.web.github import ADDRESS
+from builder.tools.web.address import GITHUB
 
 
 def public(url: str) -> str:
@@ -29,17 +29,9 @@ def at_commit(url: str, commit: str) -> str:
     return f"git+{found}@{commit}" if found else ""
 
 
-def page(url: str, path: str = "") -> str:
-    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
-    found = ADDRESS.fullmatch(url)
-    if found is None:
-        return ""
-    return "/".join(["https://github.com", found[1], found[2], *([path] if path else [])])
-
-
 def commit_purl(url: str, commit: str, name: str) -> str:
     """The package URL of a commit; ``name`` is used where the repository is not on GitHub."""
-    found = ADDRESS.fullmatch(url)
+    found = GITHUB.fullmatch(url)
     if found is not None:
         return PackageURL("github", found[1], found[2], commit).to_string()
     place = at_commit(url, commit)

@@ -8,7 +8,8 @@ from typing import Literal
 from builder.plan.inputs import PlannedPatch
 from builder.plan.plan import Plan
 from builder.recipes.schema import AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
-from builder.sbom.addresses import at_commit, page, public
+from builder.sbom.addresses import at_commit, public
+from builder.tools.web.address import github_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _change(planned: PlannedPatch) -> SourceChange:
         case FilePatch(file=file):
             return replace(change, path=file, content=planned.content)
         case PullPatch(pull=number, base=before, head=after):
-            page_url = page(url, f"pull/{number}")
+            page_url = github_page(url, f"pull/{number}")
             change = replace(change, kind="pull", before=before, after=after, page=page_url)
             return replace(change, diff=_compared(url, before, after, ".diff"))
         case PickPatch(pick=pick):
@@ -83,12 +84,12 @@ def _change(planned: PlannedPatch) -> SourceChange:
                 return change  # GitHub has no diff that leaves out commits of a range
             return replace(change, diff=_compared(url, pick.after, pick.to, ".diff"))
         case ScriptPatch(script=script):
-            page_url = page(url, f"blob/{script.commit}/{script.path}")
+            page_url = github_page(url, f"blob/{script.commit}/{script.path}")
             return replace(
                 change, kind="script", after=script.commit, path=script.path, page=page_url
             )
         case AddPatch(add=add):
-            page_url = page(url, f"tree/{add.commit}/{add.path}")
+            page_url = github_page(url, f"tree/{add.commit}/{add.path}")
             return replace(change, kind="add", after=add.commit, path=add.path, page=page_url)
 
 
@@ -98,4 +99,4 @@ def _compared(url: str, before: str, after: str, form: str = "") -> str:
     It compares from the merge base of the two, which is ``before``, an ancestor of ``after``:
     https://docs.github.com/en/rest/commits/commits#compare-two-commits.
     """
-    return page(url, f"compare/{before}...{after}{form}")
+    return github_page(url, f"compare/{before}...{after}{form}")

@@ -257,17 +257,6 @@ class GitRepository:
         """The blobs, old and new, that a commit changed."""
         return _blobs(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
 
-    def logged(self, *commits: str, paths: Sequence[str] = ()) -> list[str]:
-        """The blobs, old and new, that a range of commits changed, below ``paths``.
-
-        A merge changes what differs from any of its parents.
-        """
-        raw = self.run(
-            *("log", "-m", "--full-history", "-z", "--raw", "--no-renames", "--abbrev=40"),
-            *("--format=", *commits, "--", *paths),
-        )
-        return _blobs(raw)
-
     # Ancestry
 
     def is_ancestor(self, older: str, newer: str) -> bool:

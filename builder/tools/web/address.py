@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from builder.tools.web.errors import WebError
+
+GITHUB = re.compile(
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
+)
+"""The URL of a repository on GitHub: its owner and its name."""
 
 
 def split_url(url: str) -> SplitResult:
@@ -51,3 +57,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     found = getattr(found, "ipv4_mapped", None) or found
     return found.is_loopback or found.is_unspecified
+
+
+def github_page(url: str, path: str = "") -> str:
+    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
+    found = GITHUB.fullmatch(url)
+    if found is None:
+        return ""
+    return "/".join(["https://github.com", found[1], found[2], *([path] if path else [])])

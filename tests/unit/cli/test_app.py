@@ -26,7 +26,7 @@ EVERYDAY = [
 ]
 GROUPS = {
     "recipe": ["new", "check", "explain", "export", "schema"],
-    "patch": ["check", "add", "drift"],
+    "patch": ["check", "add"],
     "pin": ["update", "outdated", "verify", "mirror", "lock", "image"],
     "tag": ["promote", "rollback", "history", "prune"],
     "hub": ["describe"],

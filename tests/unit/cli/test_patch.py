@@ -175,7 +175,7 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
     text = text.replace('repository = "eng"', 'repository = "gone"')
     (farm.recipes / "gone-0.1.0.toml").write_text(text)
     other.folder.rename(tmp_path / "away")
-    for command in ("patch check", "patch drift", "pin outdated"):
+    for command in ("patch check", "pin outdated"):
         assert farm.json(*command.split(), status=5), command
         assert f"{command}: one recipe failed" in farm.said
         assert "gone-0.1.0: cannot fetch" in farm.said
@@ -245,3 +245,21 @@ def test_the_doctor_reads_wheels_in_part_and_says_so(farm: Farm, index: Index) -
     assert not [path for path in index.asked if path.startswith("/files/")]
     for version in ("1.0", "1.1", "1.10"):
         assert f"eng-1.0: vllm {version} was read in part" in out
+
+
+@pytest.mark.parametrize("how", ["merge", "squash", "fast-forward"])
+def test_add_knows_what_was_merged_and_touched_again(farm: Farm, how: str) -> None:
+    farm.write(farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}))
+    head = farm.upstream.git("rev-parse", "refs/pull/6/head")
+    if how == "squash":
+        farm.upstream.commit("Twenty (#6)", **{"a.c": numbered(40, line_20="twenty")})
+    else:
+        ways = {"merge": ("--no-ff", "-m", "merge 6"), "fast-forward": ("--ff-only",)}
+        farm.upstream.git("merge", "--quiet", *ways[how], head)
+    by = farm.upstream.head()
+    later = farm.upstream.commit("touched", **{"a.c": numbered(40, line_20="XX", line_19="XIX")})
+    before = farm.write("", commit=later).read_text()
+    farm.run("patch", "add", "eng", "--pull", "6", status=11)
+    assert "the pin of eng-0.1.0 already contains pull request 6" in farm.said
+    assert by[:7] in farm.said
+    assert farm.write("", commit=later).read_text() == before

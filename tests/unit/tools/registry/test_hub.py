@@ -12,7 +12,6 @@ import pytest
 
 from builder.errors import FetchError, RegistryError
 from builder.tools.registry.hub import Grant, Hub, Shown, TagPage, checked, error_text
-from builder.tools.web import github
 from support.damaged import damaged, fuzzed
 from support.hub import DockerHub, Fault, Page
 from support.hub_login import NAME, SECRET
@@ -111,7 +110,7 @@ def test_what_is_not_docker_hub(client: Hub, hub: DockerHub) -> None:
         client.tags(NAME)
 
 
-def test_no_answer_of_docker_hub_or_github_is_an_internal_error() -> None:
+def test_no_answer_of_docker_hub_is_an_internal_error() -> None:
     documents: list[tuple[Any, Any]] = [
         ({"access_token": "abc"}, lambda content: checked(Grant, content)),
         (
@@ -120,10 +119,6 @@ def test_no_answer_of_docker_hub_or_github_is_an_internal_error() -> None:
         ),
         ({"full_description": "a"}, lambda content: checked(Shown, content)),
         ({"message": "no", "errinfo": {"fielderrors": {"a": "b"}}}, error_text),
-        (
-            {"title": "a", "state": "open", "merged_at": None, "base": {"ref": "main"}},
-            github.parsed,
-        ),
     ]
 
     @fuzzed
