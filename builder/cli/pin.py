@@ -1,4 +1,4 @@
-"""``builder pin``: update, outdated, verify, mirror, lock, image."""
+"""``builder pin``: update, outdated, mirror, lock, image."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ from builder.cli.sources import (
 )
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import FetchError, PatchError, RecipeError
+from builder.errors import PatchError, RecipeError
 
 if TYPE_CHECKING:
     from builder.platforms import Architecture
     from builder.recipes.catalog import Catalog
     from builder.recipes.edit import NamedCommit
-    from builder.upstream.pins import PinStatus
     from builder.upstream.track import Lag
 
 group = typer.Typer(
-    no_args_is_help=True, help="Update, verify and mirror the pinned inputs of recipes."
+    no_args_is_help=True, help="Update, mirror and lock the pinned inputs of recipes."
 )
 
 
@@ -167,51 +166,6 @@ def _named(target: NamedCommit) -> str:
 
 
 @group.command()
-def verify(
-    recipe: SomeRecipe = None, catalog: CatalogOption = None, as_json: JsonOption = False
-) -> None:
-    """Check that every pinned input is still available where the recipe says.
-
-    Inputs are commits with their submodules, commits of patches, files on PyPI, archives, locked
-    Debian packages, and images of bases. Local mirrors are ignored. The exit code is 5 if an input
-    is gone.
-    """
-    from builder.upstream import pins
-
-    found = catalog_at(catalog)
-    names = [entry.name for entry in chosen(found, recipe)]
-    with open_session(found) as session:
-        servers = session.settings.debian_servers
-        statuses = list(pins.verify(found, names, session.context.work, servers))
-    if as_json:
-        print_json([asdict(status) for status in statuses])
-    else:
-        _print_statuses(statuses)
-    bad = [status for status in statuses if status.state != "ok"]
-    if bad:
-        gone = sum(status.state == "gone" for status in bad)
-        raise FetchError(
-            f"{gone} of {len(statuses)} pins are gone, {len(bad) - gone} could not be checked",
-            "\n".join(f"{each.recipe}: {each.kind} {each.what}: {each.why}" for each in bad),
-            "inputs that are mirrored can still be built: see `builder pin mirror` and --offline",
-        )
-
-
-def _print_statuses(statuses: Sequence[PinStatus]) -> None:
-    rows = [
-        (
-            each.state.upper() if each.state == "gone" else each.state,
-            each.recipe,
-            each.kind,
-            each.what,
-            each.where,
-        )
-        for each in statuses
-    ]
-    table(("", "recipe", "kind", "pin", "from"), rows)
-
-
-@group.command()
 def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     """Download and keep every pinned input, so that builds do not depend on upstream.
 
@@ -221,7 +175,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     and `builder patch check --offline` need no network.
     """
     from builder.families import bases_of
-    from builder.upstream import debian_pins, pins
+    from builder.upstream import pins
 
     found = catalog_at(catalog)
     failures: list[str] = []
@@ -229,11 +183,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     with open_session(found) as session:
         for entry in entries:
             with collected(failures, entry.name):
-                for mirrored in pins.mirror(session.patch_set(entry), entry):
-                    line(f"{entry.name}: {mirrored}")
-                for mirrored in debian_pins.mirror(
-                    entry, entry.recipe.targets, session.settings, log
-                ):
+                for mirrored in pins.mirror(session.patch_set(entry), entry, session.settings):
                     line(f"{entry.name}: {mirrored}")
         bases: dict[str, dict[Architecture, None]] = {}
         for entry in entries:
@@ -242,9 +192,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
         for name, targets in bases.items():
             base = found.base(name)
             with collected(failures, name):
-                for mirrored in pins.mirror_base(base, targets, session.settings.cache_dir, log):
-                    line(f"{name}: {mirrored}")
-                for mirrored in debian_pins.mirror(base, targets, session.settings, log):
+                for mirrored in pins.mirror_base(base, targets, session.settings, log):
                     line(f"{name}: {mirrored}")
     raise_failures(failures, "pin mirror")
 

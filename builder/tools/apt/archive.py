@@ -130,17 +130,6 @@ def fetch(
     return [found[file] for file in wanted]
 
 
-def require_offered(
-    file: DebFile, as_of: datetime, archive: PackageArchive, silent: set[str], client: Client
-) -> None:
-    """Raise ``FetchError`` unless the mirror or the snapshots still have the file; not fetched.
-
-    ``silent`` are the servers that do not answer; those that turn out so are added.
-    """
-    urls = archive.urls(file.path, as_of)
-    _first(file, urls, silent, lambda url: downloads.require_offered(url, client))
-
-
 def _store(client: Client, file: DebFile, folder: Path) -> Callable[[str], None]:
     return lambda url: downloads.store(client, url, _name(file), file.sha256, folder)
 

@@ -6,26 +6,11 @@ import json
 import subprocess
 from typing import Any
 
-from builder.errors import BuildError, FetchError, GoneError
+from builder.errors import BuildError, FetchError
 from builder.tools.docker import engine as docker
 from builder.tools.docker.client import LateError, call
 
 LOGIN_HINT = "check the name of the image; a private one needs `docker login`"
-
-
-def require_image(reference: str, timeout: float) -> None:
-    """Raise ``GoneError`` where the registry does not have an image, ``FetchError`` where it does
-    not answer within ``timeout`` seconds."""
-    done = _inspect(reference, timeout)
-    if done is None:
-        raise FetchError(
-            f"cannot find {reference} in its registry",
-            f"no response within {timeout:.0f} s",
-            "try again",
-        )
-    if done.returncode != 0:
-        kind = GoneError if docker.GONE.search(done.stderr) else FetchError
-        raise kind(f"cannot find {reference} in its registry", _reason(done), LOGIN_HINT)
 
 
 def digest(reference: str, timeout: float) -> str | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
 from builder.errors import GoneError
 from builder.tools.git import command
-from builder.tools.git.arguments import COMMIT, checked_commit, checked_url
-from builder.tools.git.errors import GitError, fetch_error
+from builder.tools.git.arguments import COMMIT
+from builder.tools.git.errors import GitError
 from builder.tools.git.repository import GitRepository
 from builder.tools.log import Log
 from builder.tools.web.errors import WebError
@@ -85,30 +84,3 @@ def require_commit(repository: GitRepository, commit: str, url: str) -> None:
             f"it is a {kind} object",
             "pin the commit behind it: `git rev-parse NAME^{commit}`",
         )
-
-
-def fetch_trees(url: str, commit: str, work: Path) -> GitRepository:
-    """Fetch a commit with its trees into a new repository: the server still has it.
-
-    ``work`` is a directory for it.  Raises ``FetchError``.
-    """
-    repository = GitRepository(work / f"{uuid4().hex}.git")
-    repository.create()
-    repository.text("config", "remote.origin.url", checked_url(url))
-    fetch = ("fetch", "--quiet", "--depth=1", "--filter=blob:none", "--no-tags")
-    try:
-        ask(repository.folder, url, *fetch, "--", "origin", checked_commit(commit))
-        require_commit(repository, commit, url)
-    except GitError as error:
-        raise fetch_error(url, commit, error) from error
-    return repository
-
-
-def fetch_blobs(repository: GitRepository, url: str, blobs: Iterable[str]) -> None:
-    """Fetch blobs into a repository of ``fetch_trees``.  Raises ``FetchError``."""
-    names = [checked_commit(blob) for blob in blobs]
-    if names:
-        try:
-            ask(repository.folder, url, "fetch", "--quiet", "--depth=1", "--", "origin", *names)
-        except GitError as error:
-            raise fetch_error(url, "file contents", error) from error

@@ -102,8 +102,6 @@ class Index:
 
         certificate = None if "REQUESTS_CA_BUNDLE" in os.environ else pip_setting("cert")
         self.client = Client(Path(certificate) if certificate else None)
-        self.silent: WebError | None = None
-        """Why it did not answer."""
         self._endpoint = (pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT).rstrip("/")
 
     def page(self, project: str) -> ProjectPage:
@@ -182,21 +180,6 @@ def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]
         package = with_retries(lambda: _find(index, file))
         log(f"reading the text files of {package.filename}")
         remote_wheel.unpack(index.client, package, target)
-
-
-def require_offered(index: Index, file: ReleaseFile) -> None:
-    """Raise ``FetchError`` unless the index still offers the file; it is not fetched.
-
-    An index that did not answer is not asked again.
-    """
-    with _explained(file):
-        if index.silent is not None:
-            raise index.silent
-        try:
-            with_retries(lambda: _find(index, file))
-        except WebError as error:
-            index.silent = None if error.status else error
-            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from builder.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.errors import MIRROR_FIRST, FetchError
 from builder.tools import sizes
 from builder.tools.beside import require_wanted
 from builder.tools.file_names import require_writable_names, why_not_writable
-from builder.tools.web.client import SMALL, Client, Follow, Opened
+from builder.tools.web.client import Client, Follow, Opened
 from builder.tools.web.errors import WebError, cause
-from builder.tools.web.retry import RetryPolicy, with_retries
+from builder.tools.web.retry import RetryPolicy
 
 LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
 PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
@@ -47,28 +47,6 @@ def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, off
             "check the URL; where it is right, try again",
         ) from error
     return folder / name
-
-
-def require_offered(url: str, client: Client | None = None) -> None:
-    """Raise ``GoneError`` where the server no longer has the file; only its first byte is fetched.
-
-    ``client`` keeps connections for other files.  Raises another ``FetchError`` where the server
-    does not answer.
-    """
-    using = client or Client()
-    first = {"Range": "bytes=0-0"}  # some servers that give a file refuse HEAD
-
-    def request() -> None:
-        with using.open("GET", url, headers=first, **PATIENT) as opened:
-            opened.require(200, 206, 416)  # an empty file has no first byte
-            if opened.status == 206:
-                opened.read(SMALL)  # a connection is kept when all is read
-
-    try:
-        with_retries(request)
-    except WebError as error:
-        gone = error.status and not error.temporary
-        raise (GoneError if gone else FetchError)(f"cannot fetch {url}", cause(error)) from error
 
 
 def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:

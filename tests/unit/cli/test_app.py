@@ -27,7 +27,7 @@ EVERYDAY = [
 GROUPS = {
     "recipe": ["new", "check", "explain", "export", "schema"],
     "patch": ["check", "add"],
-    "pin": ["update", "outdated", "verify", "mirror", "lock", "image"],
+    "pin": ["update", "outdated", "mirror", "lock", "image"],
     "tag": ["promote", "rollback", "history", "prune"],
     "hub": ["describe"],
     "ci": ["matrix", "trials", "ccache"],

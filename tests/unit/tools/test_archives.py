@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 import tenacity.nap
 
-from builder.errors import FetchError, GoneError
+from builder.errors import FetchError
 from builder.plan.inputs import Archive
 from builder.sources import checkout
 from builder.tools import archives
-from builder.tools.web import downloads
 
 
 class Files:
@@ -165,18 +164,6 @@ def test_no_is_an_answer(files: Files, tmp_path: Path, fault: tuple[int, dict[st
     with pytest.raises(FetchError, match="cannot fetch"):
         unpack(made, tmp_path)
     assert files.asked == 1
-    with pytest.raises(GoneError if fault[0] != 503 else FetchError, match="cannot fetch"):
-        downloads.require_offered(made.url)
-
-
-def test_whether_a_file_can_be_had_is_asked_with_its_first_byte(files: Files) -> None:
-    made = files.put("x.tar.xz", tar(("a.c", b"a")))
-    downloads.require_offered(made.url)
-    assert files.ranges == ["bytes=0-0"]
-    files.faults = [(416, {})]  # of an empty file
-    downloads.require_offered(made.url)
-    with pytest.raises(GoneError, match="cannot fetch"):
-        downloads.require_offered(f"{made.url}.gone")
 
 
 def test_a_directory_that_is_not_there_is_named(files: Files, tmp_path: Path) -> None:

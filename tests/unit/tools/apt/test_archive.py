@@ -11,10 +11,9 @@ import pytest
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
-from builder.tools.apt.archive import PackageArchive, archive_of, cached, fetch, require_offered
+from builder.tools.apt.archive import PackageArchive, archive_of, cached, fetch
 from builder.tools.apt.servers import Servers
 from builder.tools.apt.sources import AptSource, deb822
-from builder.tools.web.client import Client
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
@@ -91,24 +90,20 @@ def test_what_no_server_has_is_gone(archive: DebianArchive, tmp_path: Path) -> N
     assert archive.mirror in error.value.why
     assert "20261122T021046Z" in error.value.why  # a day later, the last try
     assert "404" in error.value.why
-    with pytest.raises(GoneError):
-        require_offered(locked(archive, "aa")[0], AS_OF, place(archive), set(), Client())
-    require_offered(locked(archive, "bb")[0], AS_OF, place(archive), set(), Client())
     assert not list(tmp_path.glob("debian/*"))
 
 
 def test_a_server_that_does_not_answer_is_not_asked_again(
-    archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
+    archive: DebianArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builder.tools.web.retry.GIVE_UP", 0.0)
     away = AptSource(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
-    silent: set[str] = set()
     sources = replace(place(archive), sources=(away,))
-    require_offered(locked(archive, "aa")[0], AS_OF, sources, silent, Client())
-    assert silent == {"127.0.0.1:9"}
-    archive.lost |= {"aa_1.0+b1_amd64.deb"}
+    first, second = locked(archive, "aa", "bb")
+    archive.lost.add(second.path.rpartition("/")[2])
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9 does not answer") as error:
-        require_offered(locked(archive, "aa")[0], AS_OF, sources, silent, Client())
+        fetch([first, second], AS_OF, sources, tmp_path, lambda _: None)
+    assert cached(first, tmp_path)
     assert not isinstance(error.value, GoneError)  # the mirror may have it
 
 

@@ -31,7 +31,7 @@ from builder.tools.python import pypi
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
 from builder.tools.web import client as web_client
-from builder.tools.web import downloads, github, httpx_client, retry
+from builder.tools.web import downloads, httpx_client, retry
 from support import model_hub
 from support.hostile import Hostile, answer, closing, serving, trickling
 
@@ -70,10 +70,6 @@ def _engine_status(url: str, *_: object) -> object:
 
 def _download(url: str, folder: Path, *_: object) -> object:
     return downloads.fetch(f"{url}/a.tar.gz", SHA256, folder, print, offline=False)
-
-
-def _download_check(url: str, *_: object) -> object:
-    return downloads.require_offered(f"{url}/a.tar.gz")
 
 
 def _package_index(url: str, folder: Path, patch: pytest.MonkeyPatch) -> object:
@@ -116,19 +112,13 @@ def _docker_hub(url: str, _: Path, patch: pytest.MonkeyPatch) -> object:
     return Hub(url, print).tags("me/x")
 
 
-def _pull_request(url: str, *_: object) -> object:
-    found = github.pull_request(url, "https://github.com/a/b", 1)
-    assert found is None
-    raise UnansweredError
-
-
 USES: dict[str, Use] = {
     each.__name__.strip("_"): each
     for each in (
         *(_engine_json, _engine_answer, _engine_text, _engine_stream, _engine_status),
-        *(_download, _download_check, _package_index, _debian),
+        *(_download, _package_index, _debian),
         *(_model_list, _model_download, _model_header),
-        *(_registry, _registry_tags, _docker_hub, _pull_request),
+        *(_registry, _registry_tags, _docker_hub),
     )
 }
 JSON = "application/json"
@@ -169,7 +159,6 @@ HARMLESS = {
     *(("engine_text", kind) for kind in JSONS),
     *(("engine_stream", kind) for kind in JSONS),
     *(("engine_status", kind) for kind in (*BROKEN, *JSONS)),
-    *(("download_check", kind) for kind in BROKEN if BROKEN[kind].startswith(b"HTTP/1.1 200")),
     ("engine_text", "length of 5000 digits"),
     ("engine_stream", "length of 5000 digits"),
 }
@@ -210,7 +199,7 @@ def test_broken_http(use: str, kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", JSONS)
-@pytest.mark.parametrize("use", [use for use in USES if use not in {"download_check"}])
+@pytest.mark.parametrize("use", USES)
 def test_json_that_breaks_parsers(
     use: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,9 +224,8 @@ def test_an_event_that_breaks_parsers(data: bytes) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_a_response_that_drips(use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_client, "TOTAL_TIMEOUT", 0.5)
-    monkeypatch.setattr(github, "SECONDS", 0.5)
     monkeypatch.setattr(pypi, "PAGE_TIMEOUT", 0.5)
-    begun = use in {"engine_status", "download_check"}  # they need no more than a head
+    begun = use == "engine_status"  # it needs no more than a head
     head = b"HTTP/1.1 " if begun else answer("200 OK", Content_Length="100000")
     with serving(trickling(head)) as server:
         refused(use, server, tmp_path, monkeypatch)
