@@ -30,7 +30,7 @@ from pathlib import Path
 from builder.patches import diff
 from builder.patches.alignment import words
 from builder.patches.context import PatchContext
-from builder.patches.state import FITS, PatchState
+from builder.patches.state import PatchState
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch
@@ -304,7 +304,7 @@ def merged(clone: Clone, doctor: Doctor, target: str, count: int) -> dict[str, T
             right = (found.state == PatchState.UPSTREAM) == there
             tallies[way if there else "reverted"].add(right=right, what=what)
             if there:
-                tallies["again"].add(right=found.state not in FITS, what=what)
+                tallies["again"].add(right=found.state != PatchState.APPLIES, what=what)
     return tallies
 
 
@@ -319,7 +319,7 @@ def unmerged(
             found, tree = doctor.finding(parent, target, patch)
             what = shown(f"{commit[:9]} {patch.name}", found)
             foreign.add(right=found.state != PatchState.UPSTREAM, what=what)
-            if found.state in FITS:
+            if found.state == PatchState.APPLIES:
                 twice.add(right=not doctor.doubled(parent, commit, tree), what=what)
 
 

@@ -26,72 +26,36 @@ class Attempt:
     conflicts: tuple[Conflict, ...] = ()
 
 
-def attempt(
-    scratch: Scratch,
-    tree: str,
-    files: Sequence[FileDiff],
-    *,
-    fuzz: int = 0,
-    three_way: bool = False,
-    origin: str = "",
-) -> Attempt:
+def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str = "") -> Attempt:
     """Apply a diff to a tree, exactly: every line of context must match.
 
-    A hunk may have moved, if its lines occur only once.  ``fuzz`` (lines of context that may
-    differ) and ``three_way`` (merge) relax that.  ``origin`` is a tree that the diff fits, if one
-    is known: its lines are followed from there.
+    A hunk may have moved, if its lines occur only once.  ``origin`` is a tree that the diff fits,
+    if one is known: its lines are followed from there.
     """
-    text = diff.joined(files)
     try:
-        done = scratch.apply(tree, text)
+        done = scratch.apply(tree, diff.joined(files))
     except NotApplicableError as error:
-        return _inexact(scratch, tree, files, str(error), fuzz, three_way, origin)
-    places = doubtful_offsets(scratch, tree, files, done, origin)
-    if places:
-        relaxed = _relaxed(scratch, tree, files, 0, origin) if three_way else None
-        return relaxed or Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(places))
-    return _applied(scratch, tree, files, done, PatchState.APPLIES, origin)
-
-
-def _applied(
-    scratch: Scratch,
-    tree: str,
-    files: Sequence[FileDiff],
-    done: Application,
-    state: PatchState,
-    origin: str,
-) -> Attempt:
-    """The result for a diff that git applied; it may still be refused."""
+        return _misfit(scratch, tree, files, str(error), origin)
     leaving = _leaving(scratch, tree, files, done)
     if leaving:
         return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(leaving))
-    twice = doubles(scratch, tree, files, done, origin)
-    if twice:
-        return Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(twice))
-    return Attempt(state, done.tree, done.offsets)
+    doubts = doubtful_offsets(scratch, tree, files, done, origin)
+    doubts = doubts or doubles(scratch, tree, files, done, origin)
+    if doubts:
+        return Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(doubts))
+    return Attempt(PatchState.APPLIES, done.tree, done.offsets)
 
 
-def _inexact(
-    scratch: Scratch,
-    tree: str,
-    files: Sequence[FileDiff],
-    reason: str,
-    fuzz: int,
-    three_way: bool,
-    origin: str,
+def _misfit(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], reason: str, origin: str
 ) -> Attempt:
-    """The diff does not fit exactly: it is applied already, fits inexactly, or conflicts."""
+    """The result for a diff that does not fit: it is applied already, or it conflicts."""
     try:
         scratch.apply(tree, diff.joined(files), back=True)
     except NotApplicableError:
         pass
     else:
         return Attempt(PatchState.UPSTREAM, tree)
-    relaxed = _relaxed(scratch, tree, files, fuzz, origin) if fuzz else None
-    if relaxed is None and three_way:
-        relaxed = _relaxed(scratch, tree, files, 0, origin)
-    if relaxed is not None:
-        return relaxed
     conflicts = [found for file in files for found in conflicts_of(scratch, tree, file, origin)]
     if not conflicts:
         conflicts = [Conflict(files[0].path, 0, _reasons(reason))]
@@ -99,21 +63,6 @@ def _inexact(
     return Attempt(
         PatchState.ABSENT if absent else PatchState.CONFLICTS, tree, conflicts=tuple(conflicts)
     )
-
-
-def _relaxed(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], fuzz: int, origin: str
-) -> Attempt | None:
-    """Apply the diff with ``fuzz``, or without it by a three-way merge; None if it does not fit."""
-    try:
-        done = scratch.apply(tree, diff.joined(files), fuzz=fuzz, three_way=not fuzz)
-    except NotApplicableError:
-        return None
-    if not fuzz and not done.merged:
-        return None  # git lacks the files that the diff was made for, and applied it exactly
-    if done.tree == tree:
-        return Attempt(PatchState.UPSTREAM, tree)
-    return _applied(scratch, tree, files, done, PatchState.INEXACT, origin)
 
 
 def targets_of(files: Sequence[FileDiff]) -> list[str]:

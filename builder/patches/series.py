@@ -11,7 +11,7 @@ from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
-from builder.patches.state import FITS, PatchState
+from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, ScriptPatch
 from builder.tools.git.repositories import Repositories
@@ -32,14 +32,8 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
         before = tree
         for piece in pieces(context, planned, tree):
             files = files_of(planned, piece, context.log)
-            result = attempt(
-                context.scratch,
-                tree,
-                files,
-                fuzz=planned.patch.fuzz,
-                three_way=planned.patch.three_way,
-            )
-            if result.state not in FITS:
+            result = attempt(context.scratch, tree, files)
+            if result.state != PatchState.APPLIES:
                 raise _refusal(planned, piece, files, result)
             for path, hunk, moved in result.offsets:
                 context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")

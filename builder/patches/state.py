@@ -9,7 +9,6 @@ class PatchState(StrEnum):
     """The state of a patch on a tree, from the best to the worst."""
 
     APPLIES = "applies"
-    INEXACT = "inexact"
     UPSTREAM = "upstream"
     ABSENT = "absent"
     DOUBTFUL = "doubtful"
@@ -25,7 +24,6 @@ class PatchState(StrEnum):
 
 MEANINGS = {
     PatchState.APPLIES: "applies exactly",
-    PatchState.INEXACT: "applies with less context or by a merge, as the recipe allows",
     PatchState.UPSTREAM: "upstream contains the change",
     PatchState.ABSENT: "the files that it changes do not exist",
     PatchState.DOUBTFUL: "it applies, but perhaps at a wrong place or a second time",
@@ -33,4 +31,3 @@ MEANINGS = {
     PatchState.BROKEN: "not a patch, without effect, or its commits are gone",
     PatchState.UNTRIED: "its script needs Docker with the recipe's base",
 }
-FITS = frozenset({PatchState.APPLIES, PatchState.INEXACT})

@@ -64,7 +64,7 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
                 "page": _page(planned),
                 "commit": _commit(planned.patch),
                 "expect": planned.patch.expect,
-                "allowed": _allowed(planned.patch.model_dump()),
+                "allowed": [f"leaving out {glob}" for glob in planned.patch.leave_out],
                 "prints": _says(planned.patch),
                 "installed_as": _installed_as(planned.patch),
                 "checked_by": _probe(planned.patch.probe) if planned.patch.probe else "",
@@ -132,13 +132,6 @@ def _source(recipe: Recipe) -> list[str]:
 
 def _part(subdirectory: str) -> list[str]:
     return [] if subdirectory == "." else [f"of it {subdirectory}"]
-
-
-def _allowed(patch: dict[str, Any]) -> list[str]:
-    found = [f"{patch['fuzz']} lines of fuzz"] if patch["fuzz"] else []
-    found += ["a three-way merge"] if patch["three_way"] else []
-    found += [f"leaving out {glob}" for glob in patch["leave_out"]]
-    return found
 
 
 def _page(planned: PlannedPatch) -> str:

@@ -145,6 +145,7 @@ class PlannedPatch:
         """The values that decide the patched tree, as JSON data: the reasons and the URL do not."""
         apart = {"why", "drop_when", "upstream", "probe", "git"}
         data: dict[str, Any] = self.patch.model_dump(mode="json", exclude=apart)
+        data |= {"fuzz": 0, "three_way": False}  # keys outlive these fields
         for kind in ("pick", "script", "add"):
             for name in ("git", "seconds"):
                 data.get(kind, {}).pop(name, None)

@@ -13,7 +13,7 @@ from builder.patches.diff import FileDiff
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
 from builder.patches.series import files_of, pieces, require_absence
-from builder.patches.state import FITS, PatchState
+from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.tools.git.errors import GitError
@@ -52,7 +52,11 @@ class PatchFinding:
     @property
     def good(self) -> bool:
         """Whether the patch applies, or is absent where that is expected."""
-        return self.state == PatchState.ABSENT if self.expected == "absent" else self.state in FITS
+        return (
+            self.state == PatchState.ABSENT
+            if self.expected == "absent"
+            else self.state == PatchState.APPLIES
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class PatchCheck:
         finding = self._together(parts)
         if note:
             return start, replace(finding, details=(note, *finding.details))
-        fits = finding.state in FITS
+        fits = finding.state == PatchState.APPLIES
         if fits and tree == start:
             return start, self.finding(PatchState.BROKEN, ["it changes nothing"])
         return tree if fits else start, finding
@@ -116,7 +120,7 @@ class PatchCheck:
         """
         tree, parts = self._each(start, found, diffs)
         known = sum(part.state == PatchState.UPSTREAM for part in parts)
-        if len(parts) == known or all(part.state in FITS for part in parts):
+        if len(parts) == known or all(part.state == PatchState.APPLIES for part in parts):
             return tree, parts
         for count in range(len(found), max(known, 1), -1):
             if all(block.blank for block in blocks_of(diffs[count - 1])):
@@ -174,9 +178,9 @@ class PatchCheck:
             (part,) = parts
             return self.finding(part.state, part.details, part.commits)
         state = max((part.state for part in parts), key=list(PatchState).index)
-        if state == PatchState.UPSTREAM and any(part.state in FITS for part in parts):
+        if state == PatchState.UPSTREAM and any(part.state == PatchState.APPLIES for part in parts):
             state = PatchState.CONFLICTS
-        if state in FITS:
+        if state == PatchState.APPLIES:
             return self.finding(state, [line for part in parts for line in part.details])
         details = []
         for part in parts:
@@ -188,21 +192,14 @@ class PatchCheck:
         return self.finding(state, details, named)
 
     def _piece(self, piece: Piece, files: list[FileDiff], tree: str) -> tuple[str, DiffState]:
-        fate = attempt(
-            self.context.scratch,
-            tree,
-            files,
-            fuzz=self.planned.patch.fuzz,
-            three_way=self.planned.patch.three_way,
-            origin=self.like,
-        )
+        fate = attempt(self.context.scratch, tree, files, self.like)
         part = DiffState(piece.name, piece.head, fate.state, tuple(_details(piece, files, fate)))
         try:
             part = self._explained(part, piece, files, fate, tree)
         except (FetchError, GitError) as error:
             note = error.what if isinstance(error, FetchError) else error.why
             self.notes.append(f"{piece.name} is compared by its lines only: {note}")
-        return fate.tree if part.state in FITS else tree, part
+        return fate.tree if part.state == PatchState.APPLIES else tree, part
 
     def _explained(
         self, part: DiffState, piece: Piece, files: list[FileDiff], fate: Attempt, tree: str
@@ -212,7 +209,7 @@ class PatchCheck:
         if history is None:
             return part
         part, contained = self._merged(part, piece, files, history, tree)
-        if contained or part.state in FITS:
+        if contained or part.state == PatchState.APPLIES:
             return part
         if part.state == PatchState.UPSTREAM:
             return replace(part, commits=tuple(history.introducing_commits(piece, files)))
@@ -225,7 +222,7 @@ class PatchCheck:
     ) -> tuple[DiffState, bool]:
         """Whether the history has the change and the files still contain it; else why not."""
         ways = [files]
-        if part.state in FITS:
+        if part.state == PatchState.APPLIES:
             # What applies where it belongs is not there, unless its own commits are.
             by = history.contains(piece)
         else:
@@ -238,14 +235,14 @@ class PatchCheck:
             return part, False
         if part.state == PatchState.UPSTREAM:
             return _upstream(part, (history.name(by),)), True
-        why = history.why_missing(by, piece, ways, tree, fits=part.state in FITS)
+        why = history.why_missing(by, piece, ways, tree, fits=part.state == PatchState.APPLIES)
         if why is None:
             return _upstream(part, (history.name(by),)), True
         return replace(part, details=(*part.details, why)), False
 
 
 def _details(piece: Piece, files: list[FileDiff], fate: Attempt) -> list[str]:
-    if fate.state in FITS:
+    if fate.state == PatchState.APPLIES:
         moved = [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
         return moved + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
     count, hunks = len(fate.conflicts), sum(len(file.hunks) for file in files)

@@ -34,10 +34,6 @@ class AnyPatch(Model):
     """Where it is discussed: "OWNER/REPOSITORY#NUMBER"."""
     leave_out: list[PathGlob] = []
     """Files of the patch that the target does not have: "tests/*"."""
-    fuzz: Annotated[int, Field(ge=0, le=2)] = 0
-    """Lines of context, of the three at each end of a hunk, that may differ."""
-    three_way: bool = False
-    """Allow a three-way merge with the version that the patch was made for."""
     expect: Literal["applies", "absent"] = "applies"
     """"absent": the build fails if the files that it changes exist."""
     probe: Probe | None = None

@@ -17,7 +17,7 @@ from builder.errors import WorldError
 from builder.tools.git.errors import GitError, failure, not_installed
 
 OLDEST = (2, 32)
-"""The first version whose ``git apply --3way`` works on an index alone (its release notes)."""
+"""The oldest version that is supported; Debian 12 has 2.39."""
 SLOW_BYTES, SLOW_SECONDS = "1000", "60"  # a transfer slower than this is aborted
 NETWORK = "file:git:http:https:ssh"
 FOREIGN = (

@@ -36,13 +36,11 @@ class NoTreeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An applied diff: the new tree, and how its hunks found their places."""
+    """An applied diff: the new tree, and the hunks that moved."""
 
     tree: str
     offsets: tuple[tuple[str, int, int], ...]
     """Path, number of the hunk, lines that it moved by."""
-    merged: bool
-    """Every file went through a three-way merge."""
 
 
 class Scratch(GitRepository):
@@ -129,16 +127,12 @@ class Scratch(GitRepository):
         finally:
             index.unlink(missing_ok=True)
 
-    def apply(
-        self, tree: str, diff: bytes, *, fuzz: int = 0, three_way: bool = False, back: bool = False
-    ) -> Application:
+    def apply(self, tree: str, diff: bytes, *, back: bool = False) -> Application:
         """Apply a diff to a tree; ``back`` reverts it instead.
 
         Raises ``NotApplicableError``.
         """
         options = ["--cached", "--verbose", "--whitespace=nowarn"]
-        options += [f"-C{3 - fuzz}"] if fuzz else []
-        options += ["--3way"] if three_way else []
         options += ["--reverse"] if back else []
         with self._index(tree) as index:
             environment = {"GIT_INDEX_FILE": str(index)}
@@ -148,11 +142,7 @@ class Scratch(GitRepository):
                 )
             except GitError as error:
                 raise NotApplicableError(error.why) from error
-            return Application(
-                self._write_tree(index),
-                tuple(_offsets(messages)),
-                merged=three_way and "Falling back to direct" not in messages,
-            )
+            return Application(self._write_tree(index), tuple(_offsets(messages)))
 
     def export(self, tree: str, target: Path) -> None:
         """Write a tree to the new directory ``target``, byte for byte."""

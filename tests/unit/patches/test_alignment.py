@@ -20,7 +20,7 @@ from builder.patches import diff
 from builder.patches.apply import attempt
 from builder.patches.context import PatchContext
 from builder.patches.series import apply_all
-from builder.patches.state import FITS
+from builder.patches.state import PatchState
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Track
 from builder.tools.git.repositories import Repositories
@@ -201,7 +201,7 @@ def examine(checked: Checked, score: Score) -> None:
             what = f"pull {pull.number} ({pull.how}) {question} is {finding.state}"
             if there:
                 score.count(question, finding.state == "upstream", what)
-                score.count("not again", finding.state not in FITS, what)
+                score.count("not again", finding.state != PatchState.APPLIES, what)
             elif question != "as commits":  # main inserts a guard of one commit, too
                 score.count("kept", finding.state != "upstream", what)
 
@@ -218,7 +218,7 @@ def compare(checked: Checked, pull: Pull, finding: PatchFinding, score: Score) -
     if there and finding.state == "upstream":
         named = finding.commits[0].split()[0] if finding.commits else "nobody"
         score.count("introduced by", pull.merged.startswith(named), f"{what}, by {named}")
-    elif not there and finding.state in FITS:
+    elif not there and finding.state == PatchState.APPLIES:
         # What moved as a whole, git's merge does not follow.
         merged = checked.merged_tree(pull, finding.commit)
         if merged:

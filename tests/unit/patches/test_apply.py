@@ -33,8 +33,6 @@ def test_what_is_in_the_source_already_is_said(bench: Bench) -> None:
     )
     with pytest.raises(PatchError, match="pull 1 is already in the source"):
         bench.apply(bench.pull(base, head))
-    with pytest.raises(PatchError, match="pull 1 is already in the source"):
-        bench.apply(bench.pull(base, head, three_way=True))
 
 
 def test_what_changes_lines_that_are_not_there_does_not_apply(bench: Bench) -> None:

@@ -100,17 +100,6 @@ def test_added_files_are_installed_as_the_project_that_the_recipe_names(bench: B
         assert name.endswith("RECORD") if digest is None else digest.value == expected
 
 
-def test_fuzz_and_three_way_only_where_the_recipe_allows_it(bench: Bench) -> None:
-    head = bench.upstream.pull(1, {"a.c": numbered(40, line_20="twenty")})
-    base = bench.pin
-    bench.pin = bench.upstream.commit("near", **{"a.c": numbered(40, line_17="changed")})
-    with pytest.raises(PatchError, match="does not apply"):
-        bench.apply(bench.pull(base, head))
-    for options in ({"fuzz": 2}, {"three_way": True}):
-        tree = bench.apply(bench.pull(base, head, **options))
-        assert (tree / "a.c").read_text() == numbered(40, line_17="changed", line_20="twenty")
-
-
 def test_hunks_of_files_that_the_target_lacks_are_left_out_and_named(bench: Bench) -> None:
     base = bench.upstream.commit("tests", **{"tests__t.c": "t\n", "docs__d.md": "d\n"})
     head = bench.upstream.pull(

@@ -199,8 +199,6 @@ def patched(catalog: Path) -> Path:
     [
         replaced("patches/x.patch", "+b", "+c"),
         replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nleave_out = ["x"]'),
-        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nfuzz = 1'),
-        replaced(FILE, 'file = "x.patch"', 'file = "x.patch"\nthree_way = true'),
         replaced(FILE, 'head = "2', 'head = "3'),
         replaced(FILE, 'base = "1', 'base = "0'),
         replaced(FILE, 'to    = "3', 'to = "4'),
