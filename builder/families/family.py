@@ -21,9 +21,9 @@ from builder.recipes.schema import (
     BaseRecipe,
     Cmake,
     Cuda,
-    Image,
     InstalledSource,
     Recipe,
+    RecipeImage,
     Serve,
 )
 
@@ -282,7 +282,7 @@ def required(table: Table | None, recipe: Recipe | BaseRecipe) -> Table:
 
 def with_image(recipe: Recipe, **known: Any) -> Recipe:
     """A recipe with other image settings, validated."""
-    image = Image.model_validate(recipe.image.model_dump() | known)
+    image = RecipeImage.model_validate(recipe.image.model_dump() | known)
     return recipe.model_copy(update={"image": image})
 
 

@@ -15,7 +15,7 @@ from builder.families.family import EngineFamily, Finding, Packages, native_lock
 from builder.families.layout import LAYOUT
 from builder.families.llama_cpp import ALWAYS, NO_VMM, cpu_definitions, machine_code
 from builder.platforms import Platforms
-from builder.recipes.schema import Cmake, Image, Recipe
+from builder.recipes.schema import Cmake, Recipe, RecipeImage
 
 
 def _rules(recipe: Recipe) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
                 yield ("cmake", index, "define", name), "is set by the family: use vmm in [cuda]"
 
 
-def _port(image: Image) -> Iterator[Finding]:
+def _port(image: RecipeImage) -> Iterator[Finding]:
     """The server's default port is not known, so the image must pass its own port."""
     passed = (*image.entrypoint, *image.command, *image.env.values())
     if image.port and str(image.port) not in passed:

@@ -40,7 +40,7 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Image:
+class _StartableImage:
     """The image of a service, and why it cannot be started."""
 
     name: str
@@ -146,14 +146,14 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     return next(iter(model_files.chosen(file, names)), "")
 
 
-def _image(recipe: Recipe, settings: Settings, log: Log) -> _Image:
+def _image(recipe: Recipe, settings: Settings, log: Log) -> _StartableImage:
     """The image by digest, from the registry or the engine; by tag where neither has it."""
     try:
         if found := reference.published(recipe, settings):
-            return _Image(found, local=False)
+            return _StartableImage(found, local=False)
         if found := reference.in_engine(recipe, settings):
-            return _Image(found)
+            return _StartableImage(found)
     except WorldError as error:
         log(error.what)
     what, hint = reference.absent(recipe, settings)
-    return _Image(reference.tagged(recipe, settings), incomplete=(f"{what}: {hint}",))
+    return _StartableImage(reference.tagged(recipe, settings), incomplete=(f"{what}: {hint}",))

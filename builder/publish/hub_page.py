@@ -100,7 +100,7 @@ class _Item:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _ListedVersion:
     """A recipe as the page lists it; ``explained`` is its ``plan.explain``."""
 
     recipe: Recipe
@@ -216,7 +216,7 @@ def _template() -> Template:
 
 def _versions(
     catalog: Catalog, repository: str, there: Collection[str] | None, state: Path | None
-) -> list[_Version]:
+) -> list[_ListedVersion]:
     names = [
         entry.name
         for entry in catalog.engines.values()
@@ -230,7 +230,7 @@ def _versions(
         details = explained(replace(catalog, engines={name: pinned}), name)
         kept = newest_good(state, name) if state is not None else None
         device = kept.verdict.device if kept is not None else None
-        version = _Version(complete(entry.recipe), details, device.text if device else "")
+        version = _ListedVersion(complete(entry.recipe), details, device.text if device else "")
         if there is None or not set(version.tags).isdisjoint(there):
             found.append(version)
     return sorted(found, key=lambda version: _age(version.recipe.version), reverse=True)
@@ -243,7 +243,7 @@ def _age(version: str) -> tuple[object, ...]:
     return bool(NUMBERED.fullmatch(version)), numbers, release, not rest, rest
 
 
-def _gpus(versions: Sequence[_Version]) -> str:
+def _gpus(versions: Sequence[_ListedVersion]) -> str:
     archs: dict[str, set[str]] = {}
     for recipe in (each.recipe for each in versions):
         for platform in recipe.platform:
@@ -272,7 +272,7 @@ def _commands(recipe: Recipe, reference: str) -> list[str]:
     return [f"{command}{separator}{runs}"]
 
 
-def _items(versions: Sequence[_Version], field: str) -> list[_Item]:
+def _items(versions: Sequence[_ListedVersion], field: str) -> list[_Item]:
     """The lines that ``plan.explain`` has under a name, each once, in their first order."""
     found: dict[str, list[str]] = {}
     for version in versions:
@@ -284,7 +284,7 @@ def _items(versions: Sequence[_Version], field: str) -> list[_Item]:
     ]
 
 
-def _licenses(catalog: Catalog, versions: Sequence[_Version]) -> list[tuple[str, list[str]]]:
+def _licenses(catalog: Catalog, versions: Sequence[_ListedVersion]) -> list[tuple[str, list[str]]]:
     under: dict[str, set[str]] = {}
     for each in versions:
         under.setdefault(each.recipe.license, set()).add(each.recipe.engine)

@@ -90,7 +90,7 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     order.require_free(how.replace)
     if digest != record.digest:
         how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
-    image = _Image(repository, digest)
+    image = _PushedImage(repository, digest)
     local = None
     # An interrupted push may have left the image without a tag.
     if not (how.found or (how.known and image.is_there())):
@@ -112,7 +112,7 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     return Pushed(repository.name, digest, given, uploaded, order.replaced, compared)
 
 
-def _platform_image(image: _Image, local: LocalImage | None) -> PlatformImage:
+def _platform_image(image: _PushedImage, local: LocalImage | None) -> PlatformImage:
     """The image with its configuration; ``local`` if it is not in the registry yet."""
     manifest = image.read()
     config = local.config() if local else configuration(image.repository, manifest)
@@ -120,7 +120,7 @@ def _platform_image(image: _Image, local: LocalImage | None) -> PlatformImage:
 
 
 @dataclass(slots=True)
-class _Image:
+class _PushedImage:
     """An image of a registry; its manifest is fetched when it is needed, for that is a pull."""
 
     repository: Repository
@@ -144,7 +144,7 @@ class _Image:
 def _complete(
     repository: Repository,
     record: Record,
-    image: _Image,
+    image: _PushedImage,
     how: Pushing,
     entries: Sequence[Mapping[str, Any]],
     notes: Sequence[Attachment],

@@ -25,7 +25,7 @@ class PinnedFile:
     sha256: str
 
 
-class _Entry(Model):
+class _LockedFile(Model):
     name: PythonProject
     version: Version
     sha256: Sha256
@@ -36,8 +36,8 @@ class _Entry(Model):
 
 class _Lock(Model):
     python: Version
-    build: list[_Entry] = Field(default_factory=list)
-    runtime: list[_Entry]
+    build: list[_LockedFile] = Field(default_factory=list)
+    runtime: list[_LockedFile]
 
     @model_validator(mode="after")
     def _of_something(self) -> _Lock:

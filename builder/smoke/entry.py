@@ -24,7 +24,7 @@ LINES = 3  # what is missing, what to do, how to use the CPU
 NO_GPU = "--env=NVIDIA_VISIBLE_DEVICES=void"
 
 
-class _Image(BaseModel):
+class _CheckedImage(BaseModel):
     """The needs of an image, as ``--check --json`` prints them."""
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +43,7 @@ class _Report(BaseModel):
     version: Literal[1]
     usable: bool
     lines: tuple[str, ...]
-    image: _Image
+    image: _CheckedImage
 
 
 def check_static(context: Context) -> Iterator[Check]:

@@ -84,7 +84,7 @@ class Function(NamedTuple):
     name: str
 
 
-class _Version(NamedTuple):
+class _SymbolVersion(NamedTuple):
     """A symbol version: its number in the file, and the library that must define it."""
 
     number: int
@@ -252,22 +252,22 @@ class _Dynamic:
         return self.elf.string_at("dynamic strings", start + offset, start + size)
 
     @cached_property
-    def needed_versions(self) -> list[_Version]:
+    def needed_versions(self) -> list[_SymbolVersion]:
         """Verneed: version, count, file, aux, next; Vernaux: hash, flags, number, name, next."""
         return [
-            _Version(number, self._string(name), self._string(need[2]))
+            _SymbolVersion(number, self._string(name), self._string(need[2]))
             for at, need in self._versions(_VERNEED, "HHIII")
             for _, (_, _, number, name, _) in self._linked(at + need[3], need[1], "IHHII")
         ]
 
     @cached_property
-    def defined_versions(self) -> list[_Version]:
+    def defined_versions(self) -> list[_SymbolVersion]:
         """Verdef: version, flags, number, count, hash, aux, next; Verdaux: name, next.
 
         Only the first name is the version's own; those after it are of its predecessors.
         """
         return [
-            _Version(definition[2], self._string(name), "")
+            _SymbolVersion(definition[2], self._string(name), "")
             for at, definition in self._versions(_VERDEF, "HHHHIII")
             for _, (name, _) in self._linked(at + definition[5], 1, "II")
         ]

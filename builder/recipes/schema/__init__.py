@@ -40,11 +40,11 @@ from builder.recipes.schema.recipe import (
     Artifact,
     Cmake,
     Cuda,
-    Image,
     Layout,
     Overlay,
     Python,
     Recipe,
+    RecipeImage,
     Start,
 )
 from builder.recipes.schema.sources import (
@@ -77,7 +77,6 @@ __all__ = [
     "FilePatch",
     "FileProbe",
     "GitSource",
-    "Image",
     "InstalledSource",
     "Layout",
     "LibraryProbe",
@@ -94,6 +93,7 @@ __all__ = [
     "Python",
     "PythonProbe",
     "Recipe",
+    "RecipeImage",
     "Root",
     "RunProbe",
     "Script",

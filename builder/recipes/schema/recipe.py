@@ -192,7 +192,7 @@ class Debian(Model):
     lock`` makes it. Without it, each build installs the newest versions."""
 
 
-class Image(Model):
+class RecipeImage(Model):
     """Names, tags and start of the image."""
 
     repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
@@ -220,7 +220,7 @@ class Image(Model):
     since 23.0, containerd since 1.5."""
 
     @model_validator(mode="after")
-    def _require_port_for_health(self) -> Image:
+    def _require_port_for_health(self) -> RecipeImage:
         if self.health is not None and self.port is None:
             raise ValueError("health is a page of the server on port: give port as well")
         return self
@@ -284,7 +284,7 @@ class Recipe(Model):
     layout: Layout = Layout()
     artifact: Artifact | None = None
     debian: Debian = Debian()
-    image: Image
+    image: RecipeImage
     build: EngineBuild = EngineBuild()
     serve: Serve | None = None
     """How the smoke test starts the server; default: set by the family."""

@@ -35,14 +35,14 @@ class Login:
         return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-class _Entry(JsonModel):
+class _StoredAuth(JsonModel):
     auth: str | None = None
 
 
 class _Config(JsonModel):
     """The part of Docker's configuration in use; null means absent, as in Docker."""
 
-    auths: dict[str, _Entry | None] | None = None
+    auths: dict[str, _StoredAuth | None] | None = None
     credHelpers: dict[str, str] | None = None  # noqa: N815
     credsStore: str | None = None  # noqa: N815
 
