@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.errors import UntriedError
 from builder.kernels.ledger import FatBinary, Library
-from builder.tools.elf import ElfFile
+from builder.tools.elf import ElfFile, Symbols
 from builder.tools.layers.tar import Kind
 
 
@@ -34,6 +34,8 @@ class File:
     """For a file with several names: the first of them, sorted, if it is another one."""
     symbols: frozenset[str] | None = None
     """Symbols that a library defines; kept only for libraries in ``ReadOptions``."""
+    torch: Symbols | None = None
+    """The names of torch that a library of torch, or an extension, defines and needs."""
     secrets: tuple[str, ...] = ()
     """Kinds of secret that its text seems to contain."""
     fat_binaries: tuple[FatBinary, ...] = ()

@@ -10,7 +10,13 @@ from builder.contents.contents import File
 from builder.kernels.selection import Capability
 
 LARGEST_TEXT = 16 << 20  # bytes of a file whose text is kept
-LOADER = ("/etc/ld.so.conf", "/etc/ld.so.conf.d/*")
+TORCH_VERSION = "/torch/version.py"
+TRITON_COMPILER = "/triton/backends/nvidia/compiler.py"
+ALWAYS = (
+    *("/etc/ld.so.conf", "/etc/ld.so.conf.d/*"),
+    *(f"*{TORCH_VERSION}", f"*{TRITON_COMPILER}"),
+)
+"""Files whose text is kept of every image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,7 @@ class ReadOptions:
 
     def text(self, path: str) -> bool:
         """Whether the text of a file is kept."""
-        return any(fnmatch.fnmatchcase(path, glob) for glob in (*LOADER, *self.texts))
+        return any(fnmatch.fnmatchcase(path, glob) for glob in (*ALWAYS, *self.texts))
 
     def symbol(self, path: str) -> bool:
         """Whether the symbols of a library are kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ from builder.tools.layers.tree import final, first_names
 BLOCK = 1 << 20
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 SCANS = "scans"  # in the cache directory
+TORCHS = ("libtorch", "libc10")
+NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 
 
 def read(
@@ -98,9 +101,11 @@ class _Scanner:
             file = replace(file, digest=content.digest())
             library = cast(BinaryIO, copy)
             try:
+                parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
                 symbols = elf.read_symbols(library).defined if kept else None
-                file = replace(file, elf=elf.read(library), symbols=symbols)
+                torch = elf.read_symbols(library) if parsed and _is_torchs(parsed) else None
+                file = replace(file, elf=parsed, symbols=symbols, torch=_names_of_torch(torch))
             except MalformedElf as error:
                 return replace(file, malformed=str(error))
             return self.with_kernels(library, file)
@@ -115,6 +120,18 @@ class _Scanner:
             return replace(file, fat_binaries=tuple(ledger.read(library, card)))
         except MalformedElf as error:
             return replace(file, unread_code=str(error))
+
+
+def _is_torchs(parsed: elf.ElfFile) -> bool:
+    """Whether a file is one of torch's libraries, or an extension that needs them."""
+    return any(name.startswith(TORCHS) for name in (parsed.soname or "", *parsed.needed))
+
+
+def _names_of_torch(symbols: elf.Symbols | None) -> elf.Symbols | None:
+    """The names that only torch gives: its C++ namespaces, the C functions of its stable ABI."""
+    if symbols is None:
+        return None
+    return elf.Symbols(*(frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols))
 
 
 def _composed(

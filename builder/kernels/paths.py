@@ -23,6 +23,13 @@ class CodePaths:
     """PTX of modules without such machine code: the driver compiles it at the first use."""
     dead: int = 0
     """Code that the card never runs: for other cards, or PTX beside machine code."""
+    card: str = ""
+    """Its compute capability, ``12.0``; empty: the recipe's first one."""
+
+    @property
+    def pathless(self) -> bool:
+        """Whether the card runs none of it."""
+        return not self.native and not self.compiled
 
     @property
     def whole(self) -> int:
@@ -30,16 +37,45 @@ class CodePaths:
         return self.native + self.compiled + self.dead
 
 
+HEADER = ("device code", "runs as it is", "compiled by the driver", "never runs")
+
+
+def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
+    """The rows of a table of libraries, below ``HEADER``; a path names its card if there are more.
+
+    A size of nothing is empty.
+    """
+    several = len({each.card for each in found}) > 1
+    return [
+        (
+            f"{each.path} ({each.card})" if several else each.path,
+            *(
+                sizes.shown(part) if part else ""
+                for part in (each.native, each.compiled, each.dead)
+            ),
+        )
+        for each in found
+    ]
+
+
 def text_of(found: Sequence[CodePaths]) -> str:
-    """The sums of an image's libraries, in one line; empty: none has device code."""
-    if not found:
-        return ""
+    """The sums of an image's libraries by card, in one line; empty: none has device code."""
+    cards = dict.fromkeys(each.card for each in found)
+    texts = {card: _sums([each for each in found if each.card == card]) for card in cards}
+    if len(texts) < 2:
+        return "".join(texts.values())
+    return "; ".join(f"{card}: {text}" for card, text in texts.items())
+
+
+def _sums(found: Sequence[CodePaths]) -> str:
     text = f"{sizes.shown(sum(each.native for each in found))} runs as it is"
     if late := [each for each in found if each.compiled]:
         size = sizes.shown(sum(each.compiled for each in late))
         names = ", ".join(posixpath.basename(each.path) for each in late)
         text += f", the driver compiles {size} at the first use ({names})"
-    return f"{text}, {sizes.shown(sum(each.dead for each in found))} never runs"
+    text += f", {sizes.shown(sum(each.dead for each in found))} never runs"
+    without = ", ".join(posixpath.basename(each.path) for each in found if each.pathless)
+    return f"{text} (all of {without})" if without else text
 
 
 def paths(path: str, modules: Sequence[Modules], card: Capability) -> CodePaths:
@@ -53,4 +89,4 @@ def paths(path: str, modules: Sequence[Modules], card: Capability) -> CodePaths:
             native += stored[taken]
         elif taken is not None:
             compiled += stored[taken]
-    return CodePaths(path, native, compiled, whole - native - compiled)
+    return CodePaths(path, native, compiled, whole - native - compiled, str(card))

@@ -1,4 +1,7 @@
-"""Check: the engine's libraries contain machine code for the GPUs that the recipe names."""
+"""Check: the engine's libraries contain machine code for the GPUs that the recipe names.
+
+The libraries of the base are not the farm's to compile: ``code_paths`` checks them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,13 @@ from collections.abc import Iterator
 
 from builder.contents.contents import Contents, File
 from builder.families.layout import LAYOUT
-from builder.kernels.selection import Capability, runs
 from builder.recipes.schema import LibraryProbe
+from builder.smoke.code_paths import ARCHITECTURES
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
 ENGINE = f"{LAYOUT.engine}/"
-ARCHITECTURES = ("120",)  # of an image without a recipe
 GLIBC = re.compile(r"GLIBC_(.+)")
 
 
@@ -40,19 +42,8 @@ def _satisfied(expected: str, found: set[str]) -> bool:
     return bool(found & {expected, f"{expected}a", f"{expected}f"})
 
 
-def _run_by(code: ElfFile, name: str) -> bool:
-    """Whether the card of an architecture, such as sm_121, runs some machine code of a file."""
-    card = Capability.of_arch(name.removeprefix("sm_"))
-    return any(entry.kind == "elf" and runs(entry, card) for entry in code.code)
-
-
 def check(context: Context) -> Iterator[Check]:
-    """Every ELF file of the image with GPU code has the architectures that the recipe asks for.
-
-    The engine's own files need exactly that variant.  For a library of the base any machine code is
-    enough that the card runs: cuBLAS has sm_120, for an engine with sm_120a, and for compute
-    capability 12.1.
-    """
+    """Every library of the engine has machine code in the variants that the recipe names."""
     contents, rules, recipe = context.added, context.rules, context.subject.recipe
     wanted = recipe.cuda.arch if recipe else ARCHITECTURES
     expected = [
@@ -60,21 +51,16 @@ def check(context: Context) -> Iterator[Check]:
     ]
     with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
     place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
-    if not any(file.path.startswith(place) for file, _ in with_code):
+    own = [(file, parsed) for file, parsed in with_code if file.path.startswith(place)]
+    if not own:
         needed = f"GPU code for {' '.join(expected)}"
         yield Check.of("architectures", place, needed, "none at all", False)
-    for file, parsed in with_code:
+    for file, parsed in own:
         found = _machine_code(parsed)
-        of_engine = file.path.startswith(ENGINE)
-        names = expected if of_engine else [name.rstrip("af") for name in expected]
         summary = _summary(parsed)
-        complete = (
-            all(_satisfied(name, found) for name in names)
-            if of_engine
-            else all(_run_by(parsed, name) for name in names)
-        )
+        complete = all(_satisfied(name, found) for name in expected)
         offenders = [] if complete else [(file.path, summary)]
-        yield rules.check("architectures", file.path, " ".join(names), offenders, summary)
+        yield rules.check("architectures", file.path, " ".join(expected), offenders, summary)
     for file in contents.files.values():
         if file.malformed or file.unread_code:
             damage = [(file.path, file.malformed or file.unread_code)]

@@ -12,13 +12,14 @@ from builder.contents.contents import Contents
 from builder.contents.options import ReadOptions
 from builder.errors import UntriedError
 from builder.families.layout import LAYOUT
-from builder.kernels.paths import CodePaths, paths
 from builder.kernels.selection import Capability
 from builder.kernels.summary import KernelSummary, summary
 from builder.smoke import (
     architectures,
     closure,
+    code_paths,
     contract,
+    cuda_stack,
     device,
     entry,
     gpu,
@@ -114,7 +115,9 @@ def on_a_simulated_card(context: Context) -> bool:
 
 CHECKS_OF_LAYERS = (
     Row("extended", contract.check_extended, an_extension, 9),
-    Row("architectures", architectures.check, own_code, 4),
+    Row("architectures", architectures.check, own_code, 13),
+    Row("code paths", code_paths.check, any_image, 13),
+    Row("cuda", cuda_stack.check, any_image, 13),
     Row("closure", closure.check, any_engine, 4),
     Row("run paths", closure.check_run_paths, any_engine, 4),
     Row("leftovers", leftovers.check, any_image, 4),
@@ -178,7 +181,7 @@ def check_image(
         _kernels(subject, contents),
         context.device,
         context.presets,
-        _code(subject, contents),
+        code_paths.table(contents, subject.recipe) if subject.recipe else (),
     )
 
 
@@ -196,19 +199,6 @@ def _kernels(subject: Subject, contents: Contents) -> KernelSummary | None:
         return None
     card = _card(subject)
     return summary(found, card) if found and card else None
-
-
-def _code(subject: Subject, contents: Contents) -> tuple[CodePaths, ...]:
-    """How the recipe's card uses the device code of each library, the largest first."""
-    card = _card(subject)
-    if card is None:
-        return ()
-    found = [
-        paths(file.path, parsed.modules, card)
-        for file, parsed in contents.elves()
-        if parsed.modules and not file.shares
-    ]
-    return tuple(sorted(found, key=lambda each: (-each.whole, each.path)))
 
 
 def _card(subject: Subject) -> Capability | None:

@@ -28,7 +28,8 @@ MB = 1_000_000
 MOUNTED = {"/dev", "/proc", "/sys"}
 """BuildKit mounts file systems there; it makes the directories that a published base lacks."""
 ZSTD = "zstd"
-RUNTIME_LIBRARY = re.compile(r"/libcudart\.so\.(\d+)(?:\.\d+)*$")
+RUNTIME_LIBRARY = re.compile(r"/libcudart(?:[-.][0-9a-f]{8})?\.so\.(\d+)(?:\.\d+)*$")
+"""Also the names that auditwheel gives, with eight digits of a hash."""
 
 
 def check_extended(context: Context) -> Iterator[Check]:

@@ -34,7 +34,8 @@ def test_the_good_image_passes_every_check(hello: dict[str, Any]) -> None:
     assert [check for check in verdict["checks"] if check["state"] in ("failed", "untried")] == []
     kinds = {check["kind"] for check in verdict["checks"]}
     assert kinds == {
-        *("architectures", "budget", "closure", "contract", "copies", "device", "entrypoint"),
+        *("architectures", "budget", "closure", "code paths", "contract", "copies", "cuda"),
+        *("device", "entrypoint"),
         *("image", "layers"),
         *("leftovers", "library", "numbers", "option", "output", "run paths", "runs"),
         *("secrets", "serves"),

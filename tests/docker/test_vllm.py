@@ -27,7 +27,7 @@ from support.catalogs import load
 from support.commands import Builder
 from support.cubins import Function, cubin
 from support.environment import REPOSITORY, SHARED_CACHE
-from support.fatbins import ELF, ZSTD, entry, library, region
+from support.fatbins import ELF, FLAG_A, FLAG_F, PTX, ZSTD, entry, library, region
 from support.indexes import served, wheel
 from support.overlaid import SITE
 from support.small_root import PYTHON
@@ -36,6 +36,17 @@ from support.smoke_tests import docker
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.xdist_group("overlaid")]
 
 LIBRARIES = ("vllm/_C.abi3.so", "vllm/_moe_C.abi3.so")
+ACCEPTED = {
+    "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so": (entry(PTX, 80), entry(ELF, 80)),
+    "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so": (entry(ELF, 90, FLAG_A),),
+    "vllm/_flashmla_C.abi3.so": (entry(ELF, 90, FLAG_A), entry(ELF, 100, FLAG_F)),
+    "vllm/_C_stable_libtorch.abi3.so": (entry(PTX, 80), entry(ELF, 80)),
+    "nvidia/cu13/lib/libcufft.so.12": (entry(ELF, 75),),
+    "nvidia/cu13/lib/libcufile.so.0": (entry(ELF, 80), entry(PTX, 86)),
+    "nvidia/cusparselt/lib/libcusparseLt.so.0": (entry(PTX, 75), entry(ELF, 75)),
+}
+"""The code of the wheels that the recipes accept."""
+FLASHINFER = "flashinfer/jit/cpp_ext.py"
 TEXTS = re.compile(r"\.py$|\.dist-info/(?!RECORD$)")
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 # Like patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
@@ -163,10 +174,12 @@ def real_wheel(recipe: str) -> Path:
 
 def without_libraries(wheel: Path) -> dict[str, bytes]:
     """A wheel's Python files and metadata, and libraries of one kernel where probes look."""
-    code = library(region(entry(ELF, 120, ZSTD, cubin(Function("_Z9attentionPf"))))).getvalue()
+    attention = region(entry(ELF, 120, ZSTD, cubin(Function("_Z9attentionPf"))))
+    code = library(attention, region(entry(PTX, 80), entry(ELF, 80))).getvalue()
     with zipfile.ZipFile(wheel) as found:
         kept = {name: found.read(name) for name in found.namelist() if TEXTS.search(name)}
-    return kept | dict.fromkeys(LIBRARIES, code)
+    accepted = {name: library(region(*codes)).getvalue() for name, codes in ACCEPTED.items()}
+    return kept | accepted | dict.fromkeys(LIBRARIES, code)
 
 
 def machine_code(wheel: Path, work: Path) -> int:
@@ -247,7 +260,7 @@ sha256  = "{sha256}"
 @pytest.fixture
 def small_wheel(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """vLLM 0.20.2 without its libraries, in an index of its own: the wheel's sha256."""
-    files = without_libraries(real_wheel("vllm-0.20.2-wheel"))
+    files = without_libraries(real_wheel("vllm-0.20.2-wheel")) | {FLASHINFER: b""}
     with served() as index:
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
         yield index.put("vllm", "0.20.2", wheel("vllm", "0.20.2", files))

@@ -219,6 +219,8 @@ class Accept(Model):
 
     check: Literal[
         "architectures",
+        "code paths",
+        "cuda",
         "closure",
         "run paths",
         "leftovers",

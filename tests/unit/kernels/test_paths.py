@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from builder.kernels.paths import CodePaths, paths, text_of
+from builder.kernels.paths import CodePaths, paths, rows, text_of
 from builder.kernels.selection import Capability
 from builder.tools import fatbin
 from builder.tools.fatbin import Modules
@@ -70,3 +70,18 @@ def test_the_sums_name_the_libraries_that_the_driver_compiles() -> None:
     )
     assert text_of([native]) == "21.0 MB runs as it is, 5.0 MB never runs"
     assert text_of([]) == ""
+
+
+def test_a_library_of_which_nothing_runs_is_named_and_cards_are_apart() -> None:
+    of_12_0 = CodePaths("/opt/_fa3.so", dead=119_000_000, card="12.0")
+    of_9_0 = CodePaths("/opt/_fa3.so", native=119_000_000, card="9.0")
+    assert text_of([of_12_0]) == "0.0 MB runs as it is, 119.0 MB never runs (all of _fa3.so)"
+    assert text_of([of_12_0, of_9_0]) == (
+        "12.0: 0.0 MB runs as it is, 119.0 MB never runs (all of _fa3.so); "
+        "9.0: 119.0 MB runs as it is, 0.0 MB never runs"
+    )
+    assert rows([of_12_0]) == [("/opt/_fa3.so", "", "", "119.0 MB")]
+    assert rows([of_12_0, of_9_0]) == [
+        ("/opt/_fa3.so (12.0)", "", "", "119.0 MB"),
+        ("/opt/_fa3.so (9.0)", "119.0 MB", "", ""),
+    ]

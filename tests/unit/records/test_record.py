@@ -55,7 +55,7 @@ RECORD: dict[str, Any] = {
                 "smaller": {"context": 1024, "peak": 2500, "by_kind": {"weights": 2000}},
             },
         },
-        "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5}],
+        "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5, "card": "12.0"}],
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},

@@ -1,0 +1,118 @@
+"""Every card of a recipe has a path through every library, in all layers; else it is accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.contents.contents import Contents, File
+from builder.recipes.schema import Accept, Recipe
+from builder.smoke.code_paths import check, table
+from builder.smoke.verdict import Check
+from builder.tools.elf import ElfFile
+from builder.tools.fatbin import Code, Modules
+from support.smoke_tests import context_of, extended_image, of_arch
+
+FA2 = "/opt/engine/lib/vllm/_vllm_fa2_C.abi3.so"
+FA3 = "/opt/engine/lib/vllm/_vllm_fa3_C.abi3.so"
+CUBLAS = "/usr/local/cuda/lib/libcublas.so.13"
+
+
+def file_with(path: str, *modules: tuple[Code, ...], shares: str = "") -> File:
+    found = tuple(Modules(codes, (1_000_000,) * len(codes), 1) for codes in modules)
+    parsed = ElfFile("x86-64", "dyn", path, (), (), (), None, found)
+    return File(path, "file", elf=parsed, shares=shares)
+
+
+def image(*files: File) -> Contents:
+    return Contents({file.path: file for file in files}, {}, (), 0)
+
+
+SM_80, SM_90A, SM_120 = Code("elf", 80), Code("elf", 90, "a"), Code("elf", 120)
+PTX_80 = Code("ptx", 80)
+WHEEL = image(
+    file_with(FA2, (PTX_80, SM_80)),
+    file_with(FA3, (SM_90A,)),
+    file_with(CUBLAS, (SM_80, SM_120)),
+    file_with("/usr/lib/libc.so.6"),
+)
+
+
+def found(contents: Contents, recipe: Recipe, **more: object) -> list[Check]:
+    return [*check(context_of(contents, recipe, **more))]
+
+
+def accepting(*paths: str) -> Recipe:
+    rules = [Accept(check="code paths", path=path, why=f"because of {path}") for path in paths]
+    return of_arch("120").model_copy(update={"accept": rules})
+
+
+def test_a_library_without_code_fails_and_so_does_one_that_the_driver_compiles() -> None:
+    dead, late = found(WHEEL, of_arch("120"))
+    assert (dead.state, late.state) == ("failed", "failed")
+    assert dead.subject == "every library has code for 12.0"
+    assert dead.found == f"{FA3}: none of 1.0 MB runs"
+    assert late.found == f"{FA2}: 1.0 MB of PTX"
+
+
+def test_the_layers_of_a_published_image_count_too() -> None:
+    base = extended_image(0, {})  # nothing is added to it
+    dead, late = found(WHEEL, of_arch("120"), extended=base)
+    assert (dead.passed, late.passed) == (False, False)
+
+
+def test_a_recipe_accepts_each_library_with_a_reason() -> None:
+    dead, late = found(WHEEL, accepting(FA3))
+    assert (dead.passed, late.passed) == (True, False)
+    assert dead.found.endswith(f"; accepted: 1 (because of {FA3})")
+    assert all(each.passed for each in found(WHEEL, accepting("/*/_vllm_fa?_C.abi3.so")))
+
+
+def test_an_acceptance_that_no_library_needs_fails() -> None:
+    context = context_of(image(file_with(CUBLAS, (SM_120,))), accepting(FA3))
+    assert all(each.passed for each in check(context))
+    (unused,) = context.rules.unused()
+    assert unused.subject == f"code paths {FA3}"
+
+
+@pytest.mark.parametrize(
+    ("arch", "cublas", "good"),
+    [
+        ("120a", Code("elf", 120), True),
+        ("121", Code("elf", 120), True),
+        ("121", Code("elf", 120, "f"), True),
+        ("121", Code("elf", 120, "a"), False),
+        ("121", Code("ptx", 120), False),
+        ("121", Code("elf", 100), False),
+        ("120", Code("elf", 121), False),
+    ],
+)
+def test_any_machine_code_is_enough_that_the_card_runs(arch: str, cublas: Code, good: bool) -> None:
+    checks = found(image(file_with(CUBLAS, (cublas,))), of_arch(arch))
+    assert all(each.passed for each in checks) is good
+
+
+def test_one_module_is_enough_for_the_driver_to_compile() -> None:
+    contents = image(file_with(CUBLAS, (SM_120,), (PTX_80, SM_80)))
+    dead, late = found(contents, of_arch("120"))
+    assert (dead.passed, late.passed) == (True, False)
+
+
+def test_every_card_of_the_recipe_is_checked() -> None:
+    contents = image(file_with(CUBLAS, (Code("elf", 120, "a"),)))
+    failed = [each.subject for each in found(contents, of_arch("120", "121")) if not each.passed]
+    assert failed == ["every library has code for 12.1"]
+    rows = table(contents, of_arch("120", "121"))
+    assert [(each.card, each.native, each.dead) for each in rows] == [
+        ("12.0", 1_000_000, 0),
+        ("12.1", 0, 1_000_000),
+    ]
+
+
+def test_a_library_with_two_names_counts_once() -> None:
+    twice = file_with("/usr/lib/other.so", (SM_90A,), shares=CUBLAS)
+    dead, _ = found(image(file_with(CUBLAS, (SM_90A,)), twice), of_arch("120"))
+    assert dead.found == f"{CUBLAS}: none of 1.0 MB runs"
+
+
+def test_an_image_without_device_code_passes() -> None:
+    assert {each.found for each in found(image(), of_arch("120"))} == {"no library has device code"}
