@@ -19,7 +19,6 @@ from builder.cli.options import (
 )
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
-from builder.tools import sizes
 
 if TYPE_CHECKING:
     from builder.smoke.verdict import Verdict
@@ -146,6 +145,9 @@ def smoke(
 
 
 def _print_verdict(verdict: Verdict) -> None:
+    from builder.kernels.paths import HEADER
+    from builder.kernels.paths import rows as code_rows
+
     rows = [
         (
             check.state,
@@ -160,8 +162,4 @@ def _print_verdict(verdict: Verdict) -> None:
     table(("", "check", "of", "expected", "found", "took"), rows)
     if verdict.code:
         line("")
-        code = [
-            (each.path, *map(sizes.shown, (each.native, each.compiled, each.dead)))
-            for each in verdict.code
-        ]
-        table(("device code", "runs as it is", "compiled by the driver", "never runs"), code)
+        table(HEADER, code_rows(verdict.code))

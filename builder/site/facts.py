@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder.kernels.paths import CodePaths
 from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
@@ -60,6 +61,8 @@ class ImageFact:
     """RFC 3339, of the image with that digest."""
     download_size: int | None
     unpacked_size: int | None
+    device_code: tuple[CodePaths, ...]
+    """The device code of its libraries, the largest first."""
     checks: Mapping[str, int]
     """The number of checks that passed, by kind."""
     patches: tuple[PatchFact, ...]

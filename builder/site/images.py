@@ -54,6 +54,7 @@ def image_fact(
         created=created,
         download_size=size,
         unpacked_size=same.verdict.unpacked_size if same else None,
+        device_code=same.verdict.code if same else (),
         checks=_checks(same, tag),
         patches=tuple(map(_patch, recipe.patch, details["patches"])),
         starts=tuple(details["starts"]),

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.errors import WorldError
+from builder.kernels import paths as code
 from builder.site.facts import CardFact, Option, Site
 from builder.tools import sizes
 from builder.tools.docker.gpus import version_numbers
@@ -156,6 +157,8 @@ def _environment() -> Environment:
         "context": sizes.context_of,
         "day": lambda time: time[:10],  # of RFC 3339
         "card_size": sizes.card,
+        "code_rows": code.rows,
+        "code_text": code.text_of,
         "fastest": _fastest,
         "gib": sizes.gib,
         "rough": lambda number: f"~{float(f'{number:.2g}'):g}",
@@ -163,6 +166,7 @@ def _environment() -> Environment:
         "size": sizes.shown,
         "tokens": "{:g}".format,
     }
+    environment.globals["CODE_HEADER"] = code.HEADER
     environment.tests["web"] = lambda text: bool(WEB.fullmatch(text))
     return environment
 

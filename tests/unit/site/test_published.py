@@ -14,6 +14,7 @@ import yaml
 
 from builder import sbom
 from builder.errors import FetchError
+from builder.kernels.paths import CodePaths
 from builder.nightly import history
 from builder.publish import tags
 from builder.publish.referrers import attach
@@ -25,7 +26,7 @@ from builder.records.record import Record
 from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.images import image_fact
-from builder.site.pages import write
+from builder.site.pages import pages, write
 from builder.site.published import published
 from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
@@ -177,7 +178,8 @@ def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> 
         *(500_000_000, {"weights": 19_500_000_000}),
     )
     checks = (GOOD, replace(GOOD, subject="other"))
-    tried = replace(verdict(*checks), presets={PRESET: use})
+    code = (CodePaths("/opt/_fa2.so", compiled=65_000_000, dead=232_000_000, card="12.0"),)
+    tried = replace(verdict(*checks), presets={PRESET: use}, code=code)
     kept = Record(
         recipe="llama-cpp-b9261",
         key="k" * 64,
@@ -198,6 +200,10 @@ def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> 
     image = next(each for each in facts.images if each.recipe == "llama-cpp-b9261")
     assert (image.digest, image.checks, image.repository) == (tried.digest, {"runs": 2}, "")
     assert (image.download_size, image.unpacked_size) == (10_000_000, 20_000_000)
+    page = pages(facts)["images/llama-cpp-b9261.html"]
+    assert '<th scope="row">/opt/_fa2.so</th><td></td><td>65.0 MB</td><td>232.0 MB</td>' in page
+    assert "the driver compiles 65.0 MB at the first use (_fa2.so)" in page
+    assert facts.as_json()["images"][[*facts.images].index(image)]["device_code"][0]["dead"] > 0
 
 
 def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
