@@ -145,7 +145,7 @@ CHECKS_OF_PROGRAMS = (
     Row("device", device.check, on_a_simulated_card, 9),
     Row("preset", preset_trial.check, on_a_simulated_card, 12),
     Row("numbers", numbers.check, with_numbers, 11, "kernels on a simulated card"),
-    Row("numbers", server_numbers.check, with_numbers, 11, "the server's numbers"),
+    Row("numbers", server_numbers.check, with_numbers, 13, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), a_recipe, 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""

@@ -52,8 +52,13 @@ class Drafting:
 
     @property
     def options(self) -> list[str]:
-        """Arguments of the server; without a least probability every draft is tried."""
-        return ["--spec-type", self.kind, "--spec-draft-n-max", "3", "--draft-p-min", "0"]
+        """Arguments of the server; without a least probability every draft is tried.
+
+        In one slot: before its merge, MTP refused more (tools/server/server-context.cpp: "MTP
+        currently supports only n_parallel=1").
+        """
+        drafts = ["--spec-type", self.kind, "--spec-draft-n-max", "3", "--draft-p-min", "0"]
+        return [*drafts, "--parallel", "1"]
 
 
 @dataclass(frozen=True, slots=True)
