@@ -99,6 +99,15 @@ class ModelFile(Model):
             return None
 
     @property
+    def least_size(self) -> int | None:
+        """The least size in bytes that the source rounds to its own: "15 GB" may be 14500000000."""
+        if self.size is not None or self.published_size is None or self.known_size is None:
+            return self.known_size
+        number, _, unit = self.published_size.partition(" ")
+        decimals = len(number.partition(".")[2])
+        return round(self.known_size - UNITS[unit] / 10**decimals / 2)
+
+    @property
     def whole(self) -> bool:
         """Whether it is a whole repository, as vLLM takes it."""
         return self.repository is not None and self.file is None and self.quantization is None

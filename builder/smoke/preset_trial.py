@@ -32,11 +32,13 @@ from builder.smoke import gpu, serves
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import lacked_room, refused
 from builder.smoke.verdict import Check, CheckState, ContextUse, PresetUse
+from builder.tools import sizes
 from builder.tools.docker.containers import NotRunnableError
 
 LOADING = 600.0  # seconds until a server with a model of 20 GB is ready
 TOLERANCE = 0.1  # share by which a run may take more than published: sources round, and add parts
 SMALLER = 8192  # tokens of the second trial: memory is known for the contexts between both
+NO_ROOM = "no room: "
 SHOWN = 2  # refused allocations that a check names
 PROJECTORS = "/projector"
 
@@ -66,9 +68,34 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _check(name: str, preset: Preset, context: Context, work: Path) -> Iterator[Check]:
+    """The checks of a preset; where its models have no room, again with the least sizes that the
+    source may have rounded."""
+    found, use = [*_tried(name, preset, context, work)], context.presets.get(name)
+    files = model_files.of_preset(preset).values()
+    rounded = [file for file in files if file.least_size != file.known_size]
+    if rounded and any(not each.passed and NO_ROOM in each.found for each in found):
+        smaller = work / "least"
+        smaller.mkdir()
+        again = [*_tried(name, preset, context, smaller, least=True)]
+        if all(each.passed for each in again):
+            published = " and ".join(file.published_size or "" for file in rounded)
+            least = " and ".join(sizes.shown(file.least_size or 0) for file in rounded)
+            text = f"with {least}: the source rounds"
+            yield Check.of("preset", f"{name}: size", f"fits with {published}", text, True)
+            yield from again
+            return
+        if use is not None:
+            context.presets[name] = use
+    yield from found
+
+
+def _tried(
+    name: str, preset: Preset, context: Context, work: Path, *, least: bool = False
+) -> Iterator[Check]:
+    """The checks with models of the published sizes, or of the least ones."""
     expected = "its server is started"
     try:
-        trial = _trial(name, preset, context, work)
+        trial = _trial(name, preset, context, work, least=least)
         with trial.files["model"].open("rb") as stream:
             header = gguf.read(stream)
         cards = [trial.card] * preset.cards
@@ -88,7 +115,7 @@ def _check(name: str, preset: Preset, context: Context, work: Path) -> Iterator[
         yield Check.untried("preset", name, expected, error)
 
 
-def _trial(name: str, preset: Preset, context: Context, work: Path) -> PresetTrial:
+def _trial(name: str, preset: Preset, context: Context, work: Path, *, least: bool) -> PresetTrial:
     """How the preset is tried, with its models written.  Raises ``InapplicableError``."""
     server, test, recipe = context.server, context.subject.device_test, context.recipe
     card = test.cards.get(preset.card) if test else None
@@ -98,10 +125,10 @@ def _trial(name: str, preset: Preset, context: Context, work: Path) -> PresetTri
     if capability not in {Capability.of_arch(arch) for arch in recipe.cuda.arch}:
         why = no_code(recipe, capability)
         raise InapplicableError(f"its {preset.card} does not run the image, which has {why}")
-    return PresetTrial(name, preset, server, card, _models(preset, recipe, work))
+    return PresetTrial(name, preset, server, card, _models(preset, recipe, work, least=least))
 
 
-def _models(preset: Preset, recipe: Recipe, work: Path) -> dict[str, Path]:
+def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[str, Path]:
     """Models of the same shape and size, by ``model``, ``draft`` and ``mmproj``.
 
     An engine that is given no model has the test model, which it does not read.
@@ -112,20 +139,21 @@ def _models(preset: Preset, recipe: Recipe, work: Path) -> dict[str, Path]:
         test_model.write(file)
         return {"model": file}
     return {
-        place: _written(model, work / f"{place}.gguf")
+        place: _written(model, work / f"{place}.gguf", least=least)
         for place, model in model_files.of_preset(preset).items()
     }
 
 
-def _written(model: ModelFile, file: Path) -> Path:
+def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
     """A model of the same shape and size; raises ``InapplicableError``."""
     shape = shapes.published().get(model.repository or "")
     if shape is None:
         raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
-    if model.known_size is None:
+    size = model.least_size if least else model.known_size
+    if size is None:
         raise InapplicableError(f"the size of {model.shown} is not known")
     try:
-        shapes.write(shape, file, model.known_size)
+        shapes.write(shape, file, size)
     except SizeError as error:
         raise InapplicableError(
             f"the size of {model.shown} is not one of its shape: {error}"
@@ -235,7 +263,7 @@ def _with_smaller(
 def _refusals(report: Report) -> list[str]:
     """The refusals of the card; of many, the last ones."""
     rooms = lacked_room(report, frames.named(report))[-SHOWN:]
-    return [f"refused: {each}" for each in refused(report)] + [f"no room: {each}" for each in rooms]
+    return [f"refused: {each}" for each in refused(report)] + [f"{NO_ROOM}{each}" for each in rooms]
 
 
 def _use(trial: PresetTrial, report: Report) -> PresetUse:

@@ -100,6 +100,27 @@ def test_a_card_without_room_is_named(try_preset: TryPreset) -> None:
     assert "no room: " in "; ".join(each.found for each in found.values() if not each.passed)
 
 
+def test_a_model_that_the_source_may_have_rounded_up_gets_a_second_trial(
+    try_preset: TryPreset,
+) -> None:
+    serve = {
+        "arguments": ["-ngl", "99"],
+        "context": 4096,
+        "environment": {"SHAPED_FAULT": "weights"},
+    }
+    room = CARD.context + (4 << 20)
+    for size, fits in ((580 << 20, True), (500 << 20, False)):
+        use, found = try_preset(
+            simulated=CARD.model_copy(update={"memory": room + size}), serve=serve, memory=None
+        )
+        lacking = "; ".join(each.found for each in found.values() if not each.passed)
+        if fits:  # 0.6 GB are 572 MiB, 0.55 GB 525 MiB
+            assert failed(found) == set(), found
+            assert use is not None
+        else:
+            assert "no room: " in lacking
+
+
 def test_layers_on_the_cpu_fail(try_preset: TryPreset) -> None:
     use, found = try_preset(serve={"arguments": ["-ngl", "0"], "context": 4096})
     assert failed(found) == {"m: model"}

@@ -26,6 +26,19 @@ def test_the_size_of_a_model_in_bytes(keys: dict[str, object], expected: int | N
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
+        ({"published_size": "15 GB"}, 14_500_000_000),
+        ({"published_size": "14.5 GB"}, 14_450_000_000),
+        ({"published_size": "about 6 GB"}, None),
+        ({"file": "a.gguf", "size": 7, "published_size": "1 GB"}, 7),
+    ],
+)
+def test_a_source_rounds_the_size_of_a_model(keys: dict[str, object], expected: int | None) -> None:
+    assert ModelFile.model_validate({"repository": "a/b", **keys}).least_size == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
         ({"total": 20}, 20 * 10**9),
         ({"total": 20, "kinds": {"weights": 10}, "unit": "GiB"}, 20 * 2**30),
         ({"kinds": {"weights": 17.2, "KV cache": 3.2}}, 20_400_000_000),

@@ -2,6 +2,9 @@
 // variable SHAPED_FAULT names what this process does, separated by commas.
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "common.cuh"
 #include "ggml-cuda.h"
@@ -48,6 +51,22 @@ static void leak_a_mebibyte() {
     check(cudaMalloc(&lost, 1 << 20));
 }
 
+static std::size_t size_of_model() {
+    std::ifstream words("/proc/self/cmdline");
+    std::string word;
+    while (std::getline(words, word, '\0')) {
+        if (word == "--model" && std::getline(words, word, '\0')) {
+            return std::filesystem::file_size(word);
+        }
+    }
+    return 0;
+}
+
+static void keep_as_much_as_the_model() {
+    static void* weights = nullptr;
+    if (weights == nullptr) check(cudaMalloc(&weights, size_of_model()));
+}
+
 // Their errors are not looked at: a request is answered all the same.
 static void launch_what_no_card_takes(const float* scores, const float* values, float* out,
                                       int count) {
@@ -69,6 +88,7 @@ static void call_what_is_not_there() {
 void weighted_mean(const float* scores, const float* values, float* out, int head, int count) {
     if (wrong("prompt")) allocate_for_prompt(count);
     if (wrong("leak")) leak_a_mebibyte();
+    if (wrong("weights")) keep_as_much_as_the_model();
     if (wrong("unimplemented")) call_what_is_not_there();
     launch_what_no_card_takes(scores, values, out, count);
     weighted_mean_kernel<<<1, head>>>(scores, values, out, count);
