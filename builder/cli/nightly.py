@@ -17,7 +17,7 @@ from builder.cli.options import (
     reporter,
     summary_files,
 )
-from builder.cli.tables import minute, table
+from builder.cli.tables import counted, minute, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
 
@@ -152,16 +152,18 @@ def _row(status: Status) -> tuple[str, ...]:
 
 
 def _upstream(status: Status) -> str:
-    """The name of a tag or branch and its commit, or the tag and the digest of an image."""
+    """The name of a tag or branch and its commit, the tag and the digest of an image, a release."""
+    if status.upstream == status.commit:
+        return status.upstream
     commit = status.commit.removeprefix("sha256:")[:9]
-    return f"{status.upstream.rpartition(':')[2]} {commit}" if status.upstream else ""
+    return f"{status.upstream.rpartition(':')[2]} {commit}"
 
 
 def _behind(status: Status) -> str:
     if status.image is None or status.days is None:
         return ""
-    plural = "s" if status.commits != 1 else ""
-    commits = f"{status.commits} commit{plural}, " if status.commits else ""
+    of_what = "release" if status.upstream == status.commit else "commit"
+    commits = f"{counted(status.commits, of_what)}, " if status.commits else ""
     limit = f"/{status.limit}" if status.limit is not None else ""
     newer = status.commits is None or status.commits > 0
     return f"{commits}{status.days}{limit} d" if newer and status.upstream else ""

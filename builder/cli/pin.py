@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from builder.platforms import Architecture
     from builder.recipes.catalog import Catalog
     from builder.recipes.edit import NamedCommit
+    from builder.upstream.outdated import Outdated
     from builder.upstream.track import Lag
 
 group = typer.Typer(
@@ -67,7 +68,7 @@ def update(
 
     The command replaces the commit, the ref and the build number; for a source on PyPI, the version
     and the sha256. A version or tag that contains the old pin is changed too, and the file is
-    renamed. Comments and the order of keys are preserved.
+    renamed, with its lock files. Comments and the order of keys are preserved.
 
     The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
     the recipe names: a directory, a submodule, the built web page, an option of a probe or one of
@@ -115,50 +116,70 @@ def outdated(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List pins that are behind upstream: by how many commits or releases, and since when.
+    """List pins that are behind upstream: by how much, since when, and what becomes of patches.
 
-    For sources on PyPI, newer releases are counted, without pre-releases and yanked releases; with
-    --offline, these recipes are left out. `builder pin lock NAME --dry-run` shows the locked
-    packages of Debian and PyPI that have newer versions.
+    Without RECIPE, the table has the newest recipe of each engine. The last column has the state of
+    its patches at the newest version, as `builder patch check` finds it: `upstream` means that the
+    new pin needs the patch no longer. For sources on PyPI, newer releases are counted, without
+    pre-releases and yanked releases; with --offline, these recipes are left out.
+    `builder status` shows the published images. `builder pin lock NAME --dry-run` shows the locked
+    packages of Debian and PyPI that have newer versions. The exit code is 5 if an upstream does not
+    answer.
     """
-    from builder.upstream import track
+    from builder.upstream import outdated, track
 
     found = catalog_at(catalog)
-    rows: list[tuple[str, Lag]] = []
+    known: list[outdated.Pinned] = []
     failures: list[str] = []
     recipes = chosen(found, recipe)
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):
                 lag = track.lag(entry.recipe, session.repositories)
-                rows += [(entry.name, lag)] if lag is not None else []
+                known += [outdated.Pinned(entry, lag)] if lag is not None else []
+        without = len(recipes) - len(known) - len(failures)
+        rows = outdated.by_engine(known)
+        for index, row in enumerate(rows):
+            with collected(failures, row.pinned.entry.name):
+                patches = outdated.patches_on_newest(session, row.pinned)
+                rows[index] = replace(row, patches=patches)
     if as_json:
-        print_json([{"recipe": name, **asdict(lag)} for name, lag in rows])
+        print_json([row.as_json() for row in rows])
     else:
-        _print_lags(rows)
-        without = len(recipes) - len(rows) - len(failures)
+        _print_outdated(rows)
         if without:
             log(f"{counted(without, 'recipe')} without an upstream to compare with")
     raise_failures(failures, "pin outdated")
 
 
-def _print_lags(rows: Sequence[tuple[str, Lag]]) -> None:
-    behind = [(name, lag) for name, lag in rows if lag.ahead or lag.rewritten]
+def _print_outdated(rows: Sequence[Outdated]) -> None:
+    behind = [row for row in rows if row.pinned.behind]
     table(
-        ("recipe", "upstream", "", "since", ""),
+        ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                name,
-                _named(lag.target),
-                f"{lag.ahead} {'releases' if lag.target.kind == 'release' else 'commits'} ahead",
-                lag.since,
-                "the pin is not in its history" if lag.rewritten else "",
+                row.pinned.entry.name,
+                row.pinned.pin,
+                _named(row.pinned.lag.target),
+                _behind(row.pinned.lag),
+                row.pinned.lag.since,
+                ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
-            for name, lag in behind
+            for row in behind
         ],
     )
     if rows:
         log(f"{len(rows) - len(behind)} of {counted(len(rows), 'recipe')} up to date")
+    older = [name for row in rows for name in row.older]
+    if older:
+        log(f"not in the table, because the engine has a newer recipe: {', '.join(older)}")
+
+
+def _behind(lag: Lag) -> str:
+    count = counted(lag.ahead, "release" if lag.target.kind == "release" else "commit")
+    days = [f"{lag.days} d"] if lag.days is not None else []
+    rewritten = ["the pin is not in its history"] if lag.rewritten else []
+    return ", ".join([count, *days, *rewritten])
 
 
 def _named(target: NamedCommit) -> str:

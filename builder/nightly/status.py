@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -35,7 +34,6 @@ from builder.upstream import snapshot
 from builder.upstream import track as tracking
 
 CURRENT = ("moved", "unchanged")
-LONG_AGO = 2012
 State = Literal["current", "behind", "stale", "empty", "unknown"]
 
 
@@ -52,9 +50,9 @@ class Status:
     upstream: str = ""
     """The tag, the branch or the image that is followed."""
     commit: str = ""
-    """Its commit, or the image's digest."""
+    """Its commit, the image's digest, or the release."""
     commits: int | None = None
-    """How many commits of upstream the image lacks; None: not known."""
+    """How many commits of upstream the image lacks, of PyPI releases; None: not known."""
     days: int | None = None
     """Age of the oldest of these commits; 0 where there is none; None: not known."""
     limit: int | None = None
@@ -184,13 +182,13 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
         status = _served(status, repository, settings)
         image = status.image
         repository.require_clock()
-        if not isinstance(recipe.source, GitSource):
+        commit = None
+        if image is not None and isinstance(recipe.source, GitSource):
+            commit = _commit_of(status, image)
+        lag = tracking.lag(recipe, repositories, commit)
+        if lag is None:
             return replace(status, commits=0, days=0)
-        url, track = recipe.source.git, recipe.track
-        target = tracking.upstream_target(url, track, repositories)
-        commit = _commit_of(status, image) if image is not None else recipe.source.commit
-        lag = tracking.commits_behind(url, commit, target, track, repositories)
-        return _compared(status, _Behind(target, lag.ahead, lag.since))
+        return _compared(status, _Behind(lag.target, lag.ahead, lag.since))
     except BuilderError as error:
         return replace(status, problem=str(error))
 
@@ -221,22 +219,8 @@ def _compared(known: Status, found: _Behind) -> Status:
         upstream=found.target.name,
         commit=found.target.commit,
         commits=found.commits,
-        days=_days_since(found.since),
+        days=tracking.days_since(found.since),
     )
-
-
-def _days_since(day: str) -> int | None:
-    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for a day to come.
-
-    None where the day is not one, or is before ``LONG_AGO``: a clock was wrong.
-    """
-    if not day:
-        return 0
-    try:
-        since = date.fromisoformat(day)
-    except ValueError:
-        return None
-    return max(0, (datetime.now(UTC).date() - since).days) if since.year > LONG_AGO else None
 
 
 def _behind_channel(

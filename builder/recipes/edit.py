@@ -103,7 +103,7 @@ def moved(
         new = _renamed(name, source, target, recount)
         if new != name:
             changes[path] = new
-    return edited(text, changes)
+    return edited(text, _with_locks(recipe, changes))
 
 
 def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) -> str:
@@ -117,7 +117,26 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
     }
     old = source.version
     changes |= {path: file.version for path, name in _names(recipe).items() if name == old}
-    return edited(text, changes)
+    return edited(text, _with_locks(recipe, changes))
+
+
+def locks_of(recipe: Recipe) -> dict[str, str]:
+    """The lock files that a recipe names, relative to it, by the table that names them."""
+    tables = {"python": recipe.python, "debian": recipe.debian}
+    return {name: table.lock for name, table in tables.items() if table and table.lock}
+
+
+def _with_locks(recipe: Recipe, changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
+    """The changes, and the new names of lock files that have the name of the recipe."""
+    name = f"{recipe.engine}-{changes.get(('version',), recipe.version)}"
+    return {
+        **changes,
+        **{
+            (table, "lock"): lock.replace(recipe.name, name)
+            for table, lock in locks_of(recipe).items()
+            if recipe.name in lock and name != recipe.name
+        },
+    }
 
 
 def _names(recipe: Recipe) -> dict[Keys, str]:

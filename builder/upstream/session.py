@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.errors import BuilderError, RecipeError
@@ -13,8 +13,8 @@ from builder.plan.inputs import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver, in_engine
 from builder.platforms import architecture
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.edit import difference, write
-from builder.recipes.parse import parse
+from builder.recipes.edit import difference, locks_of, write
+from builder.recipes.parse import parse, read_text
 from builder.recipes.schema import Recipe, ScriptPatch
 from builder.settings import Settings
 from builder.tools.docker import engine as docker
@@ -34,6 +34,8 @@ class RecipeChange:
     text: str
     new_text: str
     recipe: Recipe
+    locks: Mapping[Path, Path] = field(default_factory=dict)
+    """The lock files that get another name, and their new names."""
 
     @property
     def changed(self) -> bool:
@@ -48,12 +50,16 @@ class RecipeChange:
     def write(self, *, keep: bool = False) -> None:
         """Write the new file atomically; where its name is new, the old file is removed.
 
-        ``keep`` leaves the old file in place.  Raises ``WorldError`` where the directory is not
+        Lock files with another name move too.  ``keep`` leaves the old files in place.  Raises
+        ``RecipeError`` where a lock file cannot be read, ``WorldError`` where the directory is not
         writable.
         """
+        for lock, new_lock in self.locks.items():
+            write(new_lock, read_text(lock), like=lock)
         write(self.new_file, self.new_text, like=self.file)
-        if self.new_file != self.file and not keep:
-            self.file.unlink()
+        if not keep:
+            for old in (*self.locks, *([self.file] if self.new_file != self.file else [])):
+                old.unlink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,13 @@ class SourceSession:
                 f"{entry.name} would be renamed to {recipe.name}, which exists already",
                 hint="remove one of them, or name another ref with --to",
             )
-        return RecipeChange(entry.file, file, entry.text, text, recipe)
+        folder, locks = entry.file.parent, locks_of(recipe)
+        moved = {
+            folder / lock: folder / locks[table]
+            for table, lock in locks_of(entry.recipe).items()
+            if locks.get(table, lock) != lock
+        }
+        return RecipeChange(entry.file, file, entry.text, text, recipe, moved)
 
     def findings(self, change: RecipeChange) -> list[PatchFinding]:
         """The findings for the patches of a changed recipe.  Raises ``FetchError``."""

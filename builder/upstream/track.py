@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 
 from builder.errors import FetchError
@@ -17,6 +18,7 @@ from builder.tools.git.server import Advertised
 from builder.tools.python import pypi
 from builder.tools.versions import version_order
 
+LONG_AGO = 2012
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 
 
@@ -34,6 +36,25 @@ class Lag:
     followed; empty: there is none."""
     rewritten: bool
     """The target does not descend from the pin."""
+
+    @property
+    def days(self) -> int | None:
+        """Days since then, as ``days_since`` counts them."""
+        return days_since(self.since)
+
+
+def days_since(day: str) -> int | None:
+    """Days from a day (YYYY-MM-DD) until today, by UTC; 0 for no day, and for a day to come.
+
+    None where the day is not one, or is before ``LONG_AGO``: a clock was wrong.
+    """
+    if not day:
+        return 0
+    try:
+        since = date.fromisoformat(day)
+    except ValueError:
+        return None
+    return max(0, (datetime.now(UTC).date() - since).days) if since.year > LONG_AGO else None
 
 
 def newest_tag(advertised: Advertised, glob: str) -> NamedCommit | None:
@@ -100,10 +121,10 @@ def _abbreviated(mirror: Mirror, start: str) -> list[str]:
     return found
 
 
-def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
+def lag(recipe: Recipe, repositories: Repositories, commit: str | None = None) -> Lag | None:
     """How far a recipe is behind its upstream; None where its source has no upstream.
 
-    Raises ``FetchError``.
+    ``commit`` takes the place of the pinned commit.  Raises ``FetchError``.
     """
     source = recipe.source
     if isinstance(source, PypiSource) and not repositories.offline:
@@ -111,7 +132,7 @@ def lag(recipe: Recipe, repositories: Repositories) -> Lag | None:
     if not isinstance(source, GitSource):
         return None
     target = upstream_target(source.git, recipe.track, repositories)
-    return commits_behind(source.git, source.commit, target, recipe.track, repositories)
+    return commits_behind(source.git, commit or source.commit, target, recipe.track, repositories)
 
 
 def _releases_behind(file: PinnedFile) -> Lag:

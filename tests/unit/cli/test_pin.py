@@ -10,11 +10,13 @@ from support.commands import Builder
 from support.debian_archive import served
 from support.farms import Farm
 from support.overlaid import write_catalog
+from support.upstreams import numbered
 
 
 def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     farm.write()
-    assert farm.json("pin", "outdated")[0]["ahead"] == 0
+    (same,) = farm.json("pin", "outdated")
+    assert (same["ahead"], same["behind"]) == (0, False)
     assert farm.run("pin", "outdated") == ""
     assert "1 of 1 recipe up to date" in farm.said
     farm.upstream.commit("two", **{"b.c": "bb\n"})
@@ -22,13 +24,49 @@ def test_outdated_counts_commits_and_days(farm: Farm) -> None:
     farm.upstream.git("tag", "v0.2.0")
     (lag,) = farm.json("pin", "outdated")
     assert (lag["ahead"], lag["since"], lag["rewritten"]) == (2, "2023-11-14", False)
-    assert "2 commits ahead" in farm.run("pin", "outdated")
+    assert lag["behind"]
+    assert f"\t2 commits, {lag['days']} d\t2023-11-14" in farm.run("pin", "outdated")
     # The history is rewritten: the pin is nobody's ancestor any more.
     farm.upstream.git("checkout", "--quiet", "--orphan", "fresh")
     farm.upstream.commit("all anew", **{"b.c": "new\n"})
     farm.upstream.git("tag", "v0.3.0")
     (lag,) = farm.json("pin", "outdated")
     assert lag["rewritten"]
+
+
+def test_outdated_has_the_newest_recipe_of_an_engine_and_its_patches_upstream(farm: Farm) -> None:
+    patches = farm.pull(6, **{"a.c": numbered(40, line_20="twenty")}) + farm.pull(7, **{"b.c": "7"})
+    farm.write()
+    newer = farm.upstream.commit("two", **{"c.c": "c\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.write(patches, version="0.2.0", ref="v0.2.0", commit=newer)
+    channel = farm.write(version="nightly", commit=newer)
+    text = channel.read_text().replace('tag = "v*"', 'tag = "v*"\nchannel = "stays"')
+    channel.write_text(text)
+    farm.upstream.commit("6", **{"a.c": numbered(40, line_20="twenty"), "b.c": "other\n"})
+    farm.upstream.git("tag", "v0.3.0")
+    (row,) = farm.json("pin", "outdated")
+    assert (row["recipe"], row["engine"], row["channel"]) == ("eng-0.2.0", "eng", "")
+    assert row["pinned"] == f"v0.2.0 {newer[:7]}"
+    assert row["older"] == ["eng-0.1.0", "eng-nightly"]
+    states = {each["patch"]: (each["target"], each["state"]) for each in row["patches"]}
+    assert states == {"pull 6": ("v0.3.0", "upstream"), "pull 7": ("v0.3.0", "conflicts")}
+    assert "\tpull 6: upstream, pull 7: conflicts" in farm.run("pin", "outdated")
+    assert "not in the table, because the engine has a newer recipe: eng-0.1.0" in farm.said
+    (row,) = farm.json("pin", "outdated", "eng-0.1.0")
+    assert (row["recipe"], row["patches"], row["older"]) == ("eng-0.1.0", [], [])
+    assert row["ahead"] == 2
+
+
+def test_a_pin_after_the_newest_tag_is_not_behind(farm: Farm) -> None:
+    farm.write(commit=farm.upstream.commit("two", **{"b.c": "bb\n"}))
+    assert farm.run("pin", "outdated") == ""
+    assert "1 of 1 recipe up to date" in farm.said
+    text = farm.write(version="branch").read_text().replace('tag = "v*"', 'branch = "main"')
+    (farm.recipes / "eng-branch.toml").write_text(text.replace(farm.pin, farm.upstream.head()))
+    farm.upstream.git("reset", "--quiet", "--hard", farm.pin)
+    out = farm.run("pin", "outdated", "eng-branch")
+    assert "0 commits, 0 d, the pin is not in its history" in out
 
 
 def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> None:
@@ -45,7 +83,8 @@ def test_a_tag_of_thousands_of_digits_is_a_number_as_any_other(farm: Farm) -> No
 def test_outdated_counts_releases_of_the_package_index(farm: Farm) -> None:
     (lag,) = farm.json("pin", "outdated")
     assert (lag["target"]["name"], lag["ahead"], lag["since"]) == ("1.10", 2, "2026-01-02")
-    assert "eng-1.0\t1.10\t2 releases ahead\t2026-01-02" in farm.run("pin", "outdated")
+    out = farm.run("pin", "outdated")
+    assert f"eng-1.0\t1.0\t1.10\t2 releases, {lag['days']} d\t2026-01-02" in out
     assert farm.json("pin", "outdated", "--offline") == []
     farm.run("pin", "outdated", "--offline")
     assert "1 recipe without an upstream to compare with" in farm.said
