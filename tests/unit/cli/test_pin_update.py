@@ -152,6 +152,23 @@ def test_the_old_recipe_is_kept_beside_the_new_one(farm: Farm) -> None:
     assert 'version = "0.2.0"' in (farm.recipes / "eng-0.2.0.toml").read_text()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_lock_with_the_name_of_the_recipe_moves_with_it(farm: Farm, kept: bool) -> None:
+    file = farm.write()
+    named = '\n[debian]\nruntime = ["curl"]\nlock = "locks/eng-0.1.0.debian.toml"\n'
+    file.write_text(file.read_text() + named)
+    lock = farm.recipes / "locks" / "eng-0.1.0.debian.toml"
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text("# the lock\n")
+    farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.upstream.git("tag", "v0.2.0")
+    farm.run("pin", "update", "eng", *(["--keep-old"] if kept else []))
+    new = farm.recipes / "eng-0.2.0.toml"
+    assert 'lock = "locks/eng-0.2.0.debian.toml"' in new.read_text()
+    assert lock.with_name("eng-0.2.0.debian.toml").read_text() == "# the lock\n"
+    assert (file.exists(), lock.exists()) == (kept, kept)
+
+
 def test_update_tells_which_probed_options_and_values_are_gone(
     builder: Builder,
     catalog: Path,
