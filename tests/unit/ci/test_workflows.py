@@ -30,6 +30,8 @@ FILES = [*WORKFLOWS, *ACTIONS]
 PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 PUBLISHING = re.compile(r"^\./farm (?:push|nightly|hub describe) ", re.MULTILINE)
 DEPLOYING = {"pages": "write", "id-token": "write"}
+PROPOSING = {"actions": "read", "contents": "write", "pull-requests": "write"}
+PROPOSE = ".github/scripts/propose_updates"
 every_workflow = pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 every_file = pytest.mark.parametrize(
     "file", FILES, ids=[str(file.relative_to(GITHUB)) for file in FILES]
@@ -53,9 +55,11 @@ def steps(file: Path) -> Iterator[dict[str, Any]]:
     yield from read(file).get("runs", {}).get("steps", [])
 
 
-def test_there_are_the_three() -> None:
-    assert [file.stem for file in WORKFLOWS] == ["nightly", "pull-request", "release"]
-    assert {"schedule", "workflow_dispatch"} == set(read(GITHUB / "workflows/nightly.yml")["on"])
+def test_there_are_the_four() -> None:
+    assert [file.stem for file in WORKFLOWS] == ["nightly", "pull-request", "release", "update"]
+    for name in ("nightly", "update"):
+        started = read(GITHUB / f"workflows/{name}.yml")["on"]
+        assert {"schedule", "workflow_dispatch"} == set(started)
 
 
 @every_file
@@ -80,11 +84,17 @@ def test_an_action_has_one_pin_everywhere() -> None:
 
 
 @every_workflow
-def test_nothing_is_allowed_but_reading_and_the_deployment_of_pages(file: Path) -> None:
+def test_nothing_is_allowed_but_reading_the_deployment_of_pages_and_pull_requests(
+    file: Path,
+) -> None:
     assert read(file)["permissions"] == {}
     for name, job in jobs(file).items():
         deploys = any("actions/deploy-pages@" in step.get("uses", "") for step in job["steps"])
-        assert job["permissions"] == (DEPLOYING if deploys else {"contents": "read"}), name
+        proposes = PROPOSE in [step.get("run") for step in job["steps"]]
+        allowed = DEPLOYING if deploys else PROPOSING if proposes else {"contents": "read"}
+        assert job["permissions"] == allowed, name
+        # What may write runs neither builder nor what an upstream has.
+        assert not proposes or len(job["steps"]) == 2
         assert not deploys or (len(job["steps"]), job["environment"]["name"]) == (1, "github-pages")
         assert 0 < job["timeout-minutes"] <= 360, name
         for step in job["steps"]:
@@ -190,6 +200,9 @@ def told(script: str, environment: dict[str, str], folder: Path) -> list[list[st
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     (folder / "ccache.tar").touch()
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    (folder / "recipes").mkdir()
+    (folder / "recipes" / "new-1.toml").touch()  # as `pin update` writes one
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script],
         cwd=folder,
@@ -240,6 +253,8 @@ def test_every_command_of_a_workflow_exists_with_its_options(
         calls = told(script, environment, tmp_path / str(number))
         assert calls
         for arguments in calls:
+            if arguments[0] == "test":  # pytest's own options
+                continue
             command = understood(arguments)
             assert f"./farm {command}" in script
 
@@ -247,7 +262,7 @@ def test_every_command_of_a_workflow_exists_with_its_options(
 def test_the_commands_that_publish_are_all_there() -> None:
     scripts = "\n".join(param.values[0] for param in farm_scripts())
     said = set(re.findall(r"\./farm ((?:(?:ci|hub|pin|recipe) )?[a-z]+)", scripts))
-    everyday = {"build", "push", "nightly", "status", "site"}
+    everyday = {"build", "push", "nightly", "status", "site", "test"}
     assert said == everyday | {
         "hub describe",
         "recipe check",
@@ -255,6 +270,8 @@ def test_the_commands_that_publish_are_all_there() -> None:
         "ci trials",
         "ci ccache",
         "pin lock",
+        "pin outdated",
+        "pin update",
     }
 
 
