@@ -103,7 +103,16 @@ def moved(
         new = _renamed(name, source, target, recount)
         if new != name:
             changes[path] = new
-    return edited(text, _with_locks(recipe, changes))
+    after = edited(text, _with_locks(recipe, changes))
+    return after if source.ref is not None else _ref_before_commit(after)
+
+
+def _ref_before_commit(text: str) -> str:
+    """A recipe's text with a ref that was added behind the commit in the place that people use."""
+    lines = r'^(?P<key>commit(?P<pad> *))(?P<commit>= .*\n)ref = (?P<ref>"[^"]*"\n)'
+    return re.sub(
+        lines, r"ref   \g<pad>= \g<ref>\g<key>\g<commit>", text, count=1, flags=re.MULTILINE
+    )
 
 
 def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) -> str:

@@ -202,6 +202,17 @@ def test_update_tells_which_probed_options_and_values_are_gone(
     assert "family: the tree is one of llama.cpp's, but no recipe can be written for it" in said
 
 
+def test_a_ref_that_the_recipe_did_not_have_stands_before_the_commit(farm: Farm) -> None:
+    file = farm.write()
+    file.write_text(file.read_text().replace('ref    = "v0.1.0"       # for people\n', ""))
+    assert "for people" not in file.read_text()
+    new = farm.upstream.commit("two", **{"b.c": "bb\n"})
+    farm.run("pin", "update", "eng", "--to", "main")
+    lines = file.read_text().splitlines()
+    at = lines.index('ref    = "main"')
+    assert lines[at + 1] == f'commit = "{new}"    # decides'
+
+
 def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
     file = farm.write()
     farm.upstream.commit("two", **{"b.c": "bb\n"})
