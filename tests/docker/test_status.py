@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import time_machine
 
+from builder.cli.nightly import overview_of_statuses
 from builder.errors import StaleError
 from builder.nightly import history
 from builder.nightly.status import Status, require_fresh, statuses
@@ -17,7 +18,7 @@ from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.tools.registry import client
 from builder.tools.registry.client import Repository
-from support import catalogs, upstreams
+from support import catalogs, indexes, upstreams
 from support.environment import REPOSITORY
 from support.nights import night
 from support.registries import Proxy, proxied, put_image
@@ -167,6 +168,25 @@ def test_recipes_that_are_wrong_hide_nothing(world: World) -> None:
     world.text = world.text.replace('version = "master"', 'version = "other"')
     world.follow('tag     = "b[0-9]*"', "llama-cpp-other")
     assert all("would both move" in each.problem for each in world.all(0))
+
+
+def test_a_release_of_pypi_is_behind_newer_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = world.root / "recipes" / "vllm-0.22.0.toml"
+    text = (REPOSITORY / "recipes" / recipe.name).read_text()
+    recipe.write_text(text.replace('"vllm-sm120"', '"llama-cpp"'))
+    world.serve("", "0.22.0", tag="0.22.0")
+    with indexes.served() as index:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
+        for day, version in ((1, "0.22.0"), (2, "0.23.0"), (4, "0.24.0")):
+            made = indexes.wheel("vllm", version, {"vllm/a.py": b"1"})
+            index.put("vllm", version, made, **{"upload-time": f"2026-11-{18 + day}T00:00:00Z"})
+            status = world.status(5, "vllm-0.22.0")
+            assert (status.state, status.problem) == ("behind" if day > 1 else "current", "")
+    assert told(status) == ("behind", 2, 3)
+    (row,) = overview_of_statuses([status]).rows
+    assert row[-2:] == ("0.24.0", "2 releases, 3 d")
 
 
 def test_a_version_is_told_by_what_is_served(world: World) -> None:
