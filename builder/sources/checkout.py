@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import FetchError
@@ -33,14 +31,18 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
         )
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
-    with _storing_tree():
+    return _stored(source, folder, repositories)
+
+
+def _stored(source: SourceChoice, folder: Path, repositories: Repositories) -> str:
+    """The tree of a source's files, as the engine's repository has them; ``folder`` is removed."""
+    try:
         tree = repositories.scratch.tree_from(folder)
+    except NoTreeError as error:
+        raise FetchError(
+            "git cannot store the source, so it cannot be patched", str(error)
+        ) from error
     shutil.rmtree(folder)
-    return _placed(source, tree, repositories)
-
-
-def _placed(source: SourceChoice, tree: str, repositories: Repositories) -> str:
-    """The tree of a wheel's files as the engine's repository has them."""
     if isinstance(source, PypiFile) and source.below:
         return repositories.scratch.with_submodules(EMPTY_TREE, {source.below: tree})
     return tree
@@ -50,55 +52,25 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
     """The tree of a source to try patches on, never to build from, and a note of its origin.
 
     Only the text files of a wheel that is not in the cache are fetched; the whole wheel is, if the
-    index serves no parts, or other contents than the wheel's RECORD names.  Either way the tree is
-    kept.  Raises ``FetchError``.
+    index serves no parts, or other contents than the wheel's RECORD names.  Raises ``FetchError``.
     """
-    if not (isinstance(source, PypiFile) and source.texts_only and source.subdirectory == "."):
+    if not isinstance(source, PypiFile) or repositories.offline:
         return tree_of(source, repositories, work), ""
-    tree, note = _to_try(source, repositories, work / "files")
-    return _placed(source, tree, repositories), note
-
-
-def _to_try(source: PypiFile, repositories: Repositories, folder: Path) -> tuple[str, str]:
-    file = source.file
-    whole, parts = f"{file.sha256}-whole", f"{file.sha256}-parts"
-    note = (
-        f"{file.name} {file.version} was read in part: each file has the hash in the wheel's own "
-        "RECORD; a build verifies the sha256 of the whole wheel"
-    )
-    tree = repositories.kept(whole)
-    if tree is not None:
-        return tree, ""
-    if pypi.cached(file, repositories.cache) is None:
-        tree = repositories.kept(parts)
-        if tree is not None:
-            return tree, note
+    file, folder = source.file, work / "files"
+    texts = source.texts_only and source.subdirectory == "."
+    if texts and pypi.cached(file, repositories.cache) is None:
         try:
-            if not repositories.offline:
-                pypi.fetch_text_files(file, folder, repositories.log)
-                return _keep(repositories, parts, folder), note
+            pypi.fetch_text_files(file, folder, repositories.log)
         except PartialReadError as error:
             repositories.log(f"{file.name} {file.version} is fetched as a whole: {error}")
             shutil.rmtree(folder, ignore_errors=True)
-    unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
-    return _keep(repositories, whole, folder), ""
-
-
-def _keep(repositories: Repositories, name: str, folder: Path) -> str:
-    with _storing_tree():
-        tree = repositories.keep(name, folder)
-    shutil.rmtree(folder)
-    return tree
-
-
-@contextmanager
-def _storing_tree() -> Iterator[None]:
-    try:
-        yield
-    except NoTreeError as error:
-        raise FetchError(
-            "git cannot store the source, so it cannot be patched", str(error)
-        ) from error
+        else:
+            note = (
+                f"{file.name} {file.version} was read in part: each file has the hash in the "
+                "wheel's own RECORD; a build verifies the sha256 of the whole wheel"
+            )
+            return _stored(source, folder, repositories), note
+    return tree_of(source, repositories, work), ""
 
 
 def unpack(

@@ -29,7 +29,7 @@ day, and the archive keeps a superseded file for more than a day."""
 
 
 class DebFile(Protocol):
-    """What identifies a .deb file; ``recipes.debian_lock.DebianFile`` does."""
+    """The identity of a .deb file; ``recipes.debian_lock.DebianFile`` has it."""
 
     @property
     def path(self) -> str: ...  # noqa: D102
@@ -152,13 +152,12 @@ def _first(
         try:
             return work(url)
         except (WebError, FetchError) as error:
-            origin = error.__cause__ or error
-            failure = origin if isinstance(origin, WebError) else None
+            failure = error if isinstance(error, WebError) else None
             temporary = failure is None or not failure.status or failure.temporary
             gone = gone and not temporary
             if failure is not None and not failure.status:
                 silent.add(server)
-            why[server] = f"{url}: {cause(origin)}"
+            why[server] = f"{url}: {cause(error)}"
     kind = GoneError if gone else FetchError
     what = "no server has" if gone else "cannot fetch"
     raise kind(f"{what} the Debian package {_name(file)}", "\n".join(why.values()))

@@ -9,7 +9,6 @@ from typing import TypeVar
 from builder.errors import FetchError
 from builder.tools.git.arguments import relative_url
 from builder.tools.git.errors import GitError
-from builder.tools.git.kept_trees import KeptTrees
 from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
@@ -28,25 +27,12 @@ class Repositories:
         self.offline = offline
         self.log = log
         self._mirrors: dict[str, Mirror] = {}
-        self._kept = KeptTrees(cache / "git" / "trees.git")
 
     def close(self) -> bool:
         """End all processes that read objects; return whether the scratch repository had any."""
-        self._kept.close()
         for mirror in self._mirrors.values():
             mirror.close()
         return self.scratch.close()
-
-    def kept(self, name: str) -> str | None:
-        """The tree that was kept under a name, or None."""
-        self.scratch.add_objects(self._kept.objects)
-        return self._kept.find(name)
-
-    def keep(self, name: str, files: Path) -> str:
-        """The tree of a directory, kept for later runs; raises ``NoTreeError``."""
-        tree = self._kept.keep(name, files)
-        self.scratch.add_objects(self._kept.objects)
-        return tree
 
     def mirror(self, url: str) -> Mirror:
         """The mirror of a repository."""
@@ -57,14 +43,14 @@ class Repositories:
     def repairing(self, work: Callable[[], T]) -> T:
         """Call ``work``, which reads the mirrors; if one turns out to be damaged, once more.
 
-        Also if the damage may be gone: another run may have repaired what this one has open.
+        Also if the damage may be gone: another run may have repaired a mirror that is open here.
         Raises ``GitError`` if git fails on undamaged mirrors.
         """
         try:
             return work()
         except GitError:
             may_be_outdated = self.close()
-            repaired = [self._kept.repair(), *(each.repair() for each in self._mirrors.values())]
+            repaired = [each.repair() for each in self._mirrors.values()]
             if not any(repaired) and not may_be_outdated:
                 raise
         return work()

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.sources import checkout
-from builder.tools.git.errors import GitError
 from support.indexes import wheel
 from support.shelves import FILES, TEXTS, Shelf
 
@@ -23,20 +21,14 @@ def test_the_tree_is_that_of_the_whole_wheel_for_a_part_of_its_bytes(shelf: Shel
     assert shelf.kept() == ["thing-1.0-py3-none-any.whl"]
 
 
-def test_what_was_read_once_is_not_read_again(shelf: Shelf) -> None:
+def test_a_whole_wheel_in_the_cache_is_read_there(shelf: Shelf) -> None:
     source = shelf.put()
-    found = shelf.to_try(source)
-    shelf.index.asked.clear()
-    assert shelf.to_try(source) == found
-    assert shelf.to_try(source, offline=True) == found
-    assert shelf.index.asked == []
-    # A build had all of it, verified: from now on that is what patches are tried on.
+    tree, _ = shelf.to_try(source)
     shelf.to_build(source)
-    assert shelf.to_try(source) == (found[0], "")
-    (path,) = (shelf.cache / "pypi").glob("*/*")
-    path.unlink()
-    path.parent.rmdir()
-    assert shelf.to_try(source, offline=True) == (found[0], "")
+    shelf.index.asked.clear()
+    assert shelf.to_try(source) == (tree, "")
+    assert shelf.to_try(source, offline=True) == (tree, "")
+    assert shelf.index.asked == []
 
 
 def test_offline_what_was_never_read_is_named(shelf: Shelf) -> None:
@@ -110,21 +102,3 @@ def test_a_hostile_wheel_is_refused(shelf: Shelf, path: str) -> None:
 def test_a_broken_wheel_is_refused(shelf: Shelf, content: bytes) -> None:
     with pytest.raises(FetchError):
         shelf.to_try(shelf.put(content or b" "))
-
-
-def test_trees_that_are_damaged_are_made_anew(shelf: Shelf) -> None:
-    source = shelf.put()
-    tree, _ = shelf.to_try(source)
-    for file in (shelf.cache / "git" / "trees.git" / "objects").glob("??/*"):
-        file.chmod(0o600)
-        file.write_bytes(b"")
-    repositories = shelf.repositories()
-
-    def read() -> bytes | None:
-        found, _ = checkout.tree_to_try(source, repositories, shelf.work)
-        assert found == tree
-        return repositories.scratch.file(found, "thing/part2.py")
-
-    with pytest.raises(GitError):
-        read()
-    assert repositories.repairing(read) == TEXTS["thing/part2.py"]
