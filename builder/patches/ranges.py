@@ -25,7 +25,6 @@ class Piece:
     url: str = ""
     base: str = ""
     head: str = ""
-    pull: int | None = None
     printed: tuple[str, ...] = ()
     """The last lines that a script printed."""
 

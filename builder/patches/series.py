@@ -21,7 +21,7 @@ from builder.tools.log import Log
 def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...]) -> str:
     """Apply patches in order; return the new tree.
 
-    Raises ``PatchError`` for the first one that does not fit or changes nothing, ``FetchError``
+    Raises ``PatchError`` for the first patch that does not fit or changes nothing, ``FetchError``
     if its commits cannot be fetched, ``UntriedError`` for a script without an image.
     """
     for planned in patches:
@@ -69,7 +69,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
 
 
 def files_of(planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
-    """The files of a diff, without those that the recipe leaves out.
+    """The files of a diff, without the files that the recipe leaves out.
 
     Raises ``PatchError`` if git may not apply it, or if no file is left.
     """
@@ -103,9 +103,9 @@ def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[
     Raises like ``apply_all``.
     """
     match planned.patch:
-        case PullPatch(base=base, head=head, pull=pull):
+        case PullPatch(base=base, head=head):
             text = between(context.repositories, planned, base, head)
-            yield Piece(planned.name, text, planned.url, base, head, pull)
+            yield Piece(planned.name, text, planned.url, base, head)
         case PickPatch(pick=pick):
             yield from picked(context.repositories, planned, pick)
         case ScriptPatch(script=script):

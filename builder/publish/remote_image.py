@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.errors import RegistryError
 from builder.families.layout import CREATED, LABEL_KEY, REVISION, VERSION
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.responses import Anything, Configuration
 
 PLATFORM = "linux/amd64"
-"""The platform whose image speaks for an index: the index takes its labels."""
-DEEPEST = 4  # indexes within each other
+"""An index takes the labels of its image for this platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,8 @@ def _labels(known: Configuration) -> Mapping[str, str]:
 def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:
     """The image of a manifest; of an index, the first one for each platform, in its order.
 
-    Those that the registry lacks, and manifests that are no images, are left out.  Raises
+    Images that the registry lacks are left out, and manifests that are no images: an index in an
+    index, for example.  Raises
     ``RegistryError`` where one cannot be read, ``FetchError``.
     """
     if manifest.body.manifests is None:
@@ -116,30 +115,12 @@ def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage
     found: dict[str, Manifest] = {}
     for entry in manifest.body.manifests:
         platform = entry.platform.name if entry.platform else ""
-        there = _innermost(repository, entry.digest) if platform not in {"", *found} else None
-        if there is not None:
+        there = repository.manifest(entry.digest) if platform not in {"", *found} else None
+        if there is not None and there.body.manifests is None:
             found[platform] = there
     return tuple(
         PlatformImage(platform, image, configuration(repository, image))
         for platform, image in found.items()
-    )
-
-
-def _innermost(repository: Repository, digest: str) -> Manifest | None:
-    """A manifest that an index lists; where that is an index, too, the first one that it lists.
-
-    None where the registry lacks it.  Raises ``RegistryError``.
-    """
-    inner = digest
-    for _ in range(DEEPEST - 1):
-        there = repository.manifest(inner)
-        if there is None or not there.body.manifests:
-            return there
-        inner = there.body.manifests[0].digest
-    raise RegistryError(
-        f"{repository.name}@{digest} cannot be read as an image",
-        f"it is an index of an index, {DEEPEST} times",
-        "push it again",
     )
 
 

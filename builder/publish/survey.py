@@ -10,13 +10,14 @@ from typing import Any
 
 from builder.errors import GoneError, RegistryError
 from builder.families.layout import CREATED
-from builder.publish.remote_image import DEEPEST, configuration
+from builder.publish.remote_image import configuration
 from builder.publish.tag_claims import claims_tag, read_claims
 from builder.publish.tag_history import Note, notes_claimed, notes_in
 from builder.publish.verdicts import Trust, built_at
 from builder.tools.registry.client import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
+DEEPEST = 4  # indexes within each other
 # Tags named after the digest of an image: cosign's and others have a suffix, and the one of the
 # distribution specification's "Referrers Tag Schema" has none.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(\.[a-z0-9]+)?")
@@ -34,7 +35,7 @@ NO_KIND = "application/vnd.oci."
 
 @dataclass(frozen=True, slots=True)
 class SurveyedImage:
-    """An image, or another manifest, with its tags and everything that is attached to it."""
+    """An image, or another manifest, with its tags and its attachments."""
 
     digest: str
     tags: tuple[str, ...]
@@ -42,9 +43,9 @@ class SurveyedImage:
     """When it was first built, by a verdict that is attached to it, else by its label, which is the
     time of its newest input; None where it has neither."""
     manifests: Mapping[str, Manifest] = field(repr=False)
-    """Its own and, of an index, those that it lists, by digest."""
+    """Its own and, of an index, the manifests that it lists, by digest."""
     attached: Mapping[str, Manifest | None] = field(repr=False)
-    """Their referrers (notes, bills of materials, signatures), by digest, and after each of those
+    """Their referrers (notes, bills of materials, signatures), by digest, each followed by
     its own referrers.  None: the manifest was not read."""
     attached_tags: tuple[str, ...]
     signed: bool
@@ -148,7 +149,7 @@ class _Attachments:
     unlisted: str = ""
     """A manifest whose referrers neither the registry nor a tag lists."""
     known: dict[str, _Direct] = field(default_factory=dict)
-    """What was found: images of an index have tags of their own."""
+    """Attachments by digest of the image: images of an index have tags of their own."""
 
     def of(
         self, manifests: Collection[str]
@@ -229,8 +230,8 @@ def _with_parts(
 ) -> dict[str, Manifest]:
     """A manifest and, of an index, the manifests that it lists and the registry has, by digest.
 
-    Those ``known`` are not fetched again.  Raises ``RegistryError`` where indexes list indexes more
-    than ``DEEPEST`` times.
+    ``known`` manifests are not fetched again.  Raises ``RegistryError`` where indexes list indexes
+    more than ``DEEPEST`` times.
     """
     found = {manifest.digest: manifest}
     level = [manifest]

@@ -86,7 +86,7 @@ def merged_by(
     repositories.walk(url, ends.head)
     history = History(repositories, of, commit)
     name = f"pull {pull}"
-    piece = Piece(name, b"", url, ends.base, ends.head, pull)
+    piece = Piece(name, b"", url, ends.base, ends.head)
 
     def look() -> str | None:
         text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""

@@ -12,7 +12,6 @@ from builder.errors import RegistryError
 from builder.families.layout import BASE_DIGEST, BASE_NAME
 from builder.publish import tag_history, tags, upload
 from builder.publish.remote_image import (
-    DEEPEST,
     RemotePlatform,
     images_in,
     remote_image,
@@ -120,11 +119,9 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
 def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nested = image(repository, day=1)
-    for _ in range(DEEPEST):
-        nested = index(repository, "latest", of=[nested])
-    with pytest.raises(RegistryError, match="cannot be read as an image"):
-        images_in(repository, nested)
+    inner = index(repository, "inner", of=[image(repository, day=1)])
+    nested = index(repository, "latest", of=[inner])
+    assert images_in(repository, nested) == ()
     second = image(repository, day=2)
     done = tags.move(repository, "latest", second.digest, "an image again")
     assert (done.before, done.update) == (nested.digest, None)
