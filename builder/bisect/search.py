@@ -334,7 +334,7 @@ def _sweep(settings: Settings, name: str) -> None:
     try:
         state = bisect_state.read(settings.state_dir, name)
     except QuestionError:
-        return  # an unreadable state does not say what the engine has
+        return  # an unreadable state names no images of the engine
     if state is not None and state.trace is not None:
         evaluate.sweep(state.trace)
         bisect_state.keep(settings.state_dir, replace(state, trace=None))

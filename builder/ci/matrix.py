@@ -3,8 +3,8 @@
 Whether a recipe changed since a revision is decided by keys: each revision computes, with its own
 code, a key over everything that goes into its images.  So a template that changes every image
 changes every recipe, and a comment changes none.  Nothing is fetched and no engine is asked: the
-keys are those for amd64 with a Debian root whose digest is not looked up, so they are only compared
-with each other.
+keys are for amd64, with a Debian root whose digest is not looked up, so they are only compared with
+each other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from builder.tools.git.errors import GitError
 from builder.tools.log import Log
 
 HOSTED = "ubuntu-24.04"
-"""GitHub's standard runner; for another one, check what ``prepare_runner.py`` removes."""
+"""GitHub's standard runner; another one needs another list in ``prepare_runner.py``."""
 FREE = 14e9 / 2**30
 """GiB of disk that GitHub guarantees on it ("14 GB",
 https://docs.github.com/en/actions/reference/runners/github-hosted-runners)."""
@@ -53,7 +53,7 @@ PATIENCE = 300.0  # seconds for another revision to print its matrix
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of a matrix: a recipe, and what it needs of a runner."""
+    """One job of a matrix: a recipe, and the runner and the disk that it needs."""
 
     recipe: str
     engine: str
@@ -80,7 +80,7 @@ class Job:
 
 
 def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
-    """A job for each named recipe, or for all; with ``tracked`` only for those with a channel.
+    """A job for each named recipe, or for all; ``tracked`` leaves out recipes without a channel.
 
     Raises ``RecipeError`` if one of them is invalid, or is named and has no channel.
     """
@@ -143,7 +143,7 @@ def _direct_key(recipe: Recipe, plan: Plan) -> str:
 
 
 def placed(found: Iterable[Job], large: str = "") -> tuple[list[Job], list[Job]]:
-    """The jobs with a runner, and those that need more disk than any runner has.
+    """The jobs with a runner, and the jobs that need more disk than any runner has.
 
     ``large`` is the label of a runner with more disk than GitHub's standard one.
     """
@@ -157,8 +157,7 @@ def changed(
 ) -> list[Job]:
     """The jobs whose image or smoke test differs from ``before``, which is by recipe.
 
-    With ``direct`` only those whose image differs because of the recipe itself, not because of a
-    base or builder alone.
+    ``direct`` leaves out jobs whose image differs because of a base or builder alone.
     """
     several = []
     for job in found:
@@ -173,9 +172,9 @@ def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[s
     """The jobs of a revision of the repository at ``root``, by recipe, as JSON data.
 
     The revision is unpacked in ``work`` and its own code is run.  If it fails, that is logged and
-    its newest working ancestor is used: what the broken revision changed was never built.  If none
-    works, the result is empty, so every recipe has changed.  Raises ``WorldError`` if there is no
-    such repository or revision.
+    its newest working ancestor is used: nothing of the broken revision was ever built.  If no
+    ancestor works, the result is empty, so every recipe has changed.  Raises ``WorldError`` if
+    there is no such repository or revision.
     """
     repository = root / ".git"
     if not repository.exists():

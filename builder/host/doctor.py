@@ -23,7 +23,7 @@ from builder.tools.files import nearest_existing
 from builder.tools.git import command as git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
-SUITE = "trixie"  # whichever: sources that have one suite of Debian have the others
+SUITE = "trixie"  # any suite does: a mirror of Debian has all suites
 ENOUGH_MEMORY = 6.0  # GiB: two nvcc jobs
 
 

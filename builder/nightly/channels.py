@@ -1,4 +1,4 @@
-"""Channels: the moving tags that follow an upstream, and what upstream offers them now."""
+"""Channels: moving tags that follow an upstream, and the newest state of that upstream."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
 
 
 def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
-    """The newest state of what a channel follows.
+    """The newest state of the upstream that a channel follows.
 
     Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
     ``RecipeError`` where the recipe's source cannot be followed.

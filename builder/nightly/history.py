@@ -23,7 +23,7 @@ LARGEST = 4_000_000  # bytes
 LONGEST_REASON = 900  # characters
 QUOTED = r"(?<=['\"])(?:file://)?~?/(?!/)(?:[^/\n'\"]+/)+"
 BEFORE = r"(?:file://|(?<![\w/.~])|(?<=-[A-Z])(?<!\w-[A-Z]))"
-"""What a path may follow, also a compiler's option; the path of a URL follows its host."""
+"""Characters before a path, also a compiler's option; the path of a URL follows its host."""
 PATH = re.compile(rf"{QUOTED}|{BEFORE}~?/(?!/)(?:[^\s/:'\"]+/)+")
 """The directories of an absolute path; in quotes they may hold spaces."""
 
@@ -52,7 +52,7 @@ class NightlyRun(BaseModel):
     digest: str = ""
     """The digest that the channel pointed to afterwards, where that is known."""
     reason: str = ""
-    """Why it failed or was held; or what is worth knowing of a run that did not."""
+    """Why the run failed or was held; for other runs a remark, or empty."""
     update: int | None = None
     """Bytes to download for somebody who has the image before, where the channel moved; of several
     platforms the most."""

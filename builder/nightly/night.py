@@ -1,4 +1,4 @@
-"""A nightly run: freeze what upstream has, build, check and push it, and move the channel last.
+"""A nightly run: freeze the newest upstream, build, check and push it, and move the channel last.
 
 Channels are independent: a failure stops one channel, whose tag then stays where it is.
 """
@@ -41,7 +41,7 @@ KEPT = 2
 
 @dataclass
 class _Progress:
-    """How far a run came; ``digest`` is the one that the channel points to."""
+    """How far a run came; ``digest`` is the digest that the channel points to."""
 
     target: NamedCommit = field(default_factory=lambda: NamedCommit("", "", "commit"))
     digest: str = ""
@@ -53,7 +53,7 @@ class _Progress:
 
 
 def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[NightlyRun]:
-    """Move the channels of these recipes, or all channels, to what their upstream has now.
+    """Move the channels of these recipes, or all channels, to their newest upstream.
 
     They run one after the other; each run is recorded in its registry.  Raises ``RecipeError`` for
     a recipe without a channel, ``RegistryError`` where no namespace is set, ``BusyError`` during

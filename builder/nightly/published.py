@@ -1,4 +1,4 @@
-"""The images of a frozen recipe in the registry: those that are there, or new ones."""
+"""The images of a frozen recipe in the registry: existing images, or new ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORST = 10
 def publish(
     session: BuildSession, frozen: FrozenRecipe, repository: Repository, serves: str, work: Path
 ) -> tuple[str, KernelSummary | None]:
-    """The digest of a frozen recipe's image in the registry: the one that counts, or a new one.
+    """The digest of a frozen recipe's image in the registry: of an existing image, or of a new one.
 
     For several platforms, the tag of the index of their images.  With the kernels of the image, of
     the first platform, where this machine built it.  The image that the channel ``serves`` already
@@ -71,8 +71,8 @@ def publish(
 def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path) -> Verified:
     """The registry's image of a key, if it counts, else the image that this machine builds.
 
-    Where nothing vouches for the registry's image, it is compared with the one that is built here.
-    Layers of a registry's cache would prove nothing: whoever can write the image may write those.
+    Where nothing vouches for the registry's image, it is compared with an image that is built here.
+    Layers of a registry's cache would prove nothing: whoever can write the image may write them.
     """
     try:
         there = find_published(session, plan, repository, work)

@@ -102,8 +102,8 @@ def statuses(
 ) -> Iterator[Status]:
     """The status of each recipe's channel, else of its version tag.
 
-    What does not answer, and a broken recipe, is a problem of the status.  Raises ``RecipeError``
-    for a name that no recipe has, ``RegistryError`` without a namespace.
+    A server that does not answer, or a broken recipe, is a problem of the status.  Raises
+    ``RecipeError`` for a name that no recipe has, ``RegistryError`` without a namespace.
     """
     entries = [catalog.engine(name) for name in names] or catalog.engines.values()
     for entry in entries:
@@ -230,7 +230,7 @@ def _behind_channel(
     image = status.image
     if image is None:
         return _Behind(target, 0, "")
-    # The last time that the channel was known to be up to date.
+    # The last time that the channel was up to date, as far as runs tell.
     current = next((run.started for run in runs if run.outcome in CURRENT), image.created)
     if target.kind == "image":
         same = image.version == snapshot.version_of(channel.tag, target)

@@ -204,7 +204,7 @@ def _score(
 
 
 def _exact(start: int, wanted: Sequence[bytes], lines: Sequence[bytes]) -> Place:
-    """The lines from a start to the last one that equals one of the hunk's."""
+    """The lines from a start to the last line that equals a line of the hunk."""
     begin = max(start, 0)
     part = [line.strip() for line in lines[begin : begin + len(wanted) + SPREAD]]
     end = begin + len(wanted)

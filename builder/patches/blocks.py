@@ -1,6 +1,6 @@
 """The changed blocks of a diff, and where in a file a block belongs: no I/O.
 
-A block is what git-patch-id(1) compares: adjacent removed and added lines, without white space.
+git-patch-id(1) compares blocks: adjacent removed and added lines, without white space.
 Twin functions have equal blocks, so that a block is identified by its lines and its place.
 """
 
@@ -59,7 +59,7 @@ class Block(ChangedLines):
 
 
 def blocks_of(files: Iterable[FileDiff]) -> list[Block]:
-    """The blocks of a diff, in order, without those that change only white space.
+    """The blocks of a diff, in order, without blocks that change only white space.
 
     All of them if there are no others.
     """

@@ -1,4 +1,4 @@
-"""Hunks that do not fit a file: where they belong, and what differs."""
+"""Hunks that do not fit a file: where they belong, and which lines differ."""
 
 from __future__ import annotations
 

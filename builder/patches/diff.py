@@ -20,7 +20,7 @@ LINK, GITLINK = "120000", "160000"
 
 
 class NotADiffError(ValueError):
-    """A text that is not a diff, or one that git must not apply; the message says why."""
+    """A text that is no diff, or a diff that git must not apply; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Hunk(ChangedLines):
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff does to one file; ``old`` is None for a new file, ``new`` for a deleted one.
+    """The change of one file; ``old`` is None for a new file, ``new`` for a deleted file.
 
     ``preimage`` is the blob that it was made for, perhaps abbreviated; empty if the diff does not
     name it.
@@ -114,7 +114,7 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def without(files: Sequence[FileDiff], globs: Sequence[str]) -> tuple[list[FileDiff], list[str]]:
-    """The files that match no glob, and the paths of those that match one."""
+    """The files that match no glob, and the paths of the others."""
     kept, left_out = [], []
     for file in files:
         if any(matches(path, globs) for path in file.paths):

@@ -36,7 +36,7 @@ def doubtful_offsets(
     """Hunks that git applied in a place where they may not belong.
 
     Their lines occur more than once, or the lines that they were made for have changed, and git
-    found a copy of those.
+    found a copy of the old lines.
     """
     by_path = {file.path: file for file in files}
     found = []
@@ -61,7 +61,7 @@ def doubtful_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A file of a tree without white space; ``made_for`` is what a diff expects, if known."""
+    """A file of a tree without white space; ``made_for``: the lines that a diff expects."""
 
     path: str
     lines: list[bytes]
@@ -154,7 +154,7 @@ def _elsewhere(
 
 
 def _is_own(fresh: Sequence[bytes], text: _Text) -> bool:
-    """Whether the lines identify a block: enough of them are not in the file that it is for."""
+    """Whether the lines identify a block: enough of them are new to its file."""
     return sum(line not in (text.made_for or ()) for line in fresh) >= DISTINCTIVE
 
 

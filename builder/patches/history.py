@@ -152,7 +152,7 @@ class History(CommitsSince):
 
         A revert removes it, an older version of the file, or later work; a merge that keeps the
         other side (``-s ours``) never has it.  ``ways`` are the diff with the names of its files,
-        then with today's names if those differ; ``fits`` says whether it applies to ``tree``.
+        then with today's names if they differ; ``fits`` says whether it applies to ``tree``.
         """
         wholes = [self._merged(by, paths_of(files)) for files in ways]
         for files, whole in zip(ways, wholes, strict=True):
@@ -172,13 +172,13 @@ class History(CommitsSince):
     ) -> str | None:
         """The commit that reverted blocks after ``whole`` introduced them; None: they are there.
 
-        ``names`` are the commits of which a message may say that it reverts them.  Reverts of
-        reverts restore the blocks: the last one counts.
+        ``names`` are the commits that a message may name as reverted.  Reverts of reverts restore
+        the blocks: the last one counts.
         """
         by, paths = whole.name, sorted({block.path for block in blocks})
         commits = self._commits(by, paths)
         changes = self._changes([*commits, whole], paths)
-        # What was merged together may be reverted together.
+        # Changes that were merged together may be reverted together.
         forth = [[b for b in each if not b.blank] for each in (blocks, changes[by])]
         back = [[block.reversed() for block in blocks] for blocks in forth]
         introduced, reverted, last = {*names}, set[str](), None
@@ -197,11 +197,11 @@ class History(CommitsSince):
     def _is_lost(
         self, piece: Piece, files: Sequence[FileDiff], trees: Sequence[str], few: int
     ) -> bool:
-        """Whether the last tree has most of a change nowhere in its files, and nothing instead.
+        """Whether the last tree lacks most of a change, and has no other lines in its place.
 
         The first tree belongs to the commit with the change: if it lacks the lines, it never had
-        them.  What later work rewrites or moves is there; so is what it removes, if that is fewer
-        than ``few`` telling lines, and what its own branch removed before it was merged.
+        them.  Lines that later work rewrites or moves count as there; so do fewer than ``few``
+        telling lines that it removes, and lines that its own branch removed before the merge.
         """
         blocks = [block for block in blocks_of(files) if not block.blank]
         before = {block.path: self._original(block, piece) for block in blocks}
@@ -282,9 +282,9 @@ class History(CommitsSince):
         return list(names)[:MOST_COMMITS]
 
     def _changing(self, conflict: Conflict, tree: str, piece: Piece) -> list[PatchedCommit]:
-        """The commits, newest first, that removed the expected lines, or what they became.
+        """The commits, newest first, that removed the expected lines, or later versions of them.
 
-        If there are none, those that added the lines that were found instead.
+        If there are none, the commits that added the lines that were found instead.
         """
         path = conflict.path
         commits = self._since(piece, [path])

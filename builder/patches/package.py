@@ -1,4 +1,4 @@
-"""Patches of an installed Python package: what of a diff it contains, and what added files need.
+"""Patches of an installed Python package: its part of a diff, and the metadata of added files.
 
 Added files become an installed project by a ``.dist-info`` directory (Python packaging, "Recording
 installed projects", "Core metadata" and "Entry points").
@@ -19,9 +19,9 @@ from builder.recipes.schema import Distribution
 def cut(
     paths: PackagePaths, name: str, files: Sequence[FileDiff]
 ) -> tuple[list[FileDiff], list[str]]:
-    """The files of a diff that the package contains, and the paths of those that it does not.
+    """The files of a diff that the package contains, and the paths of the others.
 
-    Raises ``PatchError`` for a file of which this is unknown.
+    Raises ``PatchError`` for a file that may be in the package or not.
     """
     kept = [file for file in files if all(map(paths.contains, file.paths))]
     others = [file for file in files if file not in kept]

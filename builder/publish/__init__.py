@@ -1,4 +1,4 @@
-"""Publishes what the pipeline verified: gets records and images, gives tags and what is attached.
+"""Publishes verified images: gets records and images, gives tags and attachments.
 
 It also decides which image of a registry counts.  Nightly runs and commands call it.
 """

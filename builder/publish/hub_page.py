@@ -1,8 +1,7 @@
 """The page of a repository on Docker Hub, written from the recipes whose images it has.
 
 Docker Hub takes a short text and a long one, in Markdown.  ``hub_page.md.j2`` is the long one:
-everything in it comes from the recipes, but for the figures of simulated cards: those are in the
-records of images.
+its text comes from the recipes, and the figures of simulated cards from the records of images.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from builder.tools.registry.hub import FULL, SHORT
 from builder.tools.versions import version_order
 
 SPECIAL = re.compile(r"[\\`*<\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;)")
-"""What begins markup within a line (CommonMark 0.31, section 6; GFM's strikethrough)."""
+"""Characters that begin markup within a line (CommonMark 0.31, section 6; GFM's strikethrough)."""
 BLOCK = re.compile(r"^(?:(?=[-+]\s|#{1,6}(?:\s|$)|>|[-+=]+\s*$)|(\d{1,9})(?=[.)](?:\s|$)))")
-"""What begins a block at the start of a line (CommonMark 0.31, sections 4 and 5)."""
+"""Characters that begin a block at the start of a line (CommonMark 0.31, sections 4 and 5)."""
 
 
 class Markdown(str):
@@ -106,7 +105,7 @@ class _ListedVersion:
     recipe: Recipe
     explained: dict[str, Any]
     device: str = ""
-    """What its server did on a simulated card, by the newest record; empty where none tells."""
+    """The run of its server on a simulated card, by the newest record; empty: there is none."""
 
     @property
     def version_tags(self) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ class _ListedVersion:
 
     @property
     def follows(self) -> Markdown:
-        """What a channel follows: its images are made from that, and not from the recipe's pin."""
+        """The upstream that a channel follows; its images are not made from the recipe's pin."""
         track = self.recipe.track
         if track is None:
             return Markdown()
@@ -225,7 +224,7 @@ def _versions(
     found = []
     for name in names:
         entry = catalog.engine(name)
-        # The page names what a recipe follows beside its tags, so not among its sources.
+        # The page names the followed upstream beside the tags, so not among the sources.
         pinned = replace(entry, recipe=entry.recipe.model_copy(update={"track": None}))
         details = explained(replace(catalog, engines={name: pinned}), name)
         kept = newest_good(state, name) if state is not None else None
@@ -257,7 +256,7 @@ def _capabilities(archs: Collection[str]) -> str:
 
 
 def _commands(recipe: Recipe, reference: str) -> list[str]:
-    """The commands that run an image; for an image that runs nothing, those that copy its files."""
+    """The commands that run an image, or that copy the files of an image that runs nothing."""
     if recipe.artifact is not None:
         copies = [f"docker cp $id:/{file} ." for file in recipe.artifact.names]
         return [f"id=$(docker create {reference} none)", *copies, "docker rm $id"]
@@ -307,7 +306,7 @@ def shortened(text: str, limit: int) -> str:
 def cut_page(page: str, limit: int) -> str:
     """A page without its marks, of at most ``limit`` bytes.
 
-    A longer one ends at one of its marks, and its last line is a note of that.
+    A longer page ends at a mark, and its last line says how much was left out.
     """
     parts = page.split(CUT)
     full = "".join(parts)

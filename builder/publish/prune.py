@@ -1,7 +1,7 @@
 """Deletes old nightlies of a channel, as ``prune_plan`` decided.
 
-An image is deleted before its attachments, so that one that has to stay after all is complete.
-Before that its attachments are written to a file: without the image nothing points to them.
+An image is deleted before its attachments, so that an image that has to stay after all is complete.
+The attachments are listed in a file first: without the image nothing points to them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from builder.tools.web.json_model import first_error
 
 
 class Deletion(BaseModel):
-    """An image that is being deleted, as a file keeps it until nothing of it is left."""
+    """An image that is being deleted, as a file keeps it until all its parts are deleted."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -87,7 +87,7 @@ def prune(
     signed: bool = False,
     dry_run: bool = True,
 ) -> Pruned:
-    """Delete all nightlies of a channel but the newest ``keep`` and those in use.
+    """Delete all nightlies of a channel but the newest ``keep`` and the nightlies in use.
 
     The targets of ``keep`` rollbacks, one after the other, are in use.
 
@@ -147,7 +147,7 @@ def _run(plan: PrunePlan, file: Path, log: Log, stays: Stays, delete: Delete) ->
             attached_tags=image.attached_tags,
         )
         write_json(file, deletion.model_dump())
-        # What two images share is deleted with the last one: that one may have to stay.
+        # Shared parts are deleted with the last image that has them, which may have to stay.
         delete(deletion, plan.kept.union(*(other.names for other in remaining)))
         file.unlink()
         log(f"deleted {', '.join(image.tags)}")
@@ -173,7 +173,7 @@ def delete(repository: Repository, plan: PrunePlan, file: Path, log: Log) -> tup
         return _in_use(repository, image, [*others, plan.channel], plan, log)
 
     def delete(deletion: Deletion, kept: Collection[str]) -> None:
-        # An index first: a registry may refuse to delete what one lists.
+        # An index first: a registry may refuse to delete images that an index lists.
         for digest in (*deletion.manifests, *deletion.attached):
             if digest not in kept:
                 repository.delete(digest)

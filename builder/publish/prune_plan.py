@@ -1,4 +1,4 @@
-"""Decides which old nightlies of a channel are deleted: those that nothing refers to.
+"""Decides which old nightlies of a channel are deleted: images that nothing refers to.
 
 The decision depends on nothing but the contents of the repository: its tags, their images, the
 attachments and their age.
@@ -36,9 +36,9 @@ class PrunePlan:
     others: tuple[str, ...]
     """Tags that are no nightlies of this channel."""
     kept: frozenset[str] = field(repr=False)
-    """The names of everything that stays: digests, and tags of attachments."""
+    """Digests of manifests that stay, and tags of attachments that stay."""
     known: frozenset[str] = field(repr=False)
-    """The names of everything in the repository."""
+    """Digests of all manifests in the repository, and tags of all attachments."""
     freed_bytes: int
     """Size of the manifests, configurations and layers that nothing refers to afterwards; blobs of
     manifests that were not read are not known."""
@@ -63,7 +63,7 @@ def plan(
     signed: bool = False,
     names: Collection[str] = (),
 ) -> PrunePlan:
-    """Decide about the nightlies of a channel: the newest ``keep`` stay, and those in use.
+    """Decide about the nightlies of a channel: the newest ``keep`` stay, and the nightlies in use.
 
     An index and the images that it lists are one nightly: they stay or go with it.  An image is in
     use where another tag or manifest refers to it, or one of ``keep`` rollbacks of a tag, one after
@@ -140,7 +140,7 @@ def _reason(
     listed: Collection[str],
     signed: bool,
 ) -> str:
-    """Why an image stays, apart from what refers to it; empty where it does not."""
+    """Why an image stays, apart from references to it; empty where it does not."""
     also = [tag for tag in image.tags if tag not in nightly]
     if also:
         return f"it is tagged {', '.join(also)}"

@@ -151,7 +151,7 @@ def _complete(
     *,
     new: bool,
 ) -> None:
-    """Attach what an image lacks, and the notes of its moves, and sign it, before it gets a tag.
+    """Attach missing documents and the notes of moves, and sign, before the image gets a tag.
 
     Earlier attachments stay: they describe the same image, also where the recipe's words changed.
     ``entries`` are its referrers.

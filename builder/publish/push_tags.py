@@ -1,4 +1,4 @@
-"""The tags of a push: what they point to now, the updates that follow, and giving them."""
+"""The tags of a push: their present images, the updates that follow, and giving the tags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PushTags:
     """The recipe's."""
     tags: Tags
     digest: str
-    """What gets the tags."""
+    """The image or the index that gets the tags."""
     before: Mapping[str, str]
     """The digest that each tag points to, in the order in which they are given; empty: none."""
     known: Collection[str] = ()
@@ -36,7 +36,7 @@ class PushTags:
 
     @property
     def others(self) -> dict[str, str]:
-        """The tags that point to something else, with its digest."""
+        """The tags that point to another image, with its digest."""
         return {tag: there for tag, there in self.before.items() if there not in {"", self.digest}}
 
     @property
@@ -93,7 +93,7 @@ class PushTags:
         updates: Mapping[str, Sequence[Update]],
         trust: Trust,
     ) -> dict[str, Planned]:
-        """Plan the moves of tags: of moving tags, and those that something else has.
+        """Plan the moves of moving tags, and of tags that point to another image.
 
         A new immutable or version tag needs no note.  ``entries`` are the referrers of the image.
         The notes are to be attached before the tags are given.  Raises ``RegistryError``,
@@ -143,9 +143,9 @@ def push_tags(
     known: Collection[str],
     there: str = "",
 ) -> PushTags:
-    """Look up what the tags of a push point to; the registry is asked only for tags that it has.
+    """Look up the present images of the tags of a push; absent tags are not asked for.
 
-    ``known`` are the tags of the repository, ``there`` what the immutable tag is known to point to.
+    ``known`` are the tags of the repository, ``there`` the known digest of the immutable tag.
     Raises ``RegistryError``, ``FetchError``; ``WorldError`` where this machine's clock is wrong.
     """
     before = {}

@@ -58,8 +58,8 @@ def push_again_where_moved(
 ) -> Pushed:
     """Push; once more where another machine gave one of the immutable tags meanwhile.
 
-    Then its image of the same key counts.  Another tag that was moved stays where it is: what moved
-    it was decided later.  Raises like ``push_once``.
+    Then its image of the same key counts.  Another tag that was moved stays where it is: that move
+    was decided later.  Raises like ``push_once``.
     """
     try:
         return push_once(work / "first")

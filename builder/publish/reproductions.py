@@ -74,9 +74,9 @@ def reproduced(
 
 
 def of_all(found: Sequence[Reproduced | None]) -> Reproduced | None:
-    """What holds for all images of an index: None where one was not built again.
+    """One statement for all images of an index; None where an image was not built again.
 
-    Else the statement of the image that was built again first; one without a key comes before.
+    It is the oldest statement; a statement without a key comes before all others.
     """
     known = [each for each in found if each is not None]
     if not known or len(known) < len(found):

@@ -53,7 +53,7 @@ def read_claims(repository: Repository, tag: str) -> tuple[Claim, ...]:
 
 
 def write_claim(repository: Repository, tag: str, own: Claim, others: Sequence[Claim]) -> None:
-    """Write a claim before those that were read.  Raises like ``read_claims``."""
+    """Write a claim before the claims that were read.  Raises like ``read_claims``."""
     claims = [own, *(each for each in others if each.text != own.text)][:MOST]
     text = _CLAIMS.dump_json(claims, exclude_defaults=True).decode()
     store(repository, claims_tag(tag), CLAIMS, (), {TEXT: text})

@@ -31,9 +31,9 @@ PAST = 40
 CHAPTERS = 250
 """Notes whose past is read, one after the other; a forged one may list any moves."""
 HIGHEST = 10**12
-"""The number of a move that no tag reaches; one that is forged must not stop the tag."""
+"""The number of a move that no tag reaches: a forged number must not stop the tag."""
 By = Literal["", "night", "rollback", "replacement"]
-"""What moved a tag: a nightly run, a rollback, or a push that replaced the image of a tag that does
+"""Who moved a tag: a nightly run, a rollback, or a push that replaced the image of a tag that does
 not move; empty: another push, or a promotion."""
 Number = Annotated[int, Field(ge=1, le=HIGHEST)]
 Size = Annotated[int, Field(ge=0, le=10**15)]
@@ -111,7 +111,7 @@ class _Note(BaseModel):
     updates: dict[str, Size] = {}
     past: tuple[_Step, ...] = Field((), max_length=PAST)
     first: Digest | Literal[""] = ""
-    """What the tag pointed to before the last of ``past``; empty: none."""
+    """The digest that the tag pointed to before the last of ``past``; empty: none."""
 
     def note(self, text: str, signature: str) -> Note:
         """The note with that text."""
@@ -154,7 +154,8 @@ def new_note(
 ) -> Note:
     """The note of a move that is about to be made, signed where there is a key.
 
-    ``last`` is the last note of the tag, ``numbers`` those that are taken.  Raises ``WorldError``.
+    ``last`` is the last note of the tag, ``numbers`` are the numbers of its other moves.  Raises
+    ``WorldError``.
     """
     past = last.moves[:PAST] if last else ()
     steps = (_Step(number=each.number, digest=each.digest, by=each.by) for each in past)
@@ -255,7 +256,7 @@ def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
 
 
 def _known_moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
-    """The moves of a tag, newest first; those whose notes are gone as later notes list them.
+    """The moves of a tag, newest first; a move without a note is taken from a later note.
 
     Raises like ``moves``.
     """

@@ -1,14 +1,14 @@
 """Moves a tag while another machine may move it, too: of two at once, at most one succeeds.
 
 Few registries honor a condition on a tag (If-Match), so a client cannot replace a tag only where it
-is what it was.  So each client claims its move under the tag ``TAG.moves`` before it moves the tag,
+has not moved.  So each client claims its move under the tag ``TAG.moves`` before it moves the tag,
 and reads the claims again afterwards.  All know the same rule: the claim with the highest number
 wins, then the later one.  A client that finds another winner gives the tag to that one's image and
 reports that it lost; a client that finds the tag moved before its own turn withdraws its claim, and
 one whose claim was overwritten, without a winner to be seen, reports that it does not know.  So
 if there are two, whoever reports success is the winner, and the tag is at its image or at the image
 of a later move; both may report failure although the tag moved.  Three or more at once overwrite
-each other's claims: one that reported success may lose the tag.
+each other's claims: a client that reported success may lose the tag.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _withdraw(repository: Repository, tag: str, own: Claim) -> None:
 def _winner(
     repository: Repository, planned: Planned, there: Sequence[Claim], trust: Trust
 ) -> Move | None:
-    """The move that wins: of those that are claimed since this one was planned, and this one.
+    """The winner among this move and the moves that were claimed since it was planned.
 
     A claim that another client overwrote loses: that client does not know of it.  None where that
     one's claim is not there either, or was withdrawn.
@@ -135,7 +135,7 @@ def _winner(
 
 
 def _rank(note: Note) -> tuple[int, str, str]:
-    """What decides between two moves; clocks only where neither client saw the other."""
+    """The rank of a move: the higher wins.  Clocks count where neither client saw the other."""
     move = note.move
     return move.number, move.created, hashlib.sha256(note.text.encode()).hexdigest()
 

@@ -27,8 +27,9 @@ from builder.tools.registry.client import Repository
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """An image of a registry that counts; ``record`` is this machine's record of having built it;
-    None: a trusted key signed the verdict."""
+    """An image of a registry that counts.
+
+    ``record`` is this machine's record of the build; None: a trusted key signed the verdict."""
 
     digest: str
     record: Record | None

@@ -70,7 +70,7 @@ class Catalog:
     def engine(self, name: str) -> Entry[Recipe]:
         """The recipe of that name, or of that engine where it has one version only.
 
-        Raises ``RecipeError`` where there is none, or it or a base of it is broken.
+        Raises ``RecipeError`` where there is none, or the recipe or one of its bases is broken.
         """
         entry = self.engines.get(name) or self._only_version_of(name)
         if entry is None:
@@ -117,7 +117,7 @@ class Catalog:
         return entry
 
     def chain(self, base: str | None) -> list[str]:
-        """The bases from ``base`` down to the one that has none; ends where the chain closes."""
+        """The bases from ``base`` down to the lowest; ends where the chain closes."""
         return _chain(self.bases, base)
 
     def of_repository(self, name: str) -> list[Recipe]:
@@ -159,9 +159,9 @@ def load(
 ) -> Catalog:
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
-    A broken file breaks its own entry and those that build on it, no others.  ``new`` is a recipe
-    that has not been written: the catalog is as it will be.  ``only`` are names of recipes and of
-    engines: no other recipe is read, nor compared with them; bases are read all.  Raises
+    A broken file breaks its own entry and the entries that build on it, no others.  ``new`` is a
+    recipe that has not been written: the catalog is as it will be.  ``only`` are names of recipes
+    and of engines: no other recipe is read, nor compared with them; bases are read all.  Raises
     ``RecipeError`` when there is no such directory.
     """
     folder = root / "recipes"
@@ -196,7 +196,7 @@ def _drafts(
     new: CatalogFile | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, _Draft[R]]:
-    """The files of a directory, each checked but for what its bases are."""
+    """The files of a directory, each checked except for its bases."""
     files = {*folder.glob("*.toml"), *([new.file] if new else [])}
     if only is not None:
         begins = tuple(f"{name}-" for name in only)  # ENGINE-VERSION.toml
@@ -270,7 +270,7 @@ def _family_problems(
 def _tag_problems(drafts: Iterable[_Draft[Recipe]]) -> None:
     """Add a problem to each recipe that has a tag of its image from another recipe as well.
 
-    Recipes may share a tag that moves in each of them: the last one that is pushed has it.
+    Recipes may share a tag that moves in each of them: the recipe that is pushed last has it.
     """
     owners: dict[tuple[str, str], list[_Draft[Recipe]]] = defaultdict(list)
     for draft in drafts:

@@ -51,7 +51,7 @@ class DebianFile(Model):
 
     @property
     def inputs(self) -> list[str]:
-        """What decides the installed files, as JSON data."""
+        """The values that decide the installed files, as JSON data."""
         return [self.name, self.version, self.architecture, self.sha256]
 
 
@@ -69,7 +69,7 @@ class Install(Model):
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """What tells it from the other installs of a lock."""
+        """Stage and architectures: no two installs of a lock have the same."""
         return self.stage, self.architecture, self.foreign
 
 

@@ -17,7 +17,7 @@ class Line:
     key: str
     value: Any
     comment: str = ""
-    """Where the value comes from, or why it is so; behind the value."""
+    """The origin of the value, or the reason for it; written behind the value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def moved(
     *,
     moving: bool,
 ) -> str:
-    """A recipe's text with its pin at another commit, and what follows from that.
+    """A recipe's text with its pin at another commit.
 
     The ref becomes the target's name (a commit has none); a version or a tag of the image that
     named the old pin (its tag, its number of commits, the start of its commit) names the new one.

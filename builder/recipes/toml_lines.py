@@ -1,8 +1,8 @@
 """The line of each key of a TOML document: tomllib keeps no positions.
 
 A TOML document is a row of statements (a table header or ``key = value``, which may run over
-several lines).  Each is grown line by line until tomllib accepts it; what it then holds are the
-paths that begin on its first line.
+several lines).  Each is grown line by line until tomllib accepts it; its paths begin on its first
+line.
 """
 
 from __future__ import annotations

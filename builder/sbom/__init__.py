@@ -1,8 +1,8 @@
 """Bills of materials and SLSA provenance of an image.
 
 The bills are SPDX, the format of BuildKit's own SBOM attestations
-(https://docs.docker.com/build/metadata/attestations/sbom/) and the only one that ``docker buildx
-imagetools inspect`` shows (docker/buildx, util/imagetools/loader.go).
+(https://docs.docker.com/build/metadata/attestations/sbom/) and the only format that ``docker
+buildx imagetools inspect`` shows (docker/buildx, util/imagetools/loader.go).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class SourceChange:
     ``before`` and ``after`` are commits of the repository ``git``, a URL without a user; a script
     and added files have only ``after``.  ``page`` is the URL of the change for people, ``diff`` the
     URL of its text, both empty where there is none; ``content`` is the text of a patch file of this
-    repository.  A change that is not ``applied`` is one that the recipe expects to be absent.
+    repository.  The recipe expects a change that is not ``applied`` to be absent.
     """
 
     kind: Literal["file", "pull", "pick", "script", "add", "start"]

@@ -214,7 +214,7 @@ def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
 
 
 def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
-    """The installed packages, then by name the requested ones that are not installed."""
+    """The installed packages, then by name the requested packages that are not installed."""
     vendor = dpkg.distribution if dpkg else "debian"
     distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (plan.suite or "")
     files = [file for plan, _ in _plans(plan, base_shipped) for file in plan.debian.files]

@@ -25,7 +25,7 @@ def write(
 ) -> None:
     """Write the difference of two trees, before and after, to the new directory ``target``.
 
-    The directory ``root`` of the trees (empty: all) is what the image has beside its packages.
+    The image has the directory ``root`` of the trees (empty: all) beside its packages.
     ``manifest.json`` lists path, sha256 before and after (null: no file), and ``executable`` if
     that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
     Raises ``PatchError`` for a change of a symbolic link or a submodule, or outside ``root``.

@@ -38,8 +38,8 @@ DAMAGED = (
     *(EOFError, LookupError, OverflowError, RuntimeError, ValueError),
     *(lzma.LZMAError, struct.error, zipfile.BadZipFile, zlib.error, zstd.ZstdError),
 )
-"""What the readers of archives raise for damaged ones; a hard link to nothing is a LookupError, an
-encrypted member a RuntimeError."""
+"""Exceptions for damaged archives; a hard link to nothing is a LookupError, an encrypted member a
+RuntimeError."""
 OF_THIS_MACHINE = {errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS}
 """Errors of the file system that no archive causes."""
 
@@ -84,7 +84,7 @@ def extract(
 
 
 class _Budget:
-    """What may still be unpacked of an archive of ``size`` bytes."""
+    """Counts the members and the bytes that an archive of ``size`` bytes may still unpack."""
 
     def __init__(self, size: int) -> None:
         self._limit = self._left = min(max(FREE, size * RATIO), LARGEST)
@@ -151,7 +151,7 @@ def _opened_tar(**named: Any) -> Any:
 
 
 def _extract(tar: Any, target: Path, budget: _Budget) -> None:
-    """Write all members.  The filter refuses what leaves the directory, and devices (PEP 706)."""
+    """Write all members.  The filter refuses devices and members outside of it (PEP 706)."""
     symlinks: set[str] = set()
 
     def checked(member: Any, path: str) -> Any:

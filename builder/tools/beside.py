@@ -1,7 +1,7 @@
-"""Work that is done beside other work: begun early, waited for where it is needed.
+"""Work in the background: begun early, waited for where it is needed.
 
-It prepares what the later step would do itself, such as a download into the cache: a step that
-finds it undone does it, and raises its errors at its own place.  Work that nobody waits for any
+It prepares the work of a later step, such as a download into the cache: a step that finds the work
+undone does it, and raises its errors at its own place.  Work that nobody waits for any
 more is given up: its programs are terminated, and its downloads end at their next block.
 """
 
@@ -83,7 +83,7 @@ def require_wanted() -> None:
 
 
 class Beside:
-    """Begins work beside what the body of ``beside`` does."""
+    """Begins work beside the body of ``beside``."""
 
     def __init__(self) -> None:
         self._begun: list[_Begun] = []
@@ -98,14 +98,14 @@ class Beside:
             begun.wait()
 
     def give_up(self) -> None:
-        """End what has not ended."""
+        """End unfinished work."""
         for begun in self._begun:
             begun.give_up()
 
 
 @contextmanager
 def beside() -> Iterator[Beside]:
-    """Begin work beside the body.  After an error or Ctrl-C, what has not ended is given up."""
+    """Begin work beside the body.  After an error or Ctrl-C, unfinished work is given up."""
     found = Beside()
     try:
         yield found

@@ -86,7 +86,7 @@ class Kernel:
 
 @dataclass(slots=True)
 class _Attributes:
-    """What the records of one kernel say."""
+    """The attributes of one kernel, from its records."""
 
     threads: int = 0
     cluster: int = 0

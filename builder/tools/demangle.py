@@ -1,7 +1,7 @@
 """C++ names as people write them, by the C++ library that NumPy needs as well.
 
-A name may be hostile: each reference to an earlier part of it can double what it stands for, so
-250 characters fill any memory.  Names with many references are demangled in a process of limited
+A name may be hostile: each reference to an earlier part can double the demangled text, so 250
+characters fill any memory.  Names with many references are demangled in a process of limited
 memory and time.
 """
 
@@ -57,7 +57,7 @@ def demangled(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A demangled name without what it returns and without its parameters."""
+    """A demangled name without return type and parameters."""
     depth, start, end = 0, 0, len(name)
     for at, character in enumerate(name):
         if character in "<([{":

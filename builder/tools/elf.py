@@ -1,4 +1,4 @@
-"""How ELF files link: what they need, the symbols and versions that they define, device code.
+"""How ELF files link: needed libraries, defined symbols and versions, device code.
 
 Formats: System V gABI, chapter "Dynamic Section"; Linux Standard Base Core, "Symbol Versioning".
 """
@@ -71,9 +71,9 @@ class Symbols(NamedTuple):
     """The names of a dynamic symbol table, without versions."""
 
     defined: frozenset[str] = frozenset()
-    """What other files can use of this one."""
+    """Names that other files can use."""
     undefined: frozenset[str] = frozenset()
-    """What other files must define for this one; weak names, which may be missing, are left out."""
+    """Names that other files must define; weak names, which may be missing, are left out."""
 
 
 class Function(NamedTuple):
@@ -176,7 +176,7 @@ def linking(elf: Elf) -> ElfFile:
 def versioned_symbols(elf: Elf) -> frozenset[str]:
     """The dynamic symbols with their versions: ``free@GLIBC_2.2.5``.
 
-    ``U `` is before undefined ones, ``w `` before undefined ones that may be missing.
+    ``U `` is before undefined symbols, ``w `` before undefined symbols that may be missing.
     """
     dynamic = _Dynamic(elf)
     section = elf.named(".gnu.version")
@@ -220,7 +220,7 @@ def _interpreter(elf: Elf) -> str | None:
 
 
 class _Dynamic:
-    """The dynamic section, and what it points to."""
+    """The dynamic section, and its strings and versions."""
 
     def __init__(self, elf: Elf) -> None:
         self.elf = elf
@@ -264,7 +264,7 @@ class _Dynamic:
     def defined_versions(self) -> list[_SymbolVersion]:
         """Verdef: version, flags, number, count, hash, aux, next; Verdaux: name, next.
 
-        Only the first name is the version's own; those after it are of its predecessors.
+        Only the first name is the version's own; its predecessors' names follow.
         """
         return [
             _SymbolVersion(definition[2], self._string(name), "")

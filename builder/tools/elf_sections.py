@@ -49,7 +49,7 @@ class Section(NamedTuple):
     """Virtual address of its first byte."""
     offset: int
     size: int
-    """Bytes; of NOBITS those in memory."""
+    """Bytes in the file; for NOBITS, bytes in memory."""
     link: int
     info: int
 
@@ -67,7 +67,7 @@ class Symbol(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What is loaded with the file, or describes how."""
+    """A part of the file that the loader maps, or that describes how to load the file."""
 
     type: int
     offset: int
@@ -79,8 +79,8 @@ class Elf:
     """The ELF file open in ``stream``, which must be seekable.
 
     ``start`` and ``size`` are its place, where it is a part of the stream, such as a member of an
-    archive; all offsets are those in the file.
-    Each function raises ``MalformedElf`` where the file is truncated or damaged.
+    archive; all offsets count from its start.  Each function raises ``MalformedElf`` where the file
+    is truncated or damaged.
     """
 
     def __init__(self, stream: IO[bytes], start: int = 0, size: int | None = None) -> None:

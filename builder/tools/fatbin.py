@@ -92,7 +92,7 @@ class Modules:
     """The modules of a file that register the same kinds of code."""
 
     codes: tuple[Code, ...]
-    """What each of them registers, in file order."""
+    """The code that each module registers, in file order."""
     sizes: tuple[int, ...]
     """Bytes in the file, by code, of all of them together."""
     count: int
@@ -100,7 +100,7 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What one module registers with the driver: the same code for several architectures."""
+    """The code that a module registers with the driver: the same for several architectures."""
 
     offset: int
     """Where its header is in the file."""

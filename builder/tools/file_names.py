@@ -15,7 +15,7 @@ SHOWN = 100  # characters of a name in an error
 PART = ".part"
 """The end of the name of a file whose download is not complete."""
 CONTROLS = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-"""Categories of characters without a shape, such as those that change the direction of text."""
+"""Categories of characters without a shape: some change the direction of text."""
 
 
 def why_not_writable(path: str) -> str:
@@ -39,7 +39,7 @@ def why_not_writable(path: str) -> str:
 def require_writable_names(paths: Collection[str], source: str) -> None:
     """Raise ``FetchError`` unless all these paths can be files of one directory.
 
-    ``source`` is what lists them: a repository, a URL.
+    ``source`` lists them: a repository, a URL.
     """
     known = {*paths}
     for path in paths:

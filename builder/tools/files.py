@@ -33,7 +33,7 @@ ACTIVITIES = {
     "nightly": "builds the nightly images",
     "reproduce": "reproduces an image",
 }
-"""What a run does while it holds a lock that belongs to no recipe or base."""
+"""The activity of a run while it holds a lock that belongs to no recipe or base."""
 PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
 
 
@@ -271,7 +271,7 @@ def require_space(folder: Path, gib: float, what: str) -> None:
 
 
 def full_disk(why: str, *folders: Path) -> SpaceError:
-    """The error of a full disk: the fullest of those that hold ``folders``.
+    """The error of a full disk: the fullest disk among the disks of ``folders``.
 
     The disk is named only where it is almost full: otherwise its space was freed in the meantime,
     or another disk is meant.

@@ -39,8 +39,8 @@ def made_once(
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove what no run has started to use for a week: it belongs to other sources or bases.  No
-    run is so long that one is still in use."""
+    """Remove directories that no run has started to use for a week: they belong to other sources or
+    bases, and no run takes a week."""
     oldest = time.time() - UNUSED
     for found in folder.glob("*"):
         with suppress(FileNotFoundError):

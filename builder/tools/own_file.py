@@ -41,7 +41,7 @@ def own_file(file: Path) -> Iterator[BinaryIO]:
     finally:
         os.close(folder)
     found = os.fstat(opened)
-    own = {os.geteuid(), about.st_uid}  # root also continues what the directory's owner began
+    own = {os.geteuid(), about.st_uid}  # root also appends to files of the directory's owner
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in own:
         os.close(opened)
         raise WorldError(

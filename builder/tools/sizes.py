@@ -19,7 +19,7 @@ def gib(count: int) -> str:
 
 
 def card(usable: int) -> str:
-    """``24 GB (23.4 GiB usable)``: a card's memory as people name it, and what CUDA can allocate.
+    """``24 GB (23.4 GiB usable)``: a card's memory as people name it, and the memory for CUDA.
 
     The name is the next size that cards are sold with: an even number of GB, above 32 one of 8.
     """

@@ -131,9 +131,9 @@ class PatchSet:
 def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[PatchFinding]:
     """Try all patches of a recipe, in order, on its pin, on upstream's newest and on other refs.
 
-    The patches after one that does not apply are tried without it.  A ref of ``against`` is shown
-    under its own name, also where another target is the same commit.  Raises ``FetchError`` when
-    the source cannot be fetched.
+    If a patch does not apply, the later patches are tried without it.  A ref of ``against`` is
+    shown under its own name, also where another target is the same commit.  Raises ``FetchError``
+    when the source cannot be fetched.
     """
     refs = list(against)
     known: dict[str, list[PatchFinding]] = {}

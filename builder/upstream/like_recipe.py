@@ -1,4 +1,4 @@
-"""What a new recipe takes over from another one, and what it leaves out."""
+"""The settings of a recipe that a new recipe takes over, and the settings that it leaves out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
 def tables(like: Recipe) -> dict[str, list[DraftTable]]:
     """The tables that a recipe of the same kind takes over, by name.
 
-    What names a commit, or the version, is left out: see ``left_out``.
+    Values that name a commit or the version are left out: see ``left_out``.
     """
     values = like.model_dump(exclude_unset=True)
     found = {
@@ -74,7 +74,7 @@ def source(like: Recipe, gitlinks: tuple[str, ...]) -> list[Line]:
 
 
 def left_out(like: Recipe, options: frozenset[str] | None) -> Iterator[str]:
-    """What is not taken over, and why: a line each.
+    """The settings that are not taken over, each with the reason, a line each.
 
     ``options`` are the tree's, where the family reads it.
     """

@@ -177,7 +177,7 @@ class DebianSession:
         return self._solvers[key]
 
     def _lock(self, entry: AnyEntry) -> DebianLock | None:
-        """The lock of an entry: the one that this session made, else the one of its file."""
+        """The lock of an entry: made in this session, else read from its file."""
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)
@@ -219,7 +219,7 @@ def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[Sta
 
 
 def changes(old: DebianLock | None, new: DebianLock) -> Iterator[str]:
-    """What a new lock changes, a line for each package: "NAME OLD -> NEW"; of a first one nothing.
+    """The changes of a new lock, a line for each package: "NAME OLD -> NEW"; none for a first lock.
 
     A package has several versions where the architectures differ.
     """

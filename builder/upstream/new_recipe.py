@@ -1,7 +1,7 @@
-"""Writes the recipe of a git repository: what its tree shows, and what a family knows of it.
+"""Writes the recipe of a git repository, from its tree and from the family that recognizes it.
 
-Nothing is invented: a value that the tree does not decide is an error that names the option which
-gives it, or it is left out.
+Nothing is invented: a value that the tree does not decide is left out, or it is an error that names
+the option for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PAGE = "docs/recipes.md"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """What the user gives for a new recipe; None: the repository decides."""
+    """The user's options for a new recipe; None: the repository decides."""
 
     url: str
     ref: str | None = None
@@ -212,7 +212,7 @@ def _summary(tree: SourceTree, given: str | None) -> Line:
 
 
 def _license(tree: SourceTree) -> str:
-    """The license for sure.  Raises ``RecipeError`` with what the license files are."""
+    """The license, if it is certain; else raises ``RecipeError`` with the license files."""
     found = tree.licenses()
     names = {name for candidates in found.values() for name in candidates}
     if len(names) == 1 and all(found.values()):
@@ -241,7 +241,7 @@ def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
 
 
 def _track(tree: SourceTree) -> DraftTable:
-    """What `pin update` follows: the branch, or tags of the same kind."""
+    """The upstream for `pin update`: the branch, or tags of the same kind."""
     target = tree.target
     lines = []
     if target.kind == "branch":
@@ -254,7 +254,7 @@ def _track(tree: SourceTree) -> DraftTable:
 
 
 def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree) -> Recipe:
-    """The recipe, where `recipe check` passes and the tree has what it names."""
+    """The recipe; raises ``RecipeError`` if a check fails, or the tree lacks a named path."""
     recipe, problems = parse(new.text, new.file, Recipe)
     if recipe is not None:
         scratch, commit = tree.repositories.scratch, tree.target.commit
@@ -275,7 +275,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree) -> Recipe:
 
 
 def lines(new: NewRecipe) -> Iterator[str]:
-    """What the user must know about it: how the commit was found, and what was left out."""
+    """Lines for the user: how the commit was found, and which settings were left out."""
     source = new.recipe.source
     if isinstance(source, GitSource):
         how = f": {new.found}" if new.found else ""

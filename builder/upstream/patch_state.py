@@ -115,8 +115,8 @@ class PatchCheck:
     ) -> tuple[str, list[DiffState]]:
         """Try the diffs of a patch, in order, on a tree.
 
-        If they do not all apply, upstream may have the first ones under one commit: then what
-        one of them adds and the next one removes was never there.
+        If they do not all apply, upstream may have the first diffs under one commit: then it never
+        had the lines that one diff adds and the next diff removes.
         """
         tree, parts = self._each(start, found, diffs)
         known = sum(part.state == PatchState.UPSTREAM for part in parts)
@@ -124,7 +124,7 @@ class PatchCheck:
             return tree, parts
         for count in range(len(found), max(known, 1), -1):
             if all(block.blank for block in blocks_of(diffs[count - 1])):
-                continue  # what is compared lacks white space
+                continue  # blocks are compared without white space
             by = self._as_one(start, found[:count])
             if by is not None:
                 first = [

@@ -27,7 +27,7 @@ from builder.upstream.lock_debian import AnyEntry, wanted_on
 
 
 def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
-    """Mirror everything that a recipe pins, and the history that `patch check` reads.
+    """Mirror the pinned inputs of a recipe, and the history that `patch check` reads.
 
     Yields a line for each input.  Raises ``FetchError`` where one cannot be fetched.
     """

@@ -173,10 +173,9 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
 
 
 def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
-    """A frozen recipe without the patches that upstream contains; and those that do not apply.
+    """A frozen recipe without patches that upstream contains; and the patches that do not apply.
 
-    Raises ``FetchError`` where the source
-    cannot be fetched.
+    Raises ``FetchError`` where the source cannot be fetched.
     """
     patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []

@@ -31,7 +31,7 @@ def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
 def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
     """The keys of directories and files that a tree does not have, with a message.
 
-    What is below a submodule that is not filled in counts as there.
+    Paths below a submodule that is not fetched count as there.
     """
     items = [*scratch.items(tree)]
     paths = {item.path for item in items}

@@ -51,7 +51,7 @@ class SourceTree:
         return tuple(item.path for item in items if item.mode == GITLINK)
 
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """The texts of files, without those that are absent.  Raises ``FetchError``."""
+        """The texts of the files that exist.  Raises ``FetchError``."""
         found = {path: self._blobs[path] for path in paths if path in self._blobs}
         self.repositories.contents(self.url, list(found.values()))
         read = self.repositories.scratch.read
@@ -95,8 +95,8 @@ class ChosenCommit:
 def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommit:
     """The commit of a ref; without one the commit of the newest tag, else of the default branch.
 
-    The newest tag is the one whose commit is the newest: repositories have tags of several kinds,
-    whose numbers do not compare.  The histories are there afterwards.  Raises ``FetchError``.
+    The newest tag has the newest commit: repositories have tags of several kinds, whose numbers do
+    not compare.  The histories are there afterwards.  Raises ``FetchError``.
     """
     if ref is not None:
         target = track.resolve(url, ref, repositories)
@@ -124,7 +124,7 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommi
 
 
 def _newest_tag(url: str, repositories: Repositories) -> NamedCommit | None:
-    """The tag whose commit is the newest; of several of one commit the one with greater numbers."""
+    """The tag with the newest commit; among tags of one commit, the tag with greater numbers."""
     advertised = repositories.mirror(url).advertised()
     refs = [ref for ref in advertised.refs if ref.startswith(TAGS) and not ref.endswith("^{}")]
     tags = {ref.removeprefix(TAGS): advertised.commit(ref) or "" for ref in refs}

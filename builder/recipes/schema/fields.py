@@ -223,7 +223,7 @@ class Model(BaseModel):
 
 
 def by_only_key(error: str, kinds: tuple[str, ...]) -> Discriminator:
-    """Tells tables apart by the one of ``kinds`` that they have as a key."""
+    """Tells tables apart by their key: each has exactly one of ``kinds``."""
 
     def only_key(value: Any) -> str | None:
         keys = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})

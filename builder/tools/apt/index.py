@@ -1,4 +1,4 @@
-"""Control data of .deb files: what a package index, or dpkg's database, holds of each."""
+"""Control data of .deb files, as package indexes and dpkg's database have them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha2
 
 
 def smallest_root(architecture: str) -> list[str]:
-    """What apt installs for the smallest system with apt: mmdebstrap(1), variant "minbase".
+    """The packages of the smallest system with apt: mmdebstrap(1), variant "minbase".
 
     The patterns are described in apt-patterns(7).
     """
@@ -133,7 +133,7 @@ def open_solver(
 
 
 def _configuration(folder: Path, architectures: Sequence[str]) -> Iterator[str]:
-    """apt.conf(5): nothing of this machine but what its own configuration says of downloads."""
+    """apt.conf(5): nothing of this machine's configuration but its settings for downloads."""
     own = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True)
     yield from (line for line in own.stdout.splitlines() if line.startswith("Acquire::http"))
     yield f'Dir "{folder}";'

@@ -25,7 +25,7 @@ from builder.tools.docker import client
 from builder.tools.docker import engine as docker
 from builder.tools.pipes import lines_of
 
-TARGET = "linux/amd64"  # what images are for
+TARGET = "linux/amd64"  # the platform of most images
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
 LINES = 15  # of the output of a build that failed
 HINT = "`docker buildx ls` lists the builders, `docker buildx create` makes one"
@@ -47,8 +47,8 @@ class Builder:
 
 @cache
 def builder(name: str = "") -> Builder:
-    """The builder of that name; without a name the engine's own, not the one of `docker buildx
-    use`.
+    """The builder of that name; without a name the engine's own, whatever `docker buildx use`
+    chose.
 
     The engine's own has the name of Docker's context.  Another one is started where it does not
     run.  Raises ``WorldError`` where there is none of that name, or it does not answer.
@@ -72,7 +72,7 @@ def platforms(name: str = "") -> list[str]:
 def _inspect(name: str) -> Builder:
     """A builder as ``buildx inspect`` shows it; raises ``WorldError``."""
     found = _fields(name)
-    # The first platform of a node is its own; after it come those that it emulates.
+    # The first platform of a node is its own; emulated platforms follow.
     native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
     platform = TARGET if TARGET in native else native[0]
     needs_context = ("Driver", "docker") in found
@@ -98,7 +98,7 @@ def require_builder(builder: Builder) -> None:
 
 
 def full_disk(builder: Builder, why: str, *others: Path) -> SpaceError:
-    """The error of a build that met a full disk: the engine's, or the one of ``others``."""
+    """The error of a build that met a full disk: the engine's disk, or a disk of ``others``."""
     if not builder.is_engine:
         what = f"a disk of the builder {builder.name}, or of this machine, is full"
         hint = f"`docker buildx prune --builder {builder.name}` removes the builder's cache"

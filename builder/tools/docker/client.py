@@ -1,7 +1,7 @@
 """The docker client: python-on-whales, and beside it three functions that start the executable.
 
 python-on-whales pulls, tags, loads and removes, and asks for buildx's version.
-``call``, ``output`` and ``stream`` are for what it (0.81) does not do:
+``call``, ``output`` and ``stream`` exist because python-on-whales (0.81) has these limits:
 
 - It has no time limits: an engine that hangs would stop builder, too.
 - It keeps all that a program prints; a program in a container may print without end.
@@ -9,8 +9,8 @@ python-on-whales pulls, tags, loads and removes, and asks for buildx's version.
   it, and no connection.
 - It asks more than once: for a container before its log, for each image of a list, for a container
   again when one of its properties is read 10 ms after another.
-- It reads answers into models, which leave out what they do not name: properties of the client,
-  of an image's configuration and of builders.
+- It reads answers into models, which lack some properties of the client, of an image's
+  configuration and of builders.
 - It lacks options of ``buildx build``, such as annotations.
 - Its import takes 0.2 s of CPU time: commands that only look at the engine do without.
 """
@@ -58,7 +58,7 @@ class Finished:
 def executable() -> str:
     """The first ``docker`` on PATH whose buildx plugin works.
 
-    A client without the plugin may come before one that has it.  Raises ``WorldError``.
+    A client without the plugin may come before a client with it.  Raises ``WorldError``.
     """
     found = []
     for folder in os.get_exec_path():

@@ -106,7 +106,7 @@ def remove_orphans() -> None:
 
 
 def remove(*names: str) -> None:
-    """Remove containers, also those that run; absence is no error."""
+    """Remove containers, also running ones; absence is no error."""
     from python_on_whales.exceptions import DockerException
 
     with suppress(DockerException):  # they may be gone
@@ -122,7 +122,7 @@ def removed_together() -> Iterator[None]:
     """Remove the containers that end in the body together, at its end.
 
     With each removal Docker waits for a garbage collection of containerd, a second where an engine
-    has many images and a large build cache; those that wait at one time wait for the same one.
+    has many images and a large build cache; removals at the same time wait for the same collection.
     """
     ended: list[str] = []
     token = _ended.set(ended)
@@ -223,7 +223,7 @@ def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished
 
 
 def reason_of(printed: str) -> str:
-    """What the client says of a container that did not start, without its number and its advice."""
+    """The client's reason why a container did not start, without its number and its advice."""
     lines = [line.strip() for line in printed.splitlines()]
     return "\n".join(
         line for line in lines if line and not NUMBER.fullmatch(line) and not ADVICE.match(line)

@@ -54,14 +54,14 @@ class Image:
     """An image of the engine (``docker image inspect``)."""
 
     reference: str
-    """What it was found by."""
+    """The name or the digest that was asked for."""
     digest: str
     """Its manifest's."""
     platform: str
     names: frozenset[str]
     """All its names in the engine."""
     digests: frozenset[str]
-    """Its own, and those that registries gave it."""
+    """Its own digest, and digests that registries gave it."""
     layers: int
     config: Mapping[str, Any]
     """The "config" of its OCI image configuration."""
@@ -75,7 +75,7 @@ class Image:
 
 
 def reason(error: DockerException) -> str:
-    """What the docker executable printed about a failure."""
+    """The docker executable's output about a failure."""
     return (error.stderr or "").strip()
 
 
@@ -207,7 +207,7 @@ def pull(reference: str, platform: str) -> None:
 
 @contextmanager
 def pulled(reference: str, platform: str = "linux/amd64") -> Iterator[None]:
-    """Keep an image of a registry in the engine; one that was not there is removed afterwards.
+    """Keep an image of a registry in the engine; an image that was not there is removed afterwards.
 
     Raises like ``pull``.
     """

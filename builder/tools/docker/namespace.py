@@ -55,9 +55,9 @@ def _opened(container: Container) -> int | None:
 
 
 def _inside(network: int, function: Callable[[], Found]) -> Found:
-    """What a function returns in a network.  Raises ``OSError``.
+    """Call a function in a network; returns its result.  Raises ``OSError``.
 
-    The network belongs to a thread, which ends; a socket stays in the one that it was made in.
+    The network belongs to a thread, which ends; a socket stays in the network it was made in.
     """
     found: Future[Found] = Future()
 

@@ -30,7 +30,7 @@ ENDING = 3.0  # seconds from the end of a program to the end of its container, u
 
 
 def _keeps_running(container: Container) -> bool:
-    """Whether a container still runs ``ENDING`` seconds later: one that ends executes nothing."""
+    """Whether a container still runs ``ENDING`` seconds later: an ending one runs nothing."""
     until = time.monotonic() + ENDING
     while container.state().running:
         if time.monotonic() >= until:

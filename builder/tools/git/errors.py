@@ -1,4 +1,4 @@
-"""Errors of git, sorted by what helps: ask again, other credentials, another URL, or nothing."""
+"""Errors of git, sorted by their remedy: ask again, other credentials, another URL, or nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class GitError(WorldError):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether asking again may help."""
+        """Whether another attempt may succeed."""
         return self.is_interrupted or any(text in self.why for text in UNREACHABLE)
 
     @property

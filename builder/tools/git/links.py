@@ -21,7 +21,7 @@ def below(folder: Path) -> dict[str, str]:
 
 
 def leaving(links: Mapping[str, str]) -> dict[str, str]:
-    """Those links of a tree that lead out of it, on their own or by way of other links.
+    """The links of a tree that lead out of it, on their own or by way of other links.
 
     ``links`` are all links of the tree: target by path.
     """

@@ -60,7 +60,7 @@ class Mirror:
         return [repository.folder / "objects" for repository in (self.pins, self.history)]
 
     def close(self) -> None:
-        """End the processes that read its objects; what is complete is checked again."""
+        """End the processes that read its objects; refs are checked again."""
         self.pins.close()
         self.history.close()
         self._complete.clear()
@@ -157,7 +157,7 @@ class Mirror:
         return sorted(found)
 
     def advertised(self) -> Advertised:
-        """The refs of the server; with ``offline`` those that it had when it was last asked.
+        """The refs of the server; with ``offline`` the refs of the last answer.
 
         They are asked for once a run.  Raises ``FetchError`` if the server does not answer.
         """
@@ -235,7 +235,7 @@ class Mirror:
         return ask(folder, self.url, *arguments, stdin=stdin, inherit=held, log=self._log)
 
     def _prepare(self, repository: GitRepository) -> None:
-        """Make a missing repository; remove what a killed git left (we hold the lock)."""
+        """Make a missing repository; remove leftovers of a killed git (we hold the lock)."""
         folder = repository.folder
         if not (folder / "HEAD").exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -66,7 +66,7 @@ class GitRepository:
 
     @property
     def reader(self) -> ObjectReader:
-        """What reads objects, opened at the first use."""
+        """The reader of objects, opened at the first use."""
         if self._reader is None:
             try:
                 from builder.tools.git.objects import ObjectReader
@@ -171,7 +171,7 @@ class GitRepository:
         return self.read(item.object) if item else None
 
     def items(self, tree: str, *paths: str) -> Iterator[Item]:
-        """All entries below a tree, or those at ``paths``, listed by one command."""
+        """All entries below a tree, or the entries at ``paths``, listed by one command."""
         listing = self.run("ls-tree", "-r", "-z", "--full-tree", tree, "--", *paths)
         for line in listing.decode("utf-8", "surrogateescape").split("\0")[:-1]:
             about, path = line.split("\t", 1)
@@ -194,7 +194,7 @@ class GitRepository:
         return full if kind == "blob" else None
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Those objects that the repository does not have."""
+        """The objects that the repository lacks."""
         wanted = [name for name in dict.fromkeys(names) if name not in self._present]
         absent = self._absent(wanted)
         self._present.update(set(wanted).difference(absent))
@@ -208,7 +208,7 @@ class GitRepository:
         return [name for name, line in zip(names, lines, strict=True) if line.endswith(" missing")]
 
     def symlinks(self, tree: str) -> dict[str, str]:
-        """The symbolic links of a tree: target by path, except those without contents.
+        """The symbolic links of a tree: target by path, without links whose contents are absent.
 
         Only a tree of a partial clone lacks contents; the source of a build is complete.
         """

@@ -20,7 +20,7 @@ from builder.tools.git import command
 from builder.tools.git.errors import GitError
 from builder.tools.git.repository import GitRepository, Item
 
-# First in rank (gitattributes(5)): no attribute of a tree may change what is written or read.
+# First in rank (gitattributes(5)): no attribute of a tree may change a byte of a file.
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff !merge !export-subst\n"
 OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
 CHECKING = re.compile(r"Checking patch (.*)\.\.\.")
@@ -31,7 +31,7 @@ class NotApplicableError(Exception):
 
 
 class NoTreeError(Exception):
-    """A directory holds what git cannot store in a tree; the text says what."""
+    """A directory has a file that git cannot store in a tree; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Scratch(GitRepository):
         """The tree of a directory on disk, with every file, ignored by .gitignore or not.
 
         A repository at its top (``.git``) is left out.  Raises ``NoTreeError`` for one further
-        down, and for what git cannot store: a device, a file that cannot be read.
+        down, for a device, and for a file that cannot be read.
         """
         for parent, folders, files in os.walk(folder):
             if ".git" in (*folders, *files) and Path(parent) != folder:

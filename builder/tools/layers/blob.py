@@ -64,8 +64,8 @@ class Stream:
 def opened(blob: Path, stop: Event | None = None) -> Iterator[Stream]:
     """The unpacked bytes of a layer, which may be packed with gzip or zstd.
 
-    Afterwards the digest of the whole blob is checked.  Raises what ``damage_reported`` catches,
-    and ``StoppedError`` at the next block after ``stop`` is set.
+    Afterwards the digest of the whole blob is checked.  Raises the exceptions that
+    ``damage_reported`` catches, and ``StoppedError`` at the next block after ``stop`` is set.
     """
     with blob.open("rb") as file:
         head = file.read(4)
@@ -111,7 +111,7 @@ def _unpacked(packed: _Hashed, head: bytes) -> Iterator[bytes]:
 
 
 def _gunzipped(packed: _Hashed) -> Iterator[bytes]:
-    """RFC 1952: a file has members, one after the other; what follows them is no layer."""
+    """RFC 1952: a file has members, one after the other; other bytes after them are no layer."""
     data = packed.read(PACKED)
     members = size = 0
     while data.startswith(GZIP_MAGIC):

@@ -22,7 +22,7 @@ from builder.tools.layers.tar import Kind, Member
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 LONGEST_PATH = 4096  # PATH_MAX: no kernel takes a longer one
 Hides = Literal["", "path", "below"]
-"""What an entry of a layer removes of the layers below: nothing, its path, all below its path."""
+"""The paths that an entry removes from the layers below: none, its own, all below its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Node:
 
 
 class HasKind(Protocol):
-    """What is kept of an entry: a ``Node``, or what was made of it."""
+    """The kept value of an entry: a ``Node``, or a value made of it."""
 
     @property
     def kind(self) -> str:
@@ -108,13 +108,13 @@ class Content:
 
 
 Look = Callable[[str, Node, Content | None], N]
-"""Makes what is kept of an entry of its path, its properties, and the content of a regular file."""
+"""Makes the kept value of an entry, from its path, its properties and a regular file's content."""
 
 
 def entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[LayerEntry[N]]:
     """The entries of a layer, in its order.
 
-    Raises what ``damage_reported`` catches, and ``StoppedError`` as ``opened``.
+    Raises the exceptions that ``damage_reported`` catches, and ``StoppedError`` as ``opened``.
     """
     with opened(blob, stop) as stream:
         for member in tar.members(stream):
@@ -143,7 +143,7 @@ def _node(member: Member) -> Node:
 
 
 def _place(member: Member) -> tuple[str, Hides]:
-    """The absolute path that an entry of a layer is for, and what it hides of the layers below."""
+    """The absolute path of an entry, and whether it hides paths of the layers below."""
     path = _absolute(member.name)
     folder, name = posixpath.split(path)
     if name == OPAQUE:

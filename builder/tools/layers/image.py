@@ -50,8 +50,8 @@ def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
     """The manifest of the image with its digest.  An index leads to the image for the platform of
     ``blobs`` if there is one, else to the first one.
 
-    Raises ``UntriedError`` where no image of the index is there, and what ``damage_reported``
-    catches.
+    Raises ``UntriedError`` where no image of the index is there, and the exceptions that
+    ``damage_reported`` catches.
     """
     # An engine runs an image that names its platform rather than one that names none.
     preferred = {blobs.platform: 0, "": 1}
@@ -69,7 +69,7 @@ def manifest_of(blobs: Blobs) -> tuple[str, dict[str, Any]]:
 def platforms_of(blobs: Blobs) -> list[str]:
     """The platforms of all images that are there, in the order of the indexes: "linux/arm64".
 
-    Raises what ``damage_reported`` catches.
+    Raises the exceptions that ``damage_reported`` catches.
     """
     return list(dict.fromkeys(_platforms(blobs, blobs.index)))
 
@@ -92,7 +92,7 @@ def _images(blobs: Blobs, index: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def document(file: Path) -> dict[str, Any]:
-    """A manifest, an index or a configuration; raises what ``damage_reported`` catches."""
+    """A manifest, an index or a configuration; raises like ``platforms_of``."""
     if file.stat().st_size > LARGEST_DOCUMENT:
         raise DamagedImageError(f"{file.name} is larger than {LARGEST_DOCUMENT} bytes")
     content = file.read_bytes()

@@ -4,8 +4,8 @@ Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"
 "Basic Tar Format".  Where they leave a choice, Go's archive/tar has made it, which engines unpack
 layers with.  Python's tarfile reads otherwise: it applies global headers, prefers a pax path to a
 long name of GNU tar, and reads digits after a NUL as 0; so it can show files that no container has.
-What the engine refuses, or reads by rules of old tars, is an error here; so are sparse files, which
-image-spec (layer.md) advises against: few bytes can claim any size.
+Members that the engine refuses, or reads by rules of old tars, are errors here; so are sparse
+files, which image-spec (layer.md) advises against: few bytes can claim any size.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LENGTH = re.compile(rb"(\d{1,9}) ", re.ASCII)
 
 
 class Member(NamedTuple):
-    """A member of a tar; ``link`` is what a link, or a hard link, names."""
+    """A member of a tar; ``link`` is the target of a link, or of a hard link."""
 
     name: str
     type: bytes
@@ -74,7 +74,7 @@ class _Header(NamedTuple):
     type: bytes
     link: bytes
     device: str
-    """``c 1:3``; empty for what is no device."""
+    """``c 1:3``; empty: it is no device."""
 
 
 def members(stream: Stream) -> Iterator[Member]:

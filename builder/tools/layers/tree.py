@@ -1,10 +1,10 @@
 """The files of an image: its layers laid over each other.
 
 OCI image specification (https://github.com/opencontainers/image-spec), layer.md: "Applying
-Changesets", "Whiteouts" and "Hardlinks".  What the specification leaves open is done as containerd
-does it (archive/tar.go, onto overlayfs): links are followed in the folder of an entry where they
-are of its own layer; where a layer below has a link or a file in the place of a folder, the folder
-replaces it; a hard link is for a file of its own layer that comes before it.
+Changesets", "Whiteouts" and "Hardlinks".  Where the specification leaves a choice, the code does as
+containerd does (archive/tar.go, onto overlayfs): links are followed in the folder of an entry where
+they are of its own layer; where a layer below has a link or a file in the place of a folder, the
+folder replaces it; a hard link is for a file of its own layer that comes before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from builder.tools.layers.image import DamagedImageError
 
 MOST_LINKS = 255  # that are followed for one path, as in containerd
 MOST_STEPS, MOST_FOLDERS = 1 << 24, 1 << 20
-"""Parts of paths of a layer that are followed, and folders of an image: far above any met."""
+"""Followed parts of a layer's paths, and folders of an image: no image has nearly as many."""
 
 
 class Placed(NamedTuple, Generic[N]):
@@ -66,7 +66,7 @@ def first_names(places: Mapping[str, object]) -> dict[str, str]:
 
 
 def _applied(below: _Tree[N], number: int, entries: Sequence[LayerEntry[N]]) -> _Tree[N]:
-    """The files of a layer; what its whiteouts hide is removed from the layers below."""
+    """The files of a layer; paths that its whiteouts hide are removed from the layers below."""
     own: _Tree[N] = _Tree()
     for entry in entries:
         path = own.followed(entry.path)
@@ -96,7 +96,7 @@ class _Tree(Generic[N]):
         self._steps = 0
 
     def put(self, path: str, placed: Placed[N]) -> None:
-        """Put a path here, in the place of what was there; a folder keeps what is below it."""
+        """Put a path here, in the place of an earlier one; a folder keeps the paths below it."""
         before = self.nodes.pop(path, None)
         if placed.node.kind != "directory" or (before and before.node.kind != "directory"):
             self.remove(path, itself=True)
@@ -117,7 +117,7 @@ class _Tree(Generic[N]):
             path = folder
 
     def remove(self, path: str, *, itself: bool) -> None:
-        """Remove what is below a path, and itself."""
+        """Remove the paths below a path, and the path itself if ``itself``."""
         if itself:
             self.nodes.pop(path, None)
             if path != "/":

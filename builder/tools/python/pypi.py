@@ -1,6 +1,6 @@
 """Files of the Python package index, by name, version and sha256; none of them is executed.
 
-The index is the one that pip is configured to use, so mirrors and proxies need no settings here.
+pip's configuration names the index, so mirrors and proxies need no settings here.
 A file is identified by its digest, which also determines its kind and platform.
 """
 
@@ -38,7 +38,7 @@ PAGE_TIMEOUT = 300.0  # seconds
 
 
 class ReleaseFile(Protocol):
-    """What identifies a file; ``recipes.lockfile.PinnedFile`` does."""
+    """The identity of a file; ``recipes.lockfile.PinnedFile`` has it."""
 
     @property
     def name(self) -> str: ...  # noqa: D102

@@ -97,7 +97,7 @@ class Authorization:
         return responses.token(responses.required(response, 200), self._registry)
 
     def _require_safe(self, realm: str) -> bool:
-        """Whether a realm's host is one that the registry may name, or that the user allows.
+        """Whether the registry may name a realm's host, or the user allows it.
 
         Raises ``RegistryError`` where it is not and there is a login to send; without one, any host
         may issue a token, but none on this machine.  Both are sent over TLS; without it only on

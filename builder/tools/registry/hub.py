@@ -1,8 +1,8 @@
 """Docker Hub's own API: descriptions and the deletion of tags, which the registry protocol lacks.
 
 https://docs.docker.com/reference/api/hub/latest/ (2-beta) documents the login, the list of tags
-and the limits, but not how a description is written or a tag is deleted.  Those requests are the
-ones of Docker's own clients: the newer path (docker/hub-mcp) and, where it does not exist, the
+and the limits, but not how a description is written or a tag is deleted.  Docker's own clients send
+these requests: the newer path (docker/hub-mcp) and, where it does not exist, the
 older one (docker/actions-toolkit, docker/hub-tool).
 """
 

@@ -1,4 +1,4 @@
-"""Addresses that servers name: parsed without errors of Python's own."""
+"""Addresses that servers name: a wrong one raises ``WebError``."""
 
 from __future__ import annotations
 

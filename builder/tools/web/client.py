@@ -1,4 +1,4 @@
-"""HTTP requests to servers that are not trusted: everything that builder asks, it asks here.
+"""All HTTP requests of builder; servers are not trusted.
 
 The size, the unpacked size and the time of a response are bounded.  Redirects are followed only
 where a request allows it, one by one, and never from elsewhere to this machine; credentials stay

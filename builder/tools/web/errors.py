@@ -45,7 +45,7 @@ class WebError(Exception):
 
     @property
     def outcome(self) -> str:
-        """What the server does, as a verb: "fails"."""
+        """The server's behavior, as a verb: "fails"."""
         if self.retry_after:
             return "asks to wait"
         return "fails" if self.status else "does not answer"

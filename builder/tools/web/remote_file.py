@@ -25,7 +25,7 @@ class PartialReadError(Exception):
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable file at ``url``; ``size`` in bytes, ``received`` those that were transferred.
+    """A seekable file at ``url``; ``size`` in bytes; ``received`` counts the transferred bytes.
 
     A zip's directory is at its end, so the end is fetched first, unless ``forwards``: a header is
     at the beginning.  ``headers`` go with each request, ``retries`` makes its policy.  Raises

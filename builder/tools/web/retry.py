@@ -1,7 +1,7 @@
 """One retry policy: for downloads, registries, Docker Hub and git.
 
-A failure that may be temporary is retried.  The wait is what the server asks for (Retry-After),
-else 1, 2, 4, then 8 seconds.  Attempts and waiting time are bounded.
+A failure that may be temporary is retried.  The server may set the wait (Retry-After); else it is
+1, 2, 4, then 8 seconds.  Attempts and waiting time are bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RetryPolicy:
 
     ``log`` gets a line before each wait of a second or more; it begins with ``server``, which is
     also the key in ``GIVEN_UP`` (a server without a name is not kept there).  ``failure_of`` makes
-    a ``WebError`` of what ``work`` raised, or None where that is no failure of the server:
+    a ``WebError`` of an exception of ``work``, or None where that is no failure of the server:
     ``temporary`` decides whether there is another attempt, ``retry_after`` how long to wait for it.
     """
 
@@ -87,7 +87,7 @@ class RetryPolicy:
         return failure is not None and failure.temporary
 
     def _failure(self, state: RetryCallState) -> WebError:
-        """The failure of the last attempt; only those that may pass come here."""
+        """The failure of the last attempt; it may be temporary."""
         error = state.outcome.exception() if state.outcome else None
         return (self._failure_of(error) if error else None) or WebError("")
 
