@@ -1,4 +1,4 @@
-"""Where in a file a hunk belongs that does not fit: no I/O.
+"""Finds the place of a hunk that does not fit a file; no I/O.
 
 If the file that the hunk was made for is known, its lines are followed from there.  Otherwise
 three clues rank the places: lines of the hunk that are rare in the file, the heading of its section

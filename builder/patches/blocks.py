@@ -53,7 +53,7 @@ class Block(ChangedLines):
         return (self.path, self.lines) == (other.path, other.lines)
 
     def reversed(self) -> Block:
-        """Its revert.  The place is still that in the old file."""
+        """Its revert.  Its place is still in the old file."""
         lines = [b"-" + line for line in self.added] + [b"+" + line for line in self.removed]
         return replace(self, lines=tuple(lines))
 

@@ -16,8 +16,8 @@ from builder.tools.git.repository import EMPTY_TREE
 class Piece:
     """One diff of a patch: a range of commits has several, any other patch has one.
 
-    ``base`` and ``head`` are the commits that it is the difference of, in the repository at
-    ``url``; only pull requests and commits have them.
+    The diff leads from the commit ``base`` to ``head`` in the repository at ``url``; only pull
+    requests and commits have them.
     """
 
     name: str

@@ -103,9 +103,9 @@ def attached(
 ) -> list[AttachedFile]:
     """The files of one type that are attached to the image of a tag or a digest.
 
-    For an index: to its image for ``platform`` ("linux/amd64"); None: that must not matter, or
-    there must be one image only.  Raises ``RegistryError`` where there is no such image, or no
-    attachment of that type with a file.
+    ``platform`` ("linux/amd64") names an image of an index; None: any image will do, as for
+    recipes.  Raises ``RegistryError`` where there is no such image, or no attachment of that type
+    with a file.
     """
     digest = _image_of(repository, reference, kind, platform)
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]

@@ -154,7 +154,7 @@ def _complete(
     """Attach missing documents and the notes of moves, and sign, before the image gets a tag.
 
     Earlier attachments stay: they describe the same image, also where the recipe's words changed.
-    ``entries`` are its referrers.
+    ``entries`` are the image's referrers.
     """
     missing: list[Attachment] = []
     own = how.found.record if how.found else record  # None: a trusted verdict is attached

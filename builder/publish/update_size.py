@@ -80,7 +80,7 @@ def _images_before(repository: Repository, digest: str) -> tuple[PlatformImage, 
 
 
 def _of_platform(known: Sequence[PlatformImage], new: PlatformImage) -> PlatformImage | None:
-    """The image before of the platform of a new one; an image may not name its platform."""
+    """The image before of the platform of a new one; some images do not name a platform."""
     names = {"", new.platform}
     return next((each for each in known if not new.platform or each.platform in names), None)
 

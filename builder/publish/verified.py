@@ -2,8 +2,8 @@
 
 Any user with push access can write the label ``builder.key``, and no check shows that a backdoor is
 absent.  So an image that is found by its key counts only where this machine built exactly that
-digest, or where a trusted key signed a verdict on it.  Both hold for today's contract alone.  An
-image for which nothing vouches counts once this machine has built the same: builds are
+digest, or where a trusted key signed a verdict on it.  Both count for the present contract only.
+An image for which nothing vouches counts once this machine has built the same: builds are
 reproducible.
 """
 

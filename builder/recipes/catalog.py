@@ -160,7 +160,7 @@ def load(
     """Read every recipe below ``root/recipes``; families are given by name with their own rules.
 
     A broken file breaks its own entry and the entries that build on it, no others.  ``new`` is a
-    recipe that has not been written: the catalog is as it will be.  ``only`` are names of recipes
+    recipe that has not been written: the catalog has it already.  ``only`` are names of recipes
     and of engines: no other recipe is read, nor compared with them; bases are read all.  Raises
     ``RecipeError`` when there is no such directory.
     """

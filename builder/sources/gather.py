@@ -197,7 +197,7 @@ def _together(files: list[Path], folder: Path) -> Path:
 
 def source_of(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     """The patched source tree of a plan that compiles one, below the directory ``work``; and the
-    time of its commit, in seconds since 1970 (0: it is none).
+    time of its commit, in seconds since 1970 (0: it has none).
 
     Raises like ``gather``.
     """
@@ -207,7 +207,7 @@ def source_of(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int
 
 def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     """A context with the tree in a subdirectory, where its .dockerignore has no effect; and the
-    time of its commit (0: it is none)."""
+    time of its commit (0: it has none)."""
     context = work / "source"
     context.mkdir()
     target = context / "tree"

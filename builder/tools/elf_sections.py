@@ -31,7 +31,7 @@ _LARGEST_HEADERS = 1 << 26
 """Bytes of the headers of a million sections."""
 _LARGEST_TABLE = 1 << 28
 """Bytes of a table that is read at once: far above any met."""
-# Far above any run path or name met; it keeps a table without NULs from being read as one string.
+# No run path or name is nearly as long; a table without NULs is not read as one string.
 _LONGEST_STRING = 1 << 16
 
 

@@ -24,7 +24,7 @@ class Ends:
 
 
 def head_of(url: str, number: int, repositories: Repositories) -> str | None:
-    """Today's head of a pull request, or None where the repository does not have it.
+    """The present head of a pull request, or None where the repository does not have it.
 
     Raises ``FetchError`` when the repository does not answer.
     """
@@ -36,7 +36,7 @@ def head_of(url: str, number: int, repositories: Repositories) -> str | None:
 
 
 def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:
-    """The commit where a pull request's branch left its target branch, and its head of today.
+    """The commit where a pull request's branch left its target branch, and its present head.
 
     ``onto`` is the target branch; default: the repository's default branch.  Raises
     ``FetchError`` when there is no such request, or no such branch, ``PatchError`` when the

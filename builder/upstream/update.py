@@ -1,4 +1,4 @@
-"""Updates the pins of recipes: to a pull request of today, or to a newer source."""
+"""Updates the pins of recipes: to the present commits of a pull request, or to a newer source."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ _platform: ContextVar[str] = ContextVar("_platform", default="")
 
 @contextmanager
 def of_platform(platform: str) -> Iterator[None]:
-    """Programs that the body runs are of an image for this platform: "linux/arm64".
+    """The body runs programs of an image for this platform: "linux/arm64".
 
     Where that is not the engine's own platform and ``docker run`` does not name it, Docker prints a
     warning into the program's output.

@@ -1,11 +1,11 @@
 """The members of a layer's tar, as the engine reads them.
 
 Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar's manual,
-"Basic Tar Format".  Where they leave a choice, Go's archive/tar has made it, which engines unpack
-layers with.  Python's tarfile reads otherwise: it applies global headers, prefers a pax path to a
-long name of GNU tar, and reads digits after a NUL as 0; so it can show files that no container has.
-Members that the engine refuses, or reads by rules of old tars, are errors here; so are sparse
-files, which image-spec (layer.md) advises against: few bytes can claim any size.
+"Basic Tar Format".  Where they leave a choice, this reader does as Go's archive/tar, with which
+engines unpack layers.  Python's tarfile reads otherwise: it applies global headers, prefers a pax
+path to a long name of GNU tar, and reads digits after a NUL as 0; so it can show files that no
+container has. Members that the engine refuses, or reads by rules of old tars, are errors here; so
+are sparse files, which image-spec (layer.md) advises against: few bytes can claim any size.
 """
 
 from __future__ import annotations

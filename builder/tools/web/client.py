@@ -100,8 +100,7 @@ class Opened(Head):
     def blocks(self) -> Iterator[bytes]:
         """The content in blocks of at most ``BLOCK`` bytes, as they come.
 
-        It is not decoded: a server that packs a file although nobody asked for it is not honest
-        about its bytes.  Raises ``WebError``.
+        It is not decoded: no request asks for packed bytes.  Raises ``WebError``.
         """
         while True:
             with _explained(self.url, self._deadline):
