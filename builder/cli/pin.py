@@ -192,8 +192,8 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
 
     The cache directory (BUILDER_CACHE_DIR) then contains bare mirrors of the repositories with the
     pinned commits, submodules and pull requests, the histories that `builder patch check` reads,
-    and all wheels, sdists, archives and locked Debian packages. With it, `builder build --offline`
-    and `builder patch check --offline` need no network.
+    and all wheels, sdists and locked Debian packages. With it, `builder build --offline` and
+    `builder patch check --offline` need no network.
     """
     from builder.families import bases_of
     from builder.upstream import pins

@@ -14,7 +14,6 @@ from builder.platforms import PLATFORMS, Platform, Platforms
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import (
     AddPatch,
-    ArchiveSource,
     FileProbe,
     GitSource,
     InstalledSource,
@@ -111,9 +110,7 @@ def _source(recipe: Recipe) -> list[str]:
             lines += [f"submodule {path} from {url}" for path, url in source.submodule.items()]
         case PypiSource() as source:
             lines = [f"PyPI: {source.pypi} {source.version}", f"sha256 {source.sha256}"]
-            lines += _part(source.subdirectory)
-        case ArchiveSource() as source:
-            lines = [source.archive, f"sha256 {source.sha256}", *_part(source.subdirectory)]
+            lines += [] if source.subdirectory == "." else [f"of it {source.subdirectory}"]
         case PathSource(path=path):
             lines = [f"{path} of this repository"]
         case InstalledSource():
@@ -128,10 +125,6 @@ def _source(recipe: Recipe) -> list[str]:
             moved = "a nightly run gives it a new image when upstream has moved"
             lines.append(f"channel {track.channel}: {moved}")
     return lines
-
-
-def _part(subdirectory: str) -> list[str]:
-    return [] if subdirectory == "." else [f"of it {subdirectory}"]
 
 
 def _page(planned: PlannedPatch) -> str:

@@ -17,7 +17,6 @@ from builder.recipes.catalog import Entry
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     AddPatch,
-    ArchiveSource,
     FilePatch,
     GitSource,
     InstalledSource,
@@ -100,26 +99,7 @@ class Installed:
         return self.version
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A tar or zip file by URL and sha256 (hex); the source is ``subdirectory`` in it."""
-
-    url: str
-    sha256: str
-    subdirectory: str
-
-    @property
-    def identity(self) -> str:
-        """The sha256 (hex)."""
-        return self.sha256
-
-    @property
-    def part(self) -> str:
-        """The directory that is taken; empty: all."""
-        return "" if self.subdirectory == "." else self.subdirectory
-
-
-SourceChoice = LocalTree | GitCommit | PypiFile | Archive | Installed
+SourceChoice = LocalTree | GitCommit | PypiFile | Installed
 """The source of an engine.
 
 The key contains its ``identity``, and ``part``: the part that is taken, empty for all.
@@ -205,7 +185,7 @@ def where(source: Source) -> str:
     match source:
         case PathSource(path=path):
             return path
-        case GitSource(git=url) | ArchiveSource(archive=url):
+        case GitSource(git=url):
             return url
         case PypiSource(pypi=name):
             return f"pypi:{name}"
@@ -228,8 +208,6 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
             file, family = PinnedFile(name, version, digest), families.ENGINES[recipe.family]
             texts_only = family.package_paths is not None
             return PypiFile(file, folder, texts_only=texts_only, below=family.package_root)
-        case ArchiveSource(archive=url, sha256=digest, subdirectory=folder):
-            return Archive(url, digest, folder)
         case InstalledSource(installed=name):
             if recipe.overlay is None:
                 raise RecipeError(

@@ -13,7 +13,6 @@ from typing import Literal
 from packageurl import PackageURL
 
 from builder.plan.inputs import (
-    Archive,
     BootstrappedRoot,
     GitCommit,
     Installed,
@@ -95,11 +94,6 @@ def engine_of(plan: Plan) -> Part:
         case PypiFile(file=file):
             purl = addresses.python_purl(file.name, file.version)
             return replace(common, purl=purl, digest={"sha256": file.sha256})
-        case Archive(url=url, sha256=digest):
-            place = addresses.public(url)
-            known = {"download_url": place, "checksum": f"sha256:{digest}"}
-            purl = addresses.generic_purl(name, version, known)
-            return replace(common, purl=purl, digest={"sha256": digest}, origin=place)
         case LocalTree(identity=identity):
             return replace(
                 common,

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from builder.errors import FetchError
 from builder.plan import tree_hash
-from builder.plan.inputs import Archive, GitCommit, Installed, LocalTree, PypiFile, SourceChoice
+from builder.plan.inputs import GitCommit, Installed, LocalTree, PypiFile, SourceChoice
 from builder.tools import archives
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.git.scratch import NoTreeError
 from builder.tools.log import Log
 from builder.tools.python import pypi
-from builder.tools.web import downloads
 from builder.tools.web.remote_file import PartialReadError
 
 
@@ -74,7 +73,7 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
 
 
 def unpack(
-    source: LocalTree | PypiFile | Archive | Installed,
+    source: LocalTree | PypiFile | Installed,
     cache: Path,
     target: Path,
     log: Log,
@@ -88,13 +87,9 @@ def unpack(
     match source:
         case LocalTree():
             _copy_tree(source, target)
-        case PypiFile(file=file, subdirectory=folder, texts_only=texts_only):
+        case PypiFile(file=file):
             (archive,) = pypi.fetch([file], cache, log, offline=offline)
-            sdist = not archive.name.endswith(".whl")
-            _unpack(archive, folder, target, sdist=sdist, texts_only=texts_only)
-        case Archive(url=url, sha256=digest, subdirectory=folder):
-            archive = downloads.fetch(url, digest, cache, log, offline=offline)
-            _unpack(archive, folder, target, sdist=False)
+            _unpack(archive, source, target)
         case Installed(name=name):
             raise FetchError(
                 f"the files of {name} in the base are unknown before it is built",
@@ -112,21 +107,19 @@ def _copy_tree(source: LocalTree, target: Path) -> None:
         raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
 
 
-def _unpack(
-    archive: Path, subdirectory: str, target: Path, *, sdist: bool, texts_only: bool = False
-) -> None:
-    """Write a directory of an archive, for an sdist without its single top directory."""
+def _unpack(archive: Path, source: PypiFile, target: Path) -> None:
+    """Write the source's directory of a wheel, or of an sdist below its single top directory."""
     folder = target.with_name(f"{target.name}-unpacked")
     try:
-        archives.unpack(archive, folder, texts_only=texts_only)
+        archives.unpack(archive, folder, texts_only=source.texts_only)
         top = folder
-        if sdist:
+        if not archive.name.endswith(".whl"):
             inside = [path for path in folder.iterdir() if path.is_dir()]
             if len(inside) != 1:
                 raise FetchError(
                     f"{archive.name} is not an sdist", "it has no single top directory"
                 )
             top = inside[0]
-        archives.subdirectory_of(top, subdirectory, archive.name).rename(target)
+        archives.subdirectory_of(top, source.subdirectory, archive.name).rename(target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from builder.families.family import Packages
 from builder.patches.series import pieces
 from builder.plan import published_image
 from builder.plan.debian import lock_file
-from builder.plan.inputs import Archive, GitCommit, PypiFile
+from builder.plan.inputs import GitCommit, PypiFile
 from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Entry
@@ -33,9 +33,8 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Ite
     """
     repositories = patch_set.repositories
     source = patch_set.source
-    if isinstance(source, GitCommit | Archive):
-        checkout.tree_of(source, repositories, patch_set.context.work)
     if isinstance(source, GitCommit):
+        checkout.tree_of(source, repositories, patch_set.context.work)
         yield f"{source.url} {source.commit}"
         target = track.upstream_target(source.url, patch_set.track, repositories)
         repositories.walk(source.url, source.commit, target.commit)

@@ -49,7 +49,6 @@ from builder.recipes.schema.recipe import (
 )
 from builder.recipes.schema.sources import (
     SOURCES,
-    ArchiveSource,
     GitSource,
     InstalledSource,
     PathSource,
@@ -66,7 +65,6 @@ __all__ = [
     "Accept",
     "Add",
     "AddPatch",
-    "ArchiveSource",
     "Artifact",
     "BasePython",
     "BaseRecipe",

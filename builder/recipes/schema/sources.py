@@ -14,7 +14,6 @@ from pydantic import (
 from builder.recipes.schema.fields import (
     PLAIN,
     TAG_GLOB,
-    WEB_URL,
     Commit,
     GitUrl,
     Model,
@@ -47,17 +46,6 @@ class PypiSource(Model):
     """Directory of the source inside the file (without the top directory of an sdist)."""
 
 
-class ArchiveSource(Model):
-    """A tar or zip archive, by URL and digest."""
-
-    archive: Annotated[str, StringConstraints(pattern=WEB_URL), PLAIN]
-    """URL of the file."""
-    sha256: Sha256
-    """sha256 of the file."""
-    subdirectory: TreePath = "."
-    """Directory of the source inside the archive, with its top directory."""
-
-
 class GitSource(Model):
     """A commit of a git repository."""
 
@@ -86,13 +74,12 @@ class InstalledSource(Model):
     """Name of the Python project."""
 
 
-SOURCES = ("git", "path", "pypi", "archive", "installed")
+SOURCES = ("git", "path", "pypi", "installed")
 
 Source = Annotated[
     Annotated[GitSource, Tag("git")]
     | Annotated[PathSource, Tag("path")]
     | Annotated[PypiSource, Tag("pypi")]
-    | Annotated[ArchiveSource, Tag("archive")]
     | Annotated[InstalledSource, Tag("installed")],
     by_only_key("source", SOURCES),
 ]

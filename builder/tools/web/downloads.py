@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from builder.errors import MIRROR_FIRST, FetchError
+from builder.errors import FetchError
 from builder.tools import sizes
 from builder.tools.beside import require_wanted
-from builder.tools.file_names import require_writable_names, why_not_writable
+from builder.tools.file_names import require_writable_names
 from builder.tools.web.client import Client, Follow, Opened
-from builder.tools.web.errors import WebError, cause
+from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
 
 LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
 PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
 """How files are requested: from wherever they are, and a MiB has to come in ``TOTAL_TIMEOUT``."""
-
-
-def fetch(url: str, sha256: str, cache: Path, log: Callable[[str], None], *, offline: bool) -> Path:
-    """The file with that digest, from the cache or from ``url``.
-
-    Raises ``FetchError`` where the server does not have it or gives other bytes, and where it is
-    not in the cache and ``offline``.
-    """
-    folder = cache / "archives" / sha256
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    if found:
-        return found[0]
-    if offline:
-        raise FetchError(f"{url} is not in the cache", "--offline fetches nothing", MIRROR_FIRST)
-    log(f"fetching {url}")
-    name = Path(unquote(urlsplit(url).path)).name
-    name = "archive" if why_not_writable(name) else name
-    try:
-        store(Client(), url, name, sha256, folder)
-    except WebError as error:
-        raise FetchError(
-            f"cannot fetch {url}",
-            cause(error),
-            "check the URL; where it is right, try again",
-        ) from error
-    return folder / name
 
 
 def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:

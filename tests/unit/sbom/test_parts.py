@@ -119,10 +119,10 @@ def test_contents_that_are_not_listed_are_named() -> None:
     assert [name for name, role in relations(alone).items() if role == "CONTAINS"] == ["hami-core"]
 
 
-def test_an_archive_and_a_range_of_commits(tmp_path: Path) -> None:
+def test_a_range_of_commits(tmp_path: Path) -> None:
     text = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
-    digest, after, to = "34" * 32, "56" * 20, "78" * 20
-    source = f'archive = "https://example.org/hello-1.tar.gz"\nsha256 = "{digest}"\n'
+    after, to = "56" * 20, "78" * 20
+    source = f'git = "https://github.com/me/hello"\ncommit = "{after}"\n'
     pick = f'pick = {{ after = "{after}", to = "{to}", git = "https://github.com/me/hello" }}'
     source += f'[[patch]]\n{pick}\nwhy = "it greets nobody"\n'
     made = in_catalog(
@@ -132,12 +132,5 @@ def test_an_archive_and_a_range_of_commits(tmp_path: Path) -> None:
     )
     document = spdx_of(made)
     assert faults(document) == []
-    engine = engine_of(document)
-    assert engine["checksums"] == [{"algorithm": "SHA256", "checksumValue": digest}]
-    assert engine["downloadLocation"] == "https://example.org/hello-1.tar.gz"
-    assert purl(engine) == (
-        f"pkg:generic/hello-sm120@0.1.0?checksum=sha256:{digest}"
-        "&download_url=https://example.org/hello-1.tar.gz"
-    )
     (pick,) = [each for each in document["packages"] if each.get("versionInfo") == to]
     assert pick["downloadLocation"] == f"https://github.com/me/hello/compare/{after}...{to}.diff"

@@ -31,7 +31,7 @@ from builder.tools.python import pypi
 from builder.tools.registry.client import Repository
 from builder.tools.registry.hub import Hub
 from builder.tools.web import client as web_client
-from builder.tools.web import downloads, httpx_client, retry
+from builder.tools.web import httpx_client, retry
 from support import model_hub
 from support.hostile import Hostile, answer, closing, serving, trickling
 
@@ -66,10 +66,6 @@ def _engine_stream(url: str, *_: object) -> object:
 
 def _engine_status(url: str, *_: object) -> object:
     return ServerClient(url).status("/health", ENOUGH)
-
-
-def _download(url: str, folder: Path, *_: object) -> object:
-    return downloads.fetch(f"{url}/a.tar.gz", SHA256, folder, print, offline=False)
 
 
 def _package_index(url: str, folder: Path, patch: pytest.MonkeyPatch) -> object:
@@ -116,7 +112,7 @@ USES: dict[str, Use] = {
     each.__name__.strip("_"): each
     for each in (
         *(_engine_json, _engine_answer, _engine_text, _engine_stream, _engine_status),
-        *(_download, _package_index, _debian),
+        *(_package_index, _debian),
         *(_model_list, _model_download, _model_header),
         *(_registry, _registry_tags, _docker_hub),
     )
@@ -279,7 +275,7 @@ def test_the_body_of_a_redirect_is_not_read(
 
 
 @pytest.mark.parametrize(
-    "use", ["download", "package_index", "debian", "model_list", "model_download", "model_header"]
+    "use", ["package_index", "debian", "model_list", "model_download", "model_header"]
 )
 def test_a_server_elsewhere_leads_to_no_server_of_this_machine(
     use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
