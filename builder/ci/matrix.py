@@ -1,7 +1,7 @@
 """The matrix of a workflow: which recipes, on which runner, with how much disk.
 
 Whether a recipe changed since a revision is decided by keys: each revision computes, with its own
-code, a key over everything that goes into its images.  So a template that changes every image
+code, a key over all inputs of its images.  So a template that changes every image
 changes every recipe, and a comment changes none.  Nothing is fetched and no engine is asked: the
 keys are for amd64, with a Debian root whose digest is not looked up, so they are only compared with
 each other.

@@ -65,7 +65,7 @@ class CommitsSince:
         return self._shared[origin]
 
     def _commits(self, since: str, paths: Sequence[str], *options: str) -> list[PatchedCommit]:
-        """The commits of the target since another one that touch some files, oldest first.
+        """The target's commits since ``since`` that touch some files, oldest first.
 
         ``--full-history`` keeps commits of merged branches whose changes a merge has dropped.
         """

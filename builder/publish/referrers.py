@@ -7,7 +7,7 @@ API a tag keeps the list (distribution specification 1.1, "Referrers Tag Schema"
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,3 +180,11 @@ def referrers(
         return _listed(repository, _referrers_tag(digest))
     listed = repository.referrers(digest)
     return _listed(repository, _referrers_tag(digest)) if listed is None else listed
+
+
+def annotations_of(entries: Iterable[Mapping[str, Any]], kind: str) -> Iterator[Mapping[str, str]]:
+    """The annotations of artifacts of the type ``kind`` among the descriptors of referrers."""
+    for entry in entries:
+        found = entry.get("annotations") or {}
+        if entry.get("artifactType") == kind and isinstance(found, dict):
+            yield found

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import WorldError
+from builder.publish.referrers import annotations_of
 from builder.publish.verdicts import trust_of
 from builder.settings import Settings
 from builder.tools.files import workspace
@@ -88,10 +89,8 @@ def _statements(
     entries: Iterable[Mapping[str, Any]], digest: str
 ) -> Iterator[tuple[ReproductionStatement, Mapping[str, str]]]:
     """The statements on an image among the descriptors of referrers, with their annotations."""
-    for entry in entries:
-        annotations = entry.get("annotations") or {}
-        if entry.get("artifactType") == REPRODUCTION and isinstance(annotations, dict):
-            with suppress(ValidationError):
-                statement = ReproductionStatement.model_validate_json(annotations.get(TEXT, ""))
-                if statement.digest == digest:
-                    yield statement, annotations
+    for values in annotations_of(entries, REPRODUCTION):
+        with suppress(ValidationError):
+            statement = ReproductionStatement.model_validate_json(values.get(TEXT, ""))
+            if statement.digest == digest:
+                yield statement, values

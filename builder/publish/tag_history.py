@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.errors import RegistryError
-from builder.publish.referrers import Attachment, referrers
+from builder.publish.referrers import Attachment, annotations_of, referrers
 from builder.publish.tag_claims import Claim, read_claims
 from builder.publish.update_size import Update
 from builder.publish.verdicts import Trust
@@ -228,11 +228,8 @@ def notes_in(
 
     ``path`` is the repository's.  Raises ``WorldError``.
     """
-    for entry in entries:
-        annotations = entry.get("annotations")
-        if entry.get("artifactType") != MOVE or not isinstance(annotations, dict):
-            continue
-        text, signature = str(annotations.get(TEXT, "")), str(annotations.get(SIGNATURE, ""))
+    for values in annotations_of(entries, MOVE):
+        text, signature = str(values.get(TEXT, "")), str(values.get(SIGNATURE, ""))
         found = parsed_note(text, signature, path)
         if found and found.move.digest == digest and trust.accepts(text, signature):
             yield found

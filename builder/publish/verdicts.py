@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import SmokeError
+from builder.publish.referrers import annotations_of
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.registry import cosign
@@ -134,7 +135,7 @@ def require_signing(settings: Settings, work: Path) -> None:
 
 def attached_verdicts(
     entries: Iterable[Mapping[str, Any]], digest: str, key: str, contract: str
-) -> list[dict[str, str]]:
+) -> list[Mapping[str, str]]:
     """The annotations of the verdicts on an image, for one key and one contract.
 
     ``entries`` are the descriptors of its referrers.
@@ -163,9 +164,7 @@ def verdicts_on(entries: Iterable[Mapping[str, Any]], digest: str) -> list[State
 
 def _statements(
     entries: Iterable[Mapping[str, Any]],
-) -> Iterator[tuple[Statement, dict[str, str]]]:
-    for entry in entries:
-        annotations = entry.get("annotations") or {}
-        if entry.get("artifactType") == VERDICT and isinstance(annotations, dict):
-            with suppress(ValidationError):
-                yield Statement.model_validate_json(annotations.get(TEXT, "")), annotations
+) -> Iterator[tuple[Statement, Mapping[str, str]]]:
+    for values in annotations_of(entries, VERDICT):
+        with suppress(ValidationError):
+            yield Statement.model_validate_json(values.get(TEXT, "")), values

@@ -1,7 +1,7 @@
 """The one function that runs git; ``objects`` has the only other process, which lives longer.
 
 git's own configuration applies (insteadOf, proxies, credential helpers).  Settings that would
-change contents are overridden: a tree is what its commit holds, byte for byte.
+change contents are overridden: a tree has the bytes of its commit.
 """
 
 from __future__ import annotations
