@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from builder.bench.benchmark import ServedImage
     from builder.bench.comparison import BenchComparison
     from builder.bench.results import Benchmark, Generation
-    from builder.receipts.schema import Predicted
 
 RUN = "run"
 
@@ -140,13 +139,6 @@ def run_benchmark(
             "add`. The server's log is verbose.",
         ),
     ] = None,
-    fit: Annotated[
-        Path | None,
-        file_option(
-            "--fit",
-            "Output of `fit --json` for the same run: the receipt has its memory beside the log's.",
-        ),
-    ] = None,
     by: Annotated[
         str | None,
         typer.Option("--by", metavar="NAME", help="Your name in the receipt. Default: none."),
@@ -170,9 +162,8 @@ def run_benchmark(
 
     if receipt is not None:
         require_writable(receipt.parent, "name another file: --receipt FILE")
-    if receipt is None and (fit is not None or by is not None):
-        raise typer.BadParameter("--fit and --by are for a receipt: add --receipt FILE")
-    predicted: dict[int, Predicted] = {}
+    if receipt is None and by is not None:
+        raise typer.BadParameter("--by is for a receipt: add --receipt FILE")
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
@@ -184,14 +175,13 @@ def run_benchmark(
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             chosen = _for_receipt(chosen, by)
-            predicted = make.predictions(fit, chosen)
         found = benchmark.of_image(chosen, sizes, settings, fill, log)
     if as_json:
         print_json(found.as_json())
     else:
         print_benchmark(found)
     if receipt is not None:
-        made = make.of_benchmark(found, predicted, by)
+        made = make.of_benchmark(found, by)
         write_json(receipt, made.as_json())
         after = "it was measured without a GPU: `builder receipts add` refuses it"
         if made.device == "GPU":

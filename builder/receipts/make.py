@@ -6,11 +6,9 @@ import getpass
 import hashlib
 import platform
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,12 +16,10 @@ from builder.bench.benchmark import ServedImage
 from builder.bench.results import Benchmark, Loaded, Point
 from builder.errors import ReceiptError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.fit.results import Fit
 from builder.receipts import redaction
 from builder.receipts.schema import (
     MeasuredCard,
     MeasuredImage,
-    Predicted,
     Receipt,
     ReceiptFigures,
     ReceiptModel,
@@ -88,55 +84,19 @@ def _own_names() -> set[str]:
     return {name for name in names if len(name) >= SHORTEST} - COMMON
 
 
-def predictions(file: Path | None, target: ServedImage) -> dict[int, Predicted]:
-    """The memory by context, of the output of `builder fit --json` in ``file``; None: no file.
-
-    Raises ``ReceiptError`` where it is of another image, model or flags.
-    """
-    if file is None:
-        return {}
-    try:
-        fit = Fit.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise ReceiptError(f"cannot read {file}", error.strerror or str(error)) from error
-    except ValidationError as error:
-        hint = "give a file with the output of `builder fit --json`"
-        raise ReceiptError(f"{file} is not a fit", first_error(error), hint) from error
-    pairs = {
-        "image": (fit.digest, target.image.digest),
-        "size of the model": (fit.model.size, target.model.stat().st_size),
-        "flags": (list(fit.options), list(target.extra)),
-    }
-    other = [
-        f"{what}: {there}, here {here}" for what, (there, here) in pairs.items() if there != here
-    ]
-    if other:
-        hint = "run `builder fit` with the same image, model and flags"
-        raise ReceiptError(f"{file} is the fit of another run", "\n".join(other), hint)
-    return {
-        trial.context: Predicted(
-            cards=[card.name for card in trial.cards], peak=trial.peak, memory=dict(trial.by_kind)
-        )
-        for trial in fit.trials
-        if trial.fits
-    }
-
-
-def of_benchmark(
-    found: Benchmark, predicted: Mapping[int, Predicted], by: str | None = None
-) -> Receipt:
+def of_benchmark(found: Benchmark, by: str | None = None) -> Receipt:
     """The receipt of a benchmark of an image; ``by`` is who measured.
 
     Raises ``ReceiptError`` for findings that a receipt cannot have, such as a card without a
     compute capability.
     """
     try:
-        return _receipt(found, predicted, by)
+        return _receipt(found, by)
     except ValidationError as error:
         raise ReceiptError("this run can have no receipt", first_error(error)) from error
 
 
-def _receipt(found: Benchmark, predicted: Mapping[int, Predicted], by: str | None) -> Receipt:
+def _receipt(found: Benchmark, by: str | None) -> Receipt:
     gpus, settings = found.machine["gpus"], found.settings
     prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
     shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
@@ -153,22 +113,19 @@ def _receipt(found: Benchmark, predicted: Mapping[int, Predicted], by: str | Non
         draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
         arguments=redaction.redacted(found.subject["flags"]),
         request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
-        measured=[_measured(point, predicted) for point in found.points],
+        measured=[_measured(point) for point in found.points],
         by=by or None,
         created=datetime.fromisoformat(found.created),
         builder=found.builder,
     )
 
 
-def _measured(point: Point, predicted: Mapping[int, Predicted]) -> ReceiptFigures:
+def _measured(point: Point) -> ReceiptFigures:
     loaded = point.loaded or Loaded((), {})
-    context = point.context or 0
     return ReceiptFigures(
-        context=context,
+        context=point.context or 0,
         layers=list(loaded.layers),
         memory=dict(loaded.memory),
-        predicted=predicted.get(context),
-        mean=round(statistics.fmean(run.tokens_per_second for run in point.runs), 3),
         warm_ups=list(point.warm_ups),
         runs=list(point.runs),
     )

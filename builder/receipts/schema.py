@@ -5,6 +5,7 @@ It tells no host name, user, path, address or serial number (``receipts.redactio
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
@@ -78,17 +79,6 @@ class Request(ReceiptPart):
     """Share of the context that is filled before the prompt."""
 
 
-class Predicted(ReceiptPart):
-    """The memory on simulated cards, as `builder fit` found it for the same run."""
-
-    cards: list[Text]
-    """Names of the simulated cards."""
-    peak: Size
-    """Sum of all cards, with their CUDA contexts."""
-    memory: dict[Text, Size]
-    """By kind, at the peak."""
-
-
 class ReceiptFigures(ReceiptPart):
     """The runs with one context."""
 
@@ -98,17 +88,19 @@ class ReceiptFigures(ReceiptPart):
     """Layers on the GPU and in all, of each model, as the engine's log states them."""
     memory: dict[Text, Size] = {}
     """On all cards by kind, as the engine's log states it; empty: it does not."""
-    predicted: Predicted | None = None
-    mean: float
-    """Tokens per second, over the runs."""
     warm_ups: list[Generation] = []
     runs: Annotated[list[Generation], Field(min_length=1)]
+
+    @property
+    def mean(self) -> float:
+        """Mean tokens per second of the runs."""
+        return fmean(run.tokens_per_second for run in self.runs)
 
 
 class Receipt(ReceiptPart):
     """A benchmark of an image on a machine's cards."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     """The format's."""
     image: MeasuredImage
     device: Literal["GPU", "CPU"]

@@ -35,7 +35,6 @@ def measured(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
         "context": 32768,
         "layers": [(65, 65)],
         "memory": {"weights": 15 << 30, "KV cache": 2 << 30, "compute": 1 << 30},
-        "mean": sum(one["tokens_per_second"] for one in each) / len(each),
         "warm_ups": [run(90.0, 0)],
         "runs": each,
     }
@@ -45,7 +44,7 @@ def measured(*runs: dict[str, Any], **more: Any) -> dict[str, Any]:
 def data(recipe: str = "llama-cpp-b9831", **more: Any) -> dict[str, Any]:
     """What the file of a receipt has."""
     given: dict[str, Any] = {
-        "version": 1,
+        "version": 2,
         "image": {"recipe": recipe, "key": KEY, "digest": DIGEST},
         "device": "GPU",
         "cards": [CARD],
@@ -85,20 +84,3 @@ def receipt(**more: Any) -> Receipt:
     import json
 
     return Receipt.model_validate_json(json.dumps(data(**more)))
-
-
-def fit(**more: Any) -> dict[str, Any]:
-    """The output of `fit --json` for a model of three bytes."""
-    card = {"name": CARD["name"], "memory": 32 << 30, "context": 1 << 20, "peak": 9 << 30}
-    trial = {"context": 1024, "fits": True, "cards": [card], "by_kind": {"weights": 8 << 30}}
-    given: dict[str, Any] = {
-        "recipe": "hello-sm120-0.1.0",
-        "image": "hello-sm120:0.1.0",
-        "digest": DIGEST,
-        "model": {"name": "m.gguf", "size": 3, "read": 3, "architecture": "a", "context": None},
-        "cards": [{"name": CARD["name"], "memory": 32 << 30, "unverified": {}}],
-        "options": ["-fa", "on"],
-        "trials": [trial, {"context": 2048, "fits": False}],
-        "step": None,
-    }
-    return given | more

@@ -45,53 +45,15 @@ def test_a_receipt_may_be_of_any_image_of_an_index() -> None:
     require_valid(receipt(), RECIPES, (), lambda *_: index, NOW)
 
 
-SLOW = {**run(100.0, 1), "seconds": 40.0}
 CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
 
 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (
-            {"measured": [measured(mean=120.0)]},
-            "the mean is 120 tokens/s, the mean of its runs is 102",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, accepted=1501))]},
-            "run 1: 1501 tokens were accepted of 1500 that were drafted",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, drafted=None))]},
-            "run 1: 1200 tokens were accepted of 0 that were drafted",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, seconds=15.0))]},
-            "2000 tokens at 100 tokens/s take 20.0 s, and the whole answer took 15.0 s",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, seconds=45.0))]},
-            "run 1: the answer took 45.0 s, 24.9 s more than its prompt and 2000 tokens at 100",
-        ),
-        ({"measured": [measured(run(100.0, 1, tokens=0))]}, "run 1: a number is not positive"),
-        (
-            {"measured": [measured(run(100.0, 1), run(100.0, 1))]},
-            "two runs are the same in every figure",
-        ),
-        ({"measured": [measured(layers=[(66, 65)])]}, "66 of 65 layers are on the GPU"),
+        ({"measured": [measured(run(9.0, 1, tokens_per_second=0.0))]}, "context 32768: a run has 0 tokens/s"),
+        ({"measured": [measured(run(1e308, 1))]}, "context 32768: a run has 1e+308 tokens/s"),
         ({"measured": [measured(layers=[(0, 65)])]}, "context 32768: no layer is on the GPU"),
-        (
-            {"measured": [measured(run(100.0, 1, tokens=2001))]},
-            "run 1: it has 2001 tokens, and the request allows 2000",
-        ),
-        (
-            {"measured": [measured(run(9000.0, 1, prompt_tokens=40_000))]},
-            "context 32768: run 1: the prompt has 40000 tokens",
-        ),
-        (
-            {"measured": [measured(memory={"weights": 40 << 30})]},
-            "context 32768: 40960 MiB in use, the cards have 32607 MiB",
-        ),
-        ({"measured": [measured(), measured()]}, "a context is measured twice"),
         (
             {"cards": [{**CARD, "name": "NVIDIA GeForce RTX 3090", "capability": "8.6"}]},
             "RTX 3090: the image has no code for compute capability 8.6, only sm_",
@@ -99,18 +61,6 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
         ({"driver": "570.86"}, "the driver 570.86 is too old for the image: it needs 580 or newer"),
         ({"driver": "new"}, "'new' is no version of NVIDIA's driver"),
         ({"created": "2026-11-23T00:00:00Z"}, "it is dated 2026-11-23 00:00 UTC, which is in the"),
-        (
-            {"created": "0001-01-01T00:00:00+14:00"},
-            "it is dated 0001-01-01, before the first version of builder",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, prompt_tokens_per_second=0.0))]},
-            "run 1: a number is not positive",
-        ),
-        (
-            {"measured": [measured(run(100.0, 1, tokens=10**400))]},
-            "run 1: a number is too large",
-        ),
         (CPU, "it was measured without a GPU"),
         (
             {"arguments": ["--chat-template-file", "/home/me/qwen.jinja"]},

@@ -1,4 +1,4 @@
-"""A receipt is made of a benchmark: redacted, with what `fit` predicted."""
+"""A receipt is made of a benchmark, and redacted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from builder.bench.benchmark import ServedImage, loaded
 from builder.bench.results import Generation, Loaded, Point
 from builder.errors import ReceiptError
-from builder.receipts.make import of_benchmark, predictions, require_receipt
+from builder.receipts.make import of_benchmark, require_receipt
 from builder.recipes.schema import Serve
 from builder.tools.docker.engine import Image
 from support.benchmarks import GPU, benchmark
-from support.receipts import CARD, DIGEST, KEY, fit
+from support.receipts import DIGEST, KEY
 
 SUBJECT = {"image": "a:1", "digest": DIGEST, "recipe": "llama-cpp-b9831", "key": KEY}
 SETTINGS: dict[str, Any] = {
@@ -45,7 +45,7 @@ def test_a_receipt_has_what_the_benchmark_and_the_log_state() -> None:
         settings=SETTINGS,
         points=(Point(1024, runs[:1], runs, loaded(LOG)),),
     )
-    receipt = of_benchmark(found, {}, "me")
+    receipt = of_benchmark(found, "me")
     assert (receipt.image.digest, receipt.image.key) == (DIGEST, KEY)
     assert receipt.arguments == ["--model", "{model}", "--api-key", "***", "--lora", "a.gguf"]
     assert receipt.hardware == GPU["name"]
@@ -61,7 +61,7 @@ def test_a_receipt_has_what_the_benchmark_and_the_log_state() -> None:
 def test_a_run_on_the_cpu_is_one_on_the_cpu() -> None:
     machine = {"gpus": [], "cpu": "a"}
     found = benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS, machine=machine)
-    receipt = of_benchmark(found, {})
+    receipt = of_benchmark(found)
     assert (receipt.device, receipt.cards, receipt.driver) == ("CPU", [], "")
     assert receipt.measured[0].layers == []
 
@@ -75,39 +75,6 @@ def target(model: Path, *flags: str, key: str = KEY) -> ServedImage:
     names: frozenset[str] = frozenset()
     image = Image(DIGEST, DIGEST, "linux/amd64", names, names, 1, {"Labels": labels})
     return ServedImage("a:1", image, Serve(api_flavor="openai"), 8080, model, extra=flags)
-
-
-def predicted(folder: Path, **more: Any) -> Any:
-    file, model = folder / "fit.json", folder / "m.gguf"
-    file.write_text(json.dumps(fit(**more)))
-    model.write_bytes(b"any")
-    return predictions(file, target(model, "-fa", "on"))
-
-
-def test_the_memory_that_fit_predicted(tmp_path: Path) -> None:
-    found = predicted(tmp_path)
-    assert list(found) == [1024]
-    assert (found[1024].peak, found[1024].cards) == (9 << 30, [CARD["name"]])
-    receipt = of_benchmark(
-        benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS), found
-    )
-    assert receipt.measured[0].predicted == found[1024]
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"digest": "sha256:" + "a" * 64}, "image: sha256:aaa"),
-        ({"options": []}, "flags: \\[\\], here \\['-fa', 'on'\\]"),
-        ({"model": {**fit()["model"], "size": 4}}, "size of the model: 4, here 3"),
-        ({"trials": None}, "is not a fit"),
-    ],
-)
-def test_the_fit_of_another_run_is_refused(
-    tmp_path: Path, change: dict[str, Any], why: str
-) -> None:
-    with pytest.raises(ReceiptError, match=why):
-        predicted(tmp_path, **change)
 
 
 @pytest.mark.parametrize(
@@ -144,4 +111,4 @@ def test_a_card_that_nvidia_smi_does_not_describe_gives_no_receipt() -> None:
     machine = {"gpus": [{**GPU, "capability": "[N/A]"}], "cpu": "a"}
     found = benchmark([1.0], subject={**SUBJECT, "flags": []}, settings=SETTINGS, machine=machine)
     with pytest.raises(ReceiptError, match="capability: not valid"):
-        of_benchmark(found, {})
+        of_benchmark(found)

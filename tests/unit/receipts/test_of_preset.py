@@ -64,7 +64,7 @@ def test_another_run_or_card_has_none(change: dict[str, Any]) -> None:
 
 
 def test_the_newest_counts_with_the_context_that_is_asked_for() -> None:
-    wide = measured(run(50.0, 1), context=65536, mean=50.0)
+    wide = measured(run(50.0, 1), context=65536)
     both = entry("both", measured=[measured(), wide], created="2026-11-02T12:00:00Z")
     assert found(both, entry("old"), context=32768).tokens_per_second == 102
     assert found(both, entry("old"), context=65536).tokens_per_second == 50

@@ -21,11 +21,10 @@ def test_a_receipt_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("change", "place"),
     [
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
         ({"hostname": "tower"}, "hostname: Extra inputs are not permitted"),
         ({"measured": []}, "measured"),
         ({"measured": [measured(runs=[])]}, "measured.0.runs"),
-        ({"measured": [measured(mean=float("nan"))]}, "measured.0.mean"),
         ({"measured": [measured(run(float("inf"), 1))]}, "measured.0"),
         ({"measured": [measured(run(9.0, 1, serial="1"))]}, "measured.0.runs.0.serial"),
         ({"measured": [measured(run(9.0, 1, timed_by="me"))]}, "measured.0.runs.0.timed_by"),
