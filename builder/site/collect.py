@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
+from builder.compilers import table as tables
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
@@ -16,7 +17,6 @@ from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.records import record, trials
 from builder.settings import Settings
 from builder.site import choices
-from builder.site.compilers import compiler_tables, compiler_threads
 from builder.site.facts import ImageFact, Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
@@ -62,8 +62,8 @@ def collect(
         images=images,
         speeds=speeds(entries, {each.recipe: each for each in images}, memory),
         measurements=measurements(entry.receipt for entry in receipts),
-        compilers=compiler_tables(catalog.root),
-        compiler_threads=compiler_threads(catalog.root),
+        compilers=tables.load(catalog.root),
+        compiler_threads=tables.threads(catalog.root),
         composes=choices.compose_files(
             known, images, [option for card in cards for option in card.fits]
         ),

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder.compilers.table import Table, Thread
 from builder.kernels.paths import CodePaths
 from builder.nightly.history import NightlyRun
 from builder.site.published import PublishedTag
 
-FORMAT = 2
+FORMAT = 3
 """The format of ``index.json``."""
 
 Mark = Literal["compiled", "run without a GPU", "run on a card"]
@@ -230,57 +231,6 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class CompilerRow:
-    """The results of an nvcc for a tree."""
-
-    nvcc: str
-    """Version."""
-    released: str
-    """Day on which the package index got it."""
-    wrong: tuple[str, ...]
-    """The types that it miscompiles."""
-    nmse: Mapping[str, float]
-    """Normalized mean square error, by type."""
-    ended: Mapping[str, str]
-    """How a kernel ended that gave no numbers, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompilerTable:
-    """Which compilers are right for the tree of a recipe."""
-
-    recipe: str
-    source: str
-    commit: str
-    committed: str
-    """Day of the commit."""
-    tried: str
-    """Day."""
-    architecture: str
-    limit: float
-    """The largest error that is not wrong."""
-    types: tuple[str, ...]
-    compilers: tuple[CompilerRow, ...]
-    """The oldest first."""
-    not_compared: Mapping[str, str]
-    """Why, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadFact:
-    """A thread of GitHub about compilers."""
-
-    thread: str
-    url: str
-    about: str
-    nvcc: tuple[str, ...]
-    """Versions."""
-    types: tuple[str, ...]
-    answer: str
-    """The answer of the tables."""
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
     """All facts."""
 
@@ -296,8 +246,8 @@ class Site:
     """The fastest first."""
     measurements: tuple[Measurement, ...]
     """The figures of all receipts, the fastest first."""
-    compilers: tuple[CompilerTable, ...]
-    compiler_threads: tuple[ThreadFact, ...]
+    compilers: tuple[Table, ...]
+    compiler_threads: tuple[Thread, ...]
     composes: Mapping[str, str]
     """The files for Docker Compose, by path; not in ``index.json``."""
 

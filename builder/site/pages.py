@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from builder.compilers.table import LIMIT
 from builder.errors import WorldError
 from builder.kernels import paths as code
 from builder.site.facts import CardFact, Option, Site
@@ -69,7 +70,7 @@ def pages(site: Site) -> Mapping[str, str]:
     if any(image.nights for image in site.images):
         found["nights.html"] = _page("nights.html.j2", site)
     if site.compilers:
-        found["compilers.html"] = _page("compilers.html.j2", site)
+        found["compilers.html"] = _page("compilers.html.j2", site, limit=LIMIT)
     for image in site.images:
         path = f"images/{image.recipe}.html"
         found[path] = _page("image.html.j2", site, up="../", image=image)

@@ -51,7 +51,10 @@ CPU: dict[str, Any] = {"device": "CPU", "cards": [], "driver": ""}
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ({"measured": [measured(run(9.0, 1, tokens_per_second=0.0))]}, "context 32768: a run has 0 tokens/s"),
+        (
+            {"measured": [measured(run(9.0, 1, tokens_per_second=0.0))]},
+            "context 32768: a run has 0 tokens/s",
+        ),
         ({"measured": [measured(run(1e308, 1))]}, "context 32768: a run has 1e+308 tokens/s"),
         ({"measured": [measured(layers=[(0, 65)])]}, "context 32768: no layer is on the GPU"),
         (

@@ -15,6 +15,7 @@ import html5lib
 import pytest
 
 from builder.choose import machine
+from builder.compilers.table import Compiler, Table, Thread
 from builder.errors import WorldError
 from builder.families import load_catalog
 from builder.nightly.history import NightlyRun
@@ -26,8 +27,6 @@ from builder.site import choices
 from builder.site.collect import collect
 from builder.site.facts import (
     CardFact,
-    CompilerRow,
-    CompilerTable,
     Figure,
     ImageFact,
     Measurement,
@@ -38,7 +37,6 @@ from builder.site.facts import (
     Refusal,
     Site,
     Speed,
-    ThreadFact,
 )
 from builder.site.pages import ASSETS, write
 from builder.site.published import PublishedTag
@@ -314,9 +312,6 @@ def test_the_manual_names_every_field() -> None:
         Speed,
         PublishedFigure,
         Measurement,
-        CompilerTable,
-        CompilerRow,
-        ThreadFact,
     ):
         for field in fields(kind):
             assert f"`{field.name}`" in text, f"{kind.__name__}.{field.name}"
@@ -344,8 +339,8 @@ def test_an_invalid_receipt_is_left_out_and_named(
     folder = farm_copy / "receipts"
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps(receipts.data()))
-    slower = receipts.measured(receipts.run(50.0, 3), mean=500.0)
-    (folder / "b.json").write_text(json.dumps(receipts.data(measured=[slower])))
+    stopped = receipts.measured(receipts.run(50.0, 3, tokens_per_second=0.0))
+    (folder / "b.json").write_text(json.dumps(receipts.data(measured=[stopped])))
     (folder / "c.json").write_text("{")
     (folder / "d.json").write_text(json.dumps(receipts.data("gone-1.0")))
     target = tmp_path / "site"
@@ -353,7 +348,7 @@ def test_an_invalid_receipt_is_left_out_and_named(
     assert done.returncode == 16, done.stderr
     assert "3 receipts are left out" in done.stderr
     told = " ".join(done.stderr.split())
-    assert "b.json is no valid receipt: context 32768: the mean is 500 tokens/s" in told
+    assert "b.json is no valid receipt: context 32768: a run has 0 tokens/s" in told
     assert "c.json is not a receipt" in told
     assert "d.json is no valid receipt: no recipe is named gone-1.0" in told
     assert [each["tokens_per_second"] for each in data(target)["measurements"]] == [102.0]
@@ -504,15 +499,22 @@ def test_cards_of_one_name_are_told_apart(facts: Site, tmp_path: Path) -> None:
 
 
 def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
-    good = CompilerRow("13.2.86", "2026-07-16", (), {"q4_0": 1.5e-7, "iq3_s": 3e-14}, {})
-    bad = CompilerRow(
-        "13.2.51", "2026-03-09", ("iq3_s",), {"q4_0": 1.5e-7}, {"iq3_s": f"{HOSTILE}, PTX line 7"}
+    good = Compiler(nvcc="13.2.86", released="2026-07-16", nmse={"q4_0": 1.5e-7, "iq3_s": 3e-14})
+    bad = Compiler(
+        nvcc="13.2.51",
+        released="2026-03-09",
+        nmse={"q4_0": 1.5e-7},
+        ended={"iq3_s": f"{HOSTILE}, PTX line 7"},
     )
-    table = CompilerTable(
-        *(facts.images[0].recipe, "javascript:alert(1)", "ab" * 20, "2026-06-28", "2026-11-23"),
-        *("compute_120a", 5e-4, ("iq3_s", "q4_0"), (bad, good), {"q1_0": HOSTILE}),
+    table = Table(
+        recipe=facts.images[0].recipe,
+        source="javascript:alert(1)",
+        tried="2026-11-23",
+        architecture="compute_120a",
+        compiler=[bad, good],
+        not_compared={"q1_0": HOSTILE},
     )
-    thread = ThreadFact("a/b#7", "https://example.org/7", HOSTILE, ("13.2.51",), ("iq3_s",), "yes")
+    thread = Thread(thread="a/b#7", about=HOSTILE, nvcc=["13.2.51"], types=["iq3_s"], answer="yes")
     write(replace(facts, compilers=(table,), compiler_threads=(thread,)), tmp_path / "site")
     page = (tmp_path / "site" / "compilers.html").read_text()
     html5lib.HTMLParser(strict=True).parse(page)
@@ -522,11 +524,13 @@ def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
     first, second = row.split("<td>")[1:]
     assert first.startswith('<b class="wrong">wrong: ')
     assert second.startswith("3.0e-14</td>")
-    assert '<a href="https://example.org/7" rel="noreferrer">a/b#7</a>, nvcc 13.2.51' in page
+    assert (
+        '<a href="https://github.com/a/b/issues/7" rel="noreferrer">a/b#7</a>, nvcc 13.2.51' in page
+    )
     assert 'href="compilers.html"' in (tmp_path / "site" / "index.html").read_text()
     (found,) = data(tmp_path / "site")["compilers"]
-    assert [each.get("wrong") for each in found["compilers"]] == [["iq3_s"], None]
-    assert found["compilers"][1]["nmse"]["q4_0"] == 1.5e-7
+    assert [each["nvcc"] for each in found["compiler"]] == ["13.2.51", "13.2.86"]
+    assert found["compiler"][1]["nmse"]["q4_0"] == 1.5e-7
     write(replace(facts, compilers=()), tmp_path / "other")
     assert not (tmp_path / "other" / "compilers.html").exists()
     assert "compilers.html" not in (tmp_path / "other" / "index.html").read_text()
@@ -534,7 +538,7 @@ def test_the_tables_of_compilers_are_shown(facts: Site, tmp_path: Path) -> None:
 
 def test_the_shipped_table_is_on_the_site(site: Path) -> None:
     (found,) = data(site)["compilers"]
-    wrong = {each["nvcc"]: each["wrong"] for each in found["compilers"] if "wrong" in each}
-    assert [*wrong] == ["13.2.51", "13.2.78"]
-    assert {*map(tuple, wrong.values())} == {("iq1_s", "iq2_s", "iq3_s")}
-    assert "ggml-org/llama.cpp#28581" in (site / "compilers.html").read_text()
+    assert {"13.2.51", "13.2.78", "13.2.86"} <= {each["nvcc"] for each in found["compiler"]}
+    page = (site / "compilers.html").read_text()
+    assert page.count('<b class="wrong">') == 6  # three types of two releases
+    assert "ggml-org/llama.cpp#28581" in page
