@@ -102,7 +102,7 @@ def of_image(
         "key": target.image.labels.get(LABEL_KEY, ""),
         "flags": [*arguments_of(target.serve, spec), *target.extra],
     }
-    return _benchmark(subject, model, machine(seen), {**settings.as_json(), "fill": fill}, points)
+    return _benchmark(subject, model, machine(seen), {**asdict(settings), "fill": fill}, points)
 
 
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
@@ -126,7 +126,7 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
     name = model or listed[0]
     serve = Serve(api_flavor="openai")
     point = _point(client, serve, settings, name, None, log)
-    return _benchmark({"url": url}, {"model": {"name": name}}, {}, settings.as_json(), [point])
+    return _benchmark({"url": url}, {"model": {"name": name}}, {}, asdict(settings), [point])
 
 
 def _ready(server: Server, target: ServedImage) -> None:

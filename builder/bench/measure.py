@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from builder.bench.results import Generation, Point
@@ -43,10 +43,6 @@ class RunSettings:
     """Approximate number of tokens of other text before the prompt."""
     seconds: float = 900.0
     """Time limit of one answer."""
-
-    def as_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        return asdict(self)
 
 
 def measure(

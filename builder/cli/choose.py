@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, one_context
+from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context
 from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
 from builder.farm import farm_root
@@ -39,15 +39,6 @@ def _checked_driver(value: str | None) -> str | None:
     if value is not None and not DRIVER.fullmatch(value):
         raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
     return value
-
-
-def _checked_capability(value: str | None) -> str | None:
-    from builder.kernels.selection import Capability
-
-    try:
-        return str(Capability.parse(value)) if value is not None else None
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _checked_memory(value: str | None) -> str | None:
@@ -82,7 +73,7 @@ def choose(
         typer.Option(
             "--capability",
             metavar="MAJOR.MINOR",
-            callback=_checked_capability,
+            callback=checked_capability,
             help="Compute capability of a card that has no file: 12.0. Needs --memory.",
         ),
     ] = None,

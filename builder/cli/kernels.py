@@ -14,13 +14,13 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     build_session,
+    checked_capability,
 )
 from builder.cli.tables import first_rows, table
 from builder.cli.terminal import line, out, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.ledger import Ledger
-    from builder.kernels.selection import Capability
     from builder.tools.cubin import Kernel
 
 DIGITS = 12  # of a digest
@@ -43,6 +43,7 @@ def kernels(
         typer.Option(
             "--capability",
             metavar="MAJOR.MINOR",
+            callback=checked_capability,
             help="Compute capability of the card: its driver decides which code is taken.",
         ),
     ] = "12.0",
@@ -70,20 +71,12 @@ def kernels(
 
     The exit code is 8 if the card runs no kernel of the image.
     """
+    from builder.kernels.selection import Capability
     from builder.pipeline.lookup import ledger_of
 
-    chosen = _capability(card)
     session = build_session(catalog, platform=platform)
-    print_ledger(_runnable(_only(ledger_of(session, image, chosen), library)), as_json=as_json)
-
-
-def _capability(text: str) -> Capability:
-    from builder.kernels.selection import Capability
-
-    try:
-        return Capability.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--capability") from error
+    ledger = ledger_of(session, image, Capability.parse(card))
+    print_ledger(_runnable(_only(ledger, library)), as_json=as_json)
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:

@@ -165,21 +165,22 @@ def _checked_reference(value: str | None) -> str | None:
     return value
 
 
-MovingTag = Annotated[
-    str,
-    typer.Argument(
-        metavar="TAG",
-        callback=_checked_tag,
-        help="Tag to move: latest, nightly, ...",
-        autocompletion=completion.tags,
-    ),
-]
+def checked_capability(value: str | None) -> str | None:
+    """Accept a compute capability: 12.0."""
+    from builder.kernels.selection import Capability
+
+    try:
+        return str(Capability.parse(value)) if value is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 TagName = Annotated[
     str,
     typer.Argument(
         metavar="TAG",
         callback=_checked_tag,
-        help="Name of a tag",
+        help="Tag: latest, nightly, ...",
         autocompletion=completion.tags,
     ),
 ]

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from builder.presets.schema import Preset
     from builder.recipes.catalog import Catalog
 
-PLACES = {"model": "MODEL", "drafter": "DRAFT", "mmproj": "MMPROJ"}
-"""The placeholders of models in a command line, by the tables of a preset."""
-
 
 def print_all(presets: Presets, *, as_json: bool) -> None:
     """Print all presets; raises ``RecipeError`` if some are invalid."""
@@ -55,16 +52,16 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
 
 def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
     """Print a preset: models, options, figures and caveats."""
-    from builder.presets import command
+    from builder.presets import command, model_files
 
     preset = entry.preset
-    files = {name: file for name in PLACES if (file := getattr(preset, name)) is not None}
+    files = model_files.of_preset(preset)
     places = {
-        "draft" if name == "drafter" else name: file.repository if file.whole else PLACES[name]
-        for name, file in files.items()
+        place: file.repository or "" if file.whole else place.upper()
+        for place, file in files.items()
     }
     words = command.arguments(preset, recipes.engine(preset.recipe).recipe, places)
-    options = command.container_options(preset)
+    options = command.container_options(preset.container)
     if as_json:
         found = {"name": entry.name, "file": str(entry.file), **_dumped(preset)}
         print_json({**found, "command": words, "container_options": options})
@@ -77,7 +74,7 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
                 "summary": preset.summary,
                 "recipe": preset.recipe,
                 "card": _cards(preset),
-                **{name: file.shown for name, file in files.items()},
+                **{model_files.TABLES[place]: file.shown for place, file in files.items()},
                 "arguments": shlex.join(words),
                 "environment": shlex.join(environment),
                 "container": shlex.join(options),

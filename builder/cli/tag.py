@@ -13,7 +13,6 @@ import typer
 from builder.cli.options import (
     CatalogOption,
     JsonOption,
-    MovingTag,
     RecipeName,
     TagName,
     build_session,
@@ -44,7 +43,7 @@ Reason = Annotated[
 @group.command()
 def promote(
     recipe: RecipeName,
-    tag: MovingTag,
+    tag: TagName,
     reason: Reason,
     to: Annotated[
         str | None,
@@ -91,7 +90,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
 @group.command()
 def rollback(
     recipe: RecipeName,
-    tag: MovingTag,
+    tag: TagName,
     reason: Reason,
     to: Annotated[
         str | None,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from io import StringIO
 
 from builder.exports.text import reasons
-from builder.presets.schema import ContainerOptions
+from builder.presets.command import container_options
 from builder.presets.service import HOST, STOP, Mount, Service
 
 
@@ -53,23 +53,12 @@ def _options(service: Service) -> Iterator[list[str]]:
         yield [f"--mount={_bind(mount)}"]
     if service.cache:
         yield [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
-    yield from _needs(service.container)
+    yield from ([word] for word in container_options(service.container))
     for variable in service.environment:
         yield [f"--env={variable.name}={variable.value}"]
     yield [service.image]
     for option in service.arguments:
         yield list(option.words)
-
-
-def _needs(container: ContainerOptions) -> Iterator[list[str]]:
-    if container.ipc:
-        yield [f"--ipc={container.ipc}"]
-    if container.shm_size:
-        yield [f"--shm-size={container.shm_size}"]
-    if container.memlock:
-        yield ["--ulimit=memlock=-1"]
-    for name in container.capabilities:
-        yield [f"--cap-add={name}"]
 
 
 def _bind(mount: Mount) -> str:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from builder.presets.command import known_options, option_of
+from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe
-
-OURS: Mapping[str, str] = {
-    "{model}": "--model",
-    "{context}": "--context",
-    "{draft}": "--draft",
-    "{mmproj}": "--mmproj",
-}
-"""The option of ``builder fit`` by the placeholder of the recipe's arguments."""
 
 
 class OptionError(ValueError):
@@ -23,9 +16,8 @@ class OptionError(ValueError):
 def require_free(options: Sequence[str], recipe: Recipe) -> None:
     """Raise ``OptionError`` for an option by which the recipe names a model or the context."""
     set_by = {
-        option_of(group[0]): OURS[place]
+        option_of(group[0]): OPTIONS_OF_PLACES[place.strip("{}")]
         for place, group in known_options(recipe).items()
-        if place in OURS
     }
     for word in options:
         if ours := set_by.get(option_of(word)):

@@ -101,15 +101,11 @@ def chosen_of(
         found = tuple(here.cards[number] for number in group)
         why = list(_unfit(run, entry, Machine(found), asked))
         if not why:
-            return Chosen(faults=old) if old else _cards(group, here)
+            # Without numbers, Docker takes all cards of the machine.
+            return Chosen(group if len(here.cards) > count and not old else (), old)
         names = " and ".join(card.name for card in found)
         faults += [Fault(f"{names}: {each}", OTHERS if entry else BUILD) for each in why]
     return Chosen(faults=(*old, *dict.fromkeys(faults)))
-
-
-def _cards(group: tuple[int, ...], here: Machine) -> Chosen:
-    """The cards of a run; they have no numbers where they are all of the machine."""
-    return Chosen(group if len(here.cards) > len(group) else ())
 
 
 def _old_driver(run: Run, driver: str, catalog: Catalog) -> Iterator[Fault]:

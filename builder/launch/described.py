@@ -55,11 +55,6 @@ def find_entry(catalog: Catalog, wanted: LaunchRequest) -> PresetEntry | None:
     return presets.load(catalog).preset(wanted.target)
 
 
-def find_run(catalog: Catalog, wanted: LaunchRequest) -> Run:
-    """The preset or the recipe of that name; raises ``RecipeError``."""
-    return run_of(find_entry(catalog, wanted), catalog, wanted)
-
-
 def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -> Run:
     """The run of a preset that was found, or else of the recipe; raises ``RecipeError``."""
     entry = catalog.engine(found.preset.recipe if found else wanted.target)
@@ -79,7 +74,7 @@ def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: 
     The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
     ``FetchError`` where a given file does not exist.
     """
-    run = find_run(catalog, wanted)
+    run = run_of(find_entry(catalog, wanted), catalog, wanted)
     image = _image(run.recipe, settings, log)
     files = given_files(wanted.given)
     others = {

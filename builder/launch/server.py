@@ -40,7 +40,7 @@ class Launch:
 
     @property
     def models_dir(self) -> Path:
-        """The models directory of the settings, as ``described`` has it."""
+        """The models directory, as ``described`` has it."""
         return models_directory(self.settings)
 
     def trial_of(self, entry: PresetEntry) -> PresetUse | None:

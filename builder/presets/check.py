@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from builder import families
 from builder.presets import command
+from builder.presets.model_files import TABLES
 from builder.presets.schema import Preset
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.parse import fields_at, suggestion
@@ -15,7 +16,8 @@ from builder.simulator import cards
 
 Finding = tuple[tuple[str | int, ...], str]
 """The path of the key that breaks a rule, and the message."""
-PLACES = {"{model}": "model", "{draft}": "drafter", "{mmproj}": "mmproj"}
+PLACES = {f"{{{place}}}": table for place, table in TABLES.items()}
+"""The tables of models, by their placeholders in arguments."""
 
 
 def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
@@ -117,12 +119,8 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
 
 def _set_elsewhere(preset: Preset, known: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
     """Options that follow from other keys."""
-    keys = {
-        "{model}": "the table [model]",
-        "{draft}": "the table [drafter]",
-        "{mmproj}": "the table [mmproj]",
-        "{context}": "context",
-    }
+    keys = {place: f"the table [{table}]" for place, table in PLACES.items()}
+    keys["{context}"] = "context"
     options = {command.option_of(next(iter(group))): place for place, group in known.items()}
     lists = {("serve", "arguments"): preset.serve.arguments}
     for index, result in enumerate(preset.result):

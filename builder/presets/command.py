@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from builder import families
-from builder.presets.schema import Preset
+from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 from builder.servers.api_flavor import API_FLAVORS, filled
 
@@ -102,9 +102,8 @@ def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
     return [word for group in [*kept, *groups(others)] for word in group]
 
 
-def container_options(preset: Preset) -> list[str]:
-    """The options of ``docker run`` that the container needs beside the GPU and the models."""
-    container = preset.container
+def container_options(container: ContainerOptions) -> list[str]:
+    """The options of ``docker run`` for the needs of a container beside GPU and models."""
     words = [f"--ipc={container.ipc}"] if container.ipc else []
     words += [f"--shm-size={container.shm_size}"] if container.shm_size else []
     words += ["--ulimit=memlock=-1"] if container.memlock else []

@@ -156,20 +156,16 @@ def text(
     *,
     vocabulary: int = 0,
     tokens: Sequence[int] = (),
-    copy_limit: int = 0,
     compute: Compute | None = None,
 ) -> str:
     """The file ``cards`` of the simulator's configuration (``simulator/card``).
 
     Without ``compute`` kernels are counted and not run.  Then ``vocabulary`` is the number of the
-    model's tokens, 0: unknown; ``tokens`` are those that win in turns; copies to a card of more
-    than ``copy_limit`` bytes are counted and not made, 0: the simulator's own limit.
+    model's tokens, 0: unknown; ``tokens`` win in turns.
     """
     lines = [f"vocabulary {vocabulary}"]
     if tokens:
         lines.append("tokens " + " ".join(str(token) for token in tokens))
-    if copy_limit:
-        lines.append(f"copy_limit {copy_limit}")
     if compute is not None:
         lines += ["mode compute", f"races {int(compute.races)}", f"outputs {int(compute.outputs)}"]
         lines += [f"ptx {compute.ptx}"] if compute.ptx else []

@@ -1,20 +1,18 @@
-"""Device code in files that are no ELF files: static libraries, fat binaries, PTX."""
+"""Device code in files that are no ELF files: fat binaries and PTX."""
 
 from __future__ import annotations
 
 import io
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builder.compare.entries import MALFORMED, entries
+from builder.compare.entries import entries
 from builder.compare.files import compare_trees
 from builder.compare.results import FileDifference
 from builder.compare.tree import read_files
 from support.cubins import Function, cubin
-from support.fatbins import ELF, FLAG_A, PTX, ZSTD, entry, library, region
+from support.fatbins import ELF, FLAG_A, PTX, ZSTD, entry, region
 
 PTX_TEXT = """\
 //
@@ -33,19 +31,6 @@ def module(name: str) -> bytes:
     return region(code, entry(PTX, 120, 0, b".version 9.0\n.target sm_120\n"))
 
 
-def archive(folder: Path, *names: str) -> bytes:
-    """A static library of ar(1), with a symbol table and a table of long names."""
-    folder.mkdir()
-    files = []
-    for name in names:
-        file = folder / f"{name}-with-a-name-of-many-characters.o"
-        file.write_bytes(library(module(name)).getvalue() + b"\0" * (len(files) % 2))
-        files.append(file.name)
-    (folder / "text").write_text("odd")
-    subprocess.run(["ar", "rcs", "lib.a", "text", *files], cwd=folder, check=True)
-    return (folder / "lib.a").read_bytes()
-
-
 def compared(before: Path, after: Path) -> FileDifference:
     (found,) = compare_trees(read_files(before), read_files(after), before.parent).differing()
     return found
@@ -55,54 +40,6 @@ def write(folder: Path, name: str, content: bytes) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(content)
     return folder
-
-
-def test_the_members_of_a_static_library_in_another_order(tmp_path: Path) -> None:
-    first = archive(tmp_path / "1", "_Z1av", "_Z1bv")
-    other = archive(tmp_path / "2", "_Z1bv", "_Z1av")
-    found = compared(write(tmp_path / "b", "l.a", first), write(tmp_path / "a", "l.a", other))
-    assert found.code is not None
-    assert found.code.same
-    assert [(each.code, each.equal) for each in found.code.totals] == [
-        ("compute_120", 2),
-        ("sm_120a", 2),
-    ]
-
-
-def test_a_kernel_of_a_static_library_changes(tmp_path: Path) -> None:
-    first, other = (archive(tmp_path / name, "_Z1av", name) for name in ("_Z1bv", "_Z1cv"))
-    found = compared(write(tmp_path / "b", "l.a", first), write(tmp_path / "a", "l.a", other))
-    assert found.code is not None
-    states = [(each.state, each.name) for each in found.code.functions]
-    assert states == [("removed", "b()"), ("added", "c()")]
-
-
-def test_names_of_members_as_bsd_writes_them() -> None:
-    content = library(module("_Z1av")).getvalue()
-    name = b"a-long-name.o\0\0\0"
-    header = b"#1/16".ljust(16) + b"0".ljust(32) + str(len(name + content)).encode().ljust(10)
-    found = entries(io.BytesIO(b"!<arch>\n" + header + b"`\n" + name + content))
-    assert [each.code for each in found] == ["sm_120a", "compute_120"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda data: data[:-40], "past the end of the file"),
-        (lambda data: data.replace(b"`\n", b"??"), "damaged header"),
-        (lambda data: data[: 8 + 30], "its header is cut off"),
-    ],
-)
-def test_a_damaged_static_library_is_named(
-    tmp_path: Path, damage: Callable[[bytes], bytes], said: str
-) -> None:
-    whole = archive(tmp_path / "x", "_Z1av")
-    with pytest.raises(MALFORMED, match=said):
-        entries(io.BytesIO(damage(whole)))
-    found = compared(
-        write(tmp_path / "b", "l.a", whole), write(tmp_path / "a", "l.a", damage(whole))
-    )
-    assert said in found.unread
 
 
 def test_a_fat_binary_that_is_a_file(tmp_path: Path) -> None:
@@ -126,10 +63,9 @@ def test_ptx_that_is_a_file(tmp_path: Path) -> None:
     assert entries(io.BytesIO(b"// only a comment\n.version 9.0\n.file 1\n")) == []
 
 
-@pytest.mark.parametrize("name", ["x.a", "x.fatbin", "x.ptx"])
+@pytest.mark.parametrize("name", ["x.fatbin", "x.ptx"])
 def test_code_that_was_added_is_counted(tmp_path: Path, name: str) -> None:
     content = {
-        "x.a": archive(tmp_path / "x", "_Z1av"),
         "x.fatbin": module("_Z1av"),
         "x.ptx": PTX_TEXT.format("ret;").encode(),
     }

@@ -12,7 +12,7 @@ from builder.choose.machine import HostCard
 from builder.errors import WorldError
 from builder.kernels.selection import Capability
 from builder.launch.check import Asked, Chosen, Fault, chosen_of, port_faults, require
-from builder.launch.described import LaunchRequest, find_entry, find_run
+from builder.launch.described import LaunchRequest, find_entry, run_of
 from builder.smoke.verdict import PresetUse
 from support.environment import REPOSITORY
 from support.preset_uses import use_of
@@ -33,7 +33,8 @@ def chosen(
 ) -> Chosen:
     wanted = LaunchRequest(target, context=context)
     here = machine.named(REPOSITORY, cards, driver)
-    run, entry = find_run(RECIPES, wanted), find_entry(RECIPES, wanted)
+    entry = find_entry(RECIPES, wanted)
+    run = run_of(entry, RECIPES, wanted)
     return chosen_of(here, run, entry, card, Asked(RECIPES, lambda _: trial))
 
 
@@ -86,7 +87,7 @@ def test_a_card_of_the_second_platform() -> None:
     gb10 = HostCard("NVIDIA GB10", Capability(12, 1), 128 << 30, 0)
     here = machine.Machine((gb10,), "580.173.02")
     for target, able in (("llama-cpp-b9831", True), ("llama-cpp-b9397", False)):
-        run = find_run(RECIPES, LaunchRequest(target))
+        run = run_of(None, RECIPES, LaunchRequest(target))
         found = chosen_of(here, run, None, "auto", Asked(RECIPES, lambda _: None))
         assert (found == Chosen()) is able
     assert "no code for compute capability 12.1, only sm_120a" in why(found)

@@ -94,7 +94,10 @@ def test_options_are_told_from_values(word: str, option: str) -> None:
 
 def test_the_container_gets_what_the_preset_needs() -> None:
     preset, _ = shipped("qwen3.6-27b-dflash@5090-laptop")
-    assert command.container_options(preset) == ["--ulimit=memlock=-1", "--cap-add=IPC_LOCK"]
+    assert command.container_options(preset.container) == [
+        "--ulimit=memlock=-1",
+        "--cap-add=IPC_LOCK",
+    ]
     needs = preset.container.model_copy(update={"ipc": "host", "shm_size": "16g"})
     other = preset.model_copy(update={"container": needs})
-    assert command.container_options(other)[:2] == ["--ipc=host", "--shm-size=16g"]
+    assert command.container_options(other.container)[:2] == ["--ipc=host", "--shm-size=16g"]

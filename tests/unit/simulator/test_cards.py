@@ -129,8 +129,8 @@ def test_a_farm_without_cards_has_the_installed_ones(tmp_path: Path) -> None:
 
 def test_the_configuration_has_a_line_for_each_figure_of_each_card() -> None:
     pair = [cards.load(REPOSITORY, name) for name in ("5090", "5090-laptop")]
-    lines = cards.text(pair, vocabulary=151936, tokens=(264, 279), copy_limit=1 << 20).splitlines()
-    assert lines[:4] == ["vocabulary 151936", "tokens 264 279", "copy_limit 1048576", "card 0"]
+    lines = cards.text(pair, vocabulary=151936, tokens=(264, 279)).splitlines()
+    assert lines[:3] == ["vocabulary 151936", "tokens 264 279", "card 0"]
     first, second = lines.index("card 0"), lines.index("card 1")
     described = dict(line.split(" ", 1) for line in lines[first + 1 : second])
     assert described["name"] == "NVIDIA GeForce RTX 5090"
