@@ -209,7 +209,7 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     if why:
         return Excluded(entry.name, tuple(why))
     trial = question.trials(entry)
-    # The least context that is wide enough, where one is asked for; else the largest that fits.
+    # With a requested context, the smallest that is enough comes first; else the largest.
     tried = reversed(wide) if question.context else wide
     lacks = ""
     for context, result in tried:
@@ -217,7 +217,7 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
         fault = _no_room(need, preset, cards, question)
         if not fault:
             return _fitting(entry, (context, result), need, cards, question)
-        # The fault of the smallest context, which comes first where one is asked for.
+        # Report the fault of the smallest context.
         lacks = lacks if lacks and question.context else fault
     if trial is None or trial.smaller is None or question.context > trial.context:
         return Excluded(entry.name, (lacks,))

@@ -88,7 +88,7 @@ def _known(gpu: gpus.Gpu, known: Sequence[Card]) -> HostCard:
 
 
 def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:
-    """Whether nvidia-smi lists a card so, with ``memory`` in MiB: two kinds may have one name."""
+    """Whether nvidia-smi lists the card so; ``memory`` is in MiB.  Two kinds may share a name."""
     return card.name == name and card.memory <= memory << 20 <= card.memory * (1 + SAME)
 
 

@@ -42,8 +42,8 @@ def of_context(
 ) -> MemoryNeed | None:
     """The memory that a preset takes with a context; None: not known.
 
-    A trial comes first, but for another context than the preset's: there, a figure of the source
-    for exactly that one does.
+    A trial comes first.  For another context than the preset's, a figure of the source for exactly
+    that context comes before it.
     """
     other = context != (preset.serve.context or context)
     stated = result.memory if result is not None else None
@@ -104,6 +104,4 @@ def _need(memory: Memory, whole: int) -> MemoryNeed:
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
     """The oldest driver that a recipe's image runs with; empty where it is not known."""
     bases = (catalog.base(name).recipe for name in catalog.chain(recipe.base))
-    version = next((base.cuda for base in bases if base.cuda), "0")
-    major = int(version.partition(".")[0])
-    return recipe.cuda.driver or entrypoint.OLDEST_DRIVERS.get(major, "")
+    return entrypoint.oldest_driver(recipe, next((base.cuda for base in bases if base.cuda), None))

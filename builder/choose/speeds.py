@@ -26,7 +26,7 @@ UNEVEN = 0.35
 FIXED = 2.1e-3
 """Seconds of a step beside the bytes."""
 INTERVAL = (0.83, 1.35)
-"""Nine of ten runs have between these multiples of their computed speed."""
+"""Nine of ten published speeds are between these multiples of the computed speed."""
 FILLED = 1000
 """Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""
 
@@ -79,9 +79,9 @@ def computed(
 ) -> Computed:
     """The speed of a preset on a card.
 
-    ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the one of the card of
-    the preset's own run, in bytes a second, 0: not known.  That run gives the tokens of a step
-    where its acceptance is not published.  ``filled`` tokens are in the cache.  Raises
+    ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
+    the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
+    published, that run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
     ``NotComputedError``.
     """
     if preset.cards > 1:

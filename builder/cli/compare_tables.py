@@ -85,9 +85,6 @@ def _aspects(of: FileDifference, *, times: bool) -> Iterator[str]:
 
 def _content(of: FileDifference, old: Node, new: Node) -> str:
     text = f"content {_between(old.size, new.size)} bytes"
-    explained = of.elf is not None and (of.elf.values or of.elf.sections)
-    if of.first_byte is not None and not explained:
-        text += f", from byte {of.first_byte:,} on"
     return text + (f": {of.lines[0]!r} -> {of.lines[1]!r}" if of.lines else "")
 
 

@@ -30,8 +30,6 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
     with ExitStack() as stack:
         old = stack.enter_context(before.open("rb")) if before else None
         new = stack.enter_context(after.open("rb")) if after else None
-        if old and new:
-            of = replace(of, first_byte=_first_byte(old, new))
         elves = [is_elf(_head(each)) for each in (old, new) if each]
         try:
             if old and new and all(elves):
@@ -49,15 +47,6 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
 def _head(stream: BinaryIO) -> bytes:
     stream.seek(0)
     return stream.read(4)
-
-
-def _first_byte(before: BinaryIO, after: BinaryIO) -> int:
-    """The offset of the first byte that differs; the size of the shorter file if it is a start."""
-    at = 0
-    while (old := before.read(BLOCK)) == (new := after.read(BLOCK)) and old:
-        at += len(old)
-    differing = (n for n, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
-    return at + next(differing, min(len(old), len(new)))
 
 
 def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:

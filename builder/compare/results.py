@@ -83,7 +83,7 @@ class FunctionDifference:
 
     @property
     def state(self) -> DifferenceState:
-        """What happened to it."""
+        """Which of both sides has it, or whether it differs."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
@@ -145,8 +145,6 @@ class FileDifference:
     """The path of the first one, where a library has another version in its name."""
     aspects: tuple[Aspect, ...] = ()
     """The differences of a path that both have."""
-    first_byte: int | None = None
-    """Offset of the first byte that differs; None where the files were not read for it."""
     lines: tuple[str, str] | None = None
     """The first line that differs in two texts."""
     elf: ElfDifference | None = None
@@ -158,7 +156,7 @@ class FileDifference:
 
     @property
     def state(self) -> DifferenceState:
-        """What happened to it."""
+        """Which of both sides has it, or whether it differs."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"

@@ -23,9 +23,18 @@ from builder.families import (
 from builder.families.family import BaseFamily, EngineFamily
 from builder.recipes import catalog
 from builder.recipes.catalog import Catalog, CatalogFile
-from builder.recipes.schema import BaseRecipe, Recipe
+from builder.recipes.schema import BaseRecipe, Recipe, Serve
 
-__all__ = ["BASES", "ENGINES", "BaseFamily", "EngineFamily", "bases_of", "complete", "load_catalog"]
+__all__ = [
+    "BASES",
+    "ENGINES",
+    "BaseFamily",
+    "EngineFamily",
+    "bases_of",
+    "complete",
+    "load_catalog",
+    "serve_of",
+]
 
 ENGINES: dict[str, EngineFamily] = {
     family.name: family
@@ -59,6 +68,11 @@ def bases_of(catalog: Catalog, recipe: Recipe | BaseRecipe) -> list[str]:
 def complete(recipe: Recipe) -> Recipe:
     """A recipe with the defaults of its family."""
     return ENGINES[recipe.family].complete(recipe)
+
+
+def serve_of(recipe: Recipe) -> Serve | None:
+    """How the server of a recipe is started, also where the smoke test does not; None: unknown."""
+    return complete(recipe).serve or ENGINES[recipe.family].serve
 
 
 def load_catalog(

@@ -1,4 +1,4 @@
-"""The entrypoint of engine images: how it is called, and what it knows of its image.
+"""The entrypoint of engine images: its command line, and the needs of its image.
 
 The program is ``dockerfiles/entrypoint``.  It looks for a card that the engine can use, and then
 becomes the engine.
@@ -42,6 +42,11 @@ def machine_code(recipe: Recipe) -> list[str]:
     return found
 
 
+def oldest_driver(recipe: Recipe, cuda: str | None) -> str:
+    """The oldest driver of an image with this version of CUDA, "13.0"; empty: not known."""
+    return recipe.cuda.driver or OLDEST_DRIVERS.get(int((cuda or "0").partition(".")[0]), "")
+
+
 def needs(recipe: Recipe, code: Sequence[str], cuda: str | None) -> Iterator[str]:
     """The lines of the file ``needs``; ``cuda`` is the version that the image has: "13.0".
 
@@ -51,6 +56,5 @@ def needs(recipe: Recipe, code: Sequence[str], cuda: str | None) -> Iterator[str
     yield from (f"code {name}" for name in code)
     if cuda is not None:
         yield f"cuda {cuda}"
-    driver = recipe.cuda.driver or OLDEST_DRIVERS.get(int((cuda or "0").partition(".")[0]))
-    if driver is not None:
+    if driver := oldest_driver(recipe, cuda):
         yield f"driver {driver}"

@@ -67,8 +67,8 @@ def download(fetches: Sequence[Fetch], directory: Path, progress: Progress) -> N
 
     Raises ``SpaceError`` before the first byte where the disk has no room for all of them,
     ``WorldError`` where the directory cannot be written or something else has the name of a file,
-    ``FetchError`` where the server fails to
-    the end or gives other bytes, ``BusyError`` where another run downloads the same file.
+    ``FetchError`` where the server fails
+    or gives other bytes, ``BusyError`` where another run downloads the same file.
     """
     require_writable(directory, "set BUILDER_MODELS_DIR to a directory that you can write to")
     left = sum(each.left for each in fetches)
@@ -127,7 +127,7 @@ class _Transfer:
         self._there = 0
 
     def run(self) -> None:
-        """Take what an earlier run left, get the rest, and check all of it."""
+        """Continue the part of an earlier run, and check the whole file."""
         self._part.seek(0)
         while block := self._part.read(hub.BLOCK):
             self._count(block)
@@ -173,8 +173,8 @@ class _Transfer:
         return FetchError(
             f"{self._fetch.location.shown} is not the file that the Hub lists",
             why,
-            "what was downloaded is removed: try again; if it happens again, the server, or "
-            "something between, alters the file",
+            "the download was removed: try again; if it fails again, the server, or a proxy, "
+            "alters the file",
         )
 
 

@@ -60,12 +60,12 @@ class Located:
 
     @property
     def lacking(self) -> list[str]:
-        """The places that no file has."""
+        """The places without a file."""
         return [*(each.place for each in self.missing), *self.unusable]
 
 
 def located(run: Run, directory: Path, given: Mapping[str, Path]) -> Located:
-    """The models of a run that are here, and those that are not.
+    """The models of a run on this machine, and the missing ones.
 
     A given file comes first, then the models directory, then the cache of the Hub's own client.
     The Hub is asked for the files of a missing one.

@@ -63,7 +63,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """How a launch gets what is missing."""
+    """The ways to get a missing image and missing models."""
 
     build: Callable[[str], object]
     """Builds and checks the image of a recipe."""
@@ -76,7 +76,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
 
     If nothing else stands in the way, and the user agrees, the image is built and the models are
-    downloaded.  Raises ``WorldError`` with all that is wrong, ``BusyError`` where the same run has
+    downloaded.  Raises ``WorldError`` with all faults, ``BusyError`` where the same run has
     another port or other options, and like a build, ``download`` and ``start``.
     """
     entry = find_entry(job.catalog, job.wanted)
@@ -125,7 +125,7 @@ def _obtained(run: Run, image: RunImage, job: Launch, means: Means) -> RunImage:
 
 
 def running_already(service: Service, there: Found, port: int | None) -> Service:
-    """The service of a container that runs, at its own port; ``port`` is that which is asked for.
+    """The service of a container that runs, at its own port; ``port`` is the requested one.
 
     Raises ``BusyError`` where the container belongs to another run.
     """
@@ -143,7 +143,7 @@ def running_already(service: Service, there: Found, port: int | None) -> Service
 
 
 def fetched(job: Launch, run: Run, missing: Sequence[Missing], progress: Progress) -> Located:
-    """Download the missing models; all models of the run then.  Raises like ``download``."""
+    """Download the missing models, and find all again.  Raises like ``download``."""
     directory = job.models_dir
     for each in missing:
         if each.fetches:
@@ -154,8 +154,7 @@ def fetched(job: Launch, run: Run, missing: Sequence[Missing], progress: Progres
 
 def flavor_of(run: Run) -> ApiFlavor:
     """The API of a run's server.  Raises ``UntriedError`` where the recipe does not name it."""
-    family = families.ENGINES[run.recipe.family]
-    serve = family.complete(run.recipe).serve or family.serve
+    serve = families.serve_of(run.recipe)
     if serve is None:
         raise UntriedError(
             f"{run.recipe.name} does not say which API its server has",
@@ -165,6 +164,6 @@ def flavor_of(run: Run) -> ApiFlavor:
 
 
 def _service(run: Run, image: str, found: Located, port: int | None) -> Service:
-    """The service; what is lacking has a place, so that the other faults are reported, too."""
+    """The service; a missing model gets a path, so that the other faults are reported, too."""
     places = {**found.files.places, **{place: f"/{place}" for place in found.lacking}}
     return service(run, image, replace(found.files, places=places), published=port)

@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.choose import machine
 from builder.choose.machine import Machine
 from builder.errors import FitError, WorldError
-from builder.families import ENGINES
+from builder.families import complete
 from builder.launch.check import AUTO
 from builder.launch.described import LaunchRequest
 from builder.presets import catalog as presets
@@ -26,9 +26,8 @@ def resolved(
 ) -> LaunchRequest:
     """The request with the name of a preset, where ``wanted`` has a short name.
 
-    ``card`` is a name of ``cards/``; ``auto``: the cards of this machine.  The context is the one
-    that fits.  On the CPU, and where this machine has no card, no card decides: it is the fastest
-    of the published runs.  Raises ``RecipeError`` for an unknown name, ``FitError`` where no such
+    ``card`` is a name of ``cards/``; ``auto``: the cards of this machine.  The context fits the
+    card.  On the CPU, and on a machine without a card, it is the fastest published run.  Raises ``RecipeError`` for an unknown name, ``FitError`` where no such
     preset runs on the machine.
     """
     engines = {each.recipe.engine for each in catalog.engines.values() if each.recipe}
@@ -60,7 +59,7 @@ def _on(
     answer = known(catalog, entries, state).choice(here, wanted.context or 0)
     if not answer.fits:
         why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
-        hint = "`builder choose` shows what runs on this machine"
+        hint = "`builder choose` shows the presets that run on this machine"
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
     best = answer.fits[0]
     log(f"{wanted.target} is {best.preset} here: `builder choose` shows why")
@@ -86,11 +85,7 @@ def _place(entry: PresetEntry) -> tuple[bool, bool, float, str]:
 def _on_cpu(catalog: Catalog, entries: Sequence[PresetEntry], target: str) -> Sequence[PresetEntry]:
     """The presets whose image's server the smoke test starts, without a GPU."""
     recipes = {each.name: catalog.engine(each.preset.recipe).recipe for each in entries}
-    able = [
-        each
-        for each in entries
-        if ENGINES[recipes[each.name].family].complete(recipes[each.name]).serve is not None
-    ]
+    able = [each for each in entries if complete(recipes[each.name]).serve is not None]
     if not able:
         images = sorted({recipe.name for recipe in recipes.values()})
         raise FitError(

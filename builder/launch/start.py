@@ -110,7 +110,7 @@ def wait(
 ) -> float:
     """Show the log of a service's container until its health page answers; the seconds it took.
 
-    ``lines`` are past ones.  Raises ``UntriedError``, with ``hint`` as the next step, where
+    ``lines``: of the log so far.  Raises ``UntriedError``, with ``hint`` as the next step, where
     it ends or is not healthy within ``seconds``.
     """
     container = Container(service.name)

@@ -94,7 +94,7 @@ def _unverified(preset: Preset) -> Iterator[Finding]:
 
 def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
     """The options agree with each other, and the recipe's server accepts them."""
-    if families.ENGINES[recipe.family].complete(recipe).image.port is None:
+    if families.complete(recipe).image.port is None:
         yield ("recipe",), f"{preset.recipe} is no server: its image has no port"
         return
     known = command.known_options(recipe)

@@ -52,8 +52,7 @@ def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
 
     They come from the recipe's [serve], else from its family; unknown ones are missing.
     """
-    family = families.ENGINES[recipe.family]
-    serve = family.complete(recipe).serve or family.serve
+    serve = families.serve_of(recipe)
     if serve is None:
         return {}
     found: dict[str, Sequence[str]] = {}

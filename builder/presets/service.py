@@ -179,7 +179,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     Raises ``RecipeError`` where the recipe is no server, does not take one of the files or a size
     of the context, or has no model.
     """
-    recipe = families.ENGINES[run.recipe.family].complete(run.recipe)
+    recipe = families.complete(run.recipe)
     port = recipe.image.port
     if port is None:
         raise RecipeError(f"{recipe.name} is no server: its image has no port")

@@ -26,8 +26,7 @@ OptionValues = dict[str, tuple[str, ...]]
 def lookup(entries: Sequence[ReceiptEntry], catalog: Catalog) -> Receipts:
     """The figures of the receipts for ``choose``.
 
-    The newest of several receipts counts, with its figure for the context that is asked for, else
-    the figure for its largest one.
+    The newest receipt counts: its figure for the requested context, else for its largest context.
     """
 
     def found(preset: PresetEntry, cards: Sequence[HostCard], context: int) -> Measured | None:
@@ -65,7 +64,8 @@ def _same_draft(preset: Preset, receipt: Receipt) -> bool:
 def is_file(wanted: presets.ModelFile, measured: schema.ReceiptModel) -> bool:
     """Whether a file is the model of a preset: by sha256, else by its name, and size if known.
 
-    A preset that gives a quantization alone has the file whose name begins as its repository's.
+    Where a preset has only a quantization, the file's name must begin with the repository's name
+    and contain the quantization.
     """
     if wanted.sha256 is not None:
         return wanted.sha256 == measured.sha256
@@ -110,8 +110,7 @@ def _measured(entry: ReceiptEntry, context: int) -> Measured:
 
 def _own_options(recipe: Recipe) -> OptionValues:
     """The options that a benchmark of the recipe adds by itself on a GPU."""
-    family = families.ENGINES[recipe.family]
-    serve = family.complete(recipe).serve or family.serve
+    serve = families.serve_of(recipe)
     return _options([*serve.arguments, *serve.gpu], recipe) if serve else {}
 
 

@@ -65,7 +65,7 @@ class ServerClient:
 
     def get(self, path: str, model: type[Model], seconds: float) -> Model:
         """The JSON of a page; raises ``UnansweredError``."""
-        return self._json("GET", path, None, model, seconds)
+        return _parsed(self._content("GET", path, None, seconds), model, path)
 
     def text(self, path: str, seconds: float) -> str:
         """The text of a page; raises ``UnansweredError``."""
@@ -73,7 +73,7 @@ class ServerClient:
 
     def post(self, path: str, body: Mapping[str, Any], model: type[Model], seconds: float) -> Model:
         """The JSON of an answer; raises ``UnansweredError``."""
-        return self._json("POST", path, body, model, seconds)
+        return _parsed(self._content("POST", path, body, seconds), model, path)
 
     def stream(self, path: str, body: Mapping[str, Any], seconds: float) -> StreamedAnswer:
         """Server-sent events up to their end; raises ``UnansweredError``."""
@@ -104,16 +104,6 @@ class ServerClient:
         """The HTTP status of a page; raises ``UnansweredError`` if there is no response."""
         with self._sent("GET", path, None, seconds) as opened:
             return opened.status
-
-    def _json(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        model: type[Model],
-        seconds: float,
-    ) -> Model:
-        return _parsed(self._content(method, path, body, seconds), model, path)
 
     def _content(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
