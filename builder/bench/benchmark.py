@@ -108,7 +108,7 @@ def of_image(
 def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> Benchmark:
     """Measure a running server with OpenAI's API.
 
-    ``model`` is the name to request; empty: the only one that the server lists.  Raises
+    ``model`` is the name to request; empty: the server lists only one.  Raises
     ``WorldError`` if it does not answer, ``SmokeError`` if a run fails.
     """
     client = ServerClient(url, key)

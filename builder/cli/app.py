@@ -178,7 +178,7 @@ def all_commands() -> Any:
 
 
 def _commands() -> Any:
-    """The group of the command that is called alone; of all commands, where it is none of them."""
+    """The group of the called command alone; of all commands if the name is another one."""
     name = next(iter(sys.argv[1:]), "")
     for panel, commands in PANELS.items():
         if name in commands:

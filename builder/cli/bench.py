@@ -268,9 +268,8 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     """Compare two benchmarks on the same hardware: how much faster is the second one?
 
     For each context size that both have, the command prints the means, their ratio with its 95 %
-    confidence interval, and whether the difference is significant; then everything else that
-    differs. If the GPU, the model or the prompt differ, the engines cannot be compared and the exit
-    code is 4.
+    confidence interval, and whether the difference is significant; then all other differences. If
+    the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
     """
     from dataclasses import asdict
 

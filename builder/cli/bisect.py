@@ -103,7 +103,7 @@ def bisect(
     except images that existed before; the logs are kept.
 
     The exit code is 0 if the first bad commit is found; 8 if only skipped commits are left, or if a
-    build or the test stopped early; and 2 if an end is not as good or bad as given.
+    build or the test stopped early; and 2 if --good is not good, or --bad not bad.
     """
     from builder.bisect import search
     from builder.bisect.request import BisectRequest

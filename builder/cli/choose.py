@@ -108,16 +108,17 @@ def choose(
 ) -> None:
     """Recommend a preset of each model for a card.
 
-    The best known one is recommended: measured by a receipt on such cards, else published for them,
-    else for others; of these, the fastest. The other presets of the model follow, then the presets
-    that do not run, and why.
+    Presets are ranked by how their speed is known: measured by a receipt on such cards, published
+    for such cards, published for other cards, computed, unknown. Within a rank, the fastest comes
+    first. The first preset of each model is recommended. The presets that do not run come last,
+    with the reason.
 
     A preset runs if its image has code for the card, the driver is new enough, and the memory
     suffices. The memory comes from the recorded trial of its image on a simulated card, else from
     its source, else from the cards of the published run.
-    Speeds come from receipts of the preset on such cards, otherwise from the publication; the card
-    stands beside them. For other cards a speed is computed from the bandwidth, with the interval of
-    nine of ten runs: bench/speeds.md.
+    Speeds come from receipts of the preset on such cards, otherwise from the publication, with its
+    card. For other cards a speed is computed from the bandwidth, with the interval of nine of ten
+    runs: bench/speeds.md.
 
     The exit code is 15 if no preset runs.
     """

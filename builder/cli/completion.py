@@ -1,7 +1,7 @@
 """Completion in a shell: names of the catalog.
 
-They come from the names of files, so that a key press does not wait for files to be checked: of
-presets, the model's name alone is read.
+They come from the names of files; of presets, only the model's name is read. A key press does not
+wait for files to be checked.
 """
 
 from __future__ import annotations

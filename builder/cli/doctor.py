@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def doctor(as_json: JsonOption = False) -> None:
     """Check whether this machine can build, and suggest fixes.
 
-    The exit code is 4 if something is missing that every build needs.
+    The exit code is 4 if a requirement of every build is missing.
     """
     from builder import settings
     from builder.host import doctor

@@ -46,7 +46,7 @@ def export(
             "--card",
             metavar="CARD",
             autocompletion=completion.known_cards,
-            help="Card of cards/ that a short name's preset has to run on: 5090-laptop, ... "
+            help="Card of cards/ for which a short name is resolved: 5090-laptop, ... "
             "Default: the cards of this machine.",
         ),
     ] = "auto",

@@ -44,7 +44,7 @@ def kernels(
             "--capability",
             metavar="MAJOR.MINOR",
             callback=checked_capability,
-            help="Compute capability of the card: its driver decides which code is taken.",
+            help="Compute capability of the card, for which the driver chooses the code.",
         ),
     ] = "12.0",
     library: Annotated[

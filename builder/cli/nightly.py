@@ -45,8 +45,8 @@ def nightly(
     image that the registry already has, by build key, is not built again if the channel points to
     it, this machine built it, or a trusted key signed its verdict.
 
-    If an engine fails, its channel is not moved, the other channels are, and the exit code is 13. A
-    channel that was rolled back stays until upstream has something newer, and one whose update
+    If an engine fails, its channel stays, the other channels are moved, and the exit code is 13. A
+    channel that was rolled back stays until upstream has a newer version. A channel whose update
     exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """

@@ -56,7 +56,7 @@ def update(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Write the recipe even if something no longer fits."),
+        typer.Option("--force", help="Write the recipe even if patches or names no longer fit."),
     ] = False,
     keep_old: Annotated[
         bool,

@@ -55,8 +55,8 @@ def ptx(
 
     nvcc compiles CUDA code to PTX, and the PTX to machine code. The PTX is no part of the image,
     but the kernels can be computed from it on a CPU: simulator/README.md. It is kept while an
-    engine is compiled, and attached to the image by `push`. Machine code from a compiler cache that
-    is older than the kept PTX has none: `--compile` compiles it again. The exit code is 8 if the
+    engine is compiled, and attached to the image by `push`. Machine code from an older
+    compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
     if published is not None:

@@ -77,9 +77,9 @@ def push(
     one of BUILDER_TRUSTED_KEYS; otherwise nothing is pushed (see --replace). An image that this
     machine did not build is not pushed either.
 
-    For a recipe with several platforms the image of each is pushed under its immutable tag, then an
-    index of them, which gets the other tags. If a platform has no verified image, neither here nor
-    in the registry, nothing is pushed: push it from the machine that has it with --platform.
+    For a recipe with several platforms, each image is pushed under its immutable tag, then an index
+    of all images, which gets the other tags. If a platform has no verified image, neither here nor
+    in the registry, nothing is pushed: use --platform on the machine that has the image.
 
     A version tag that points to another image is an error (see --replace). Moving tags are moved,
     except channels, which only `builder nightly` moves. First, push shows the download of the
@@ -128,7 +128,7 @@ def _pushed(
     reasons: tuple[str | None, str | None],
     work: Path,
 ) -> Pushed:
-    """Push the images of a recipe; ``reasons`` are those to replace tags, and for the budget."""
+    """Push the images of a recipe; ``reasons``: to replace tags, to exceed the budget."""
     from builder.pipeline.lookup import verified
     from builder.publish.release import Release, release
     from builder.publish.release_index import index_release, release_index

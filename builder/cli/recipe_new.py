@@ -66,7 +66,7 @@ def new(
     ] = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write a recipe for a git repository: a fork of llama.cpp, or an engine like one you have.
+    """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
 
     The recipe has the commit, the build number, the license, and probes for the options that the
     source shows. It passes `recipe check` before it is written. A tree that no family recognizes

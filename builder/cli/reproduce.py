@@ -44,8 +44,8 @@ def reproduce(
         bool,
         typer.Option(
             "--attest",
-            help="Attach the result to an image of a registry, signed with the cosign key of the "
-            "settings, where the digest is the same.",
+            help="If the digest is the same, attach the result to the image in its registry, "
+            "signed with the cosign key of the settings.",
         ),
     ] = False,
     jobs: JobsOption = None,
@@ -55,9 +55,9 @@ def reproduce(
 ) -> None:
     """Build an image again without caches, and compare the digests.
 
-    The compiler cache is not used either. With `--builder`, another machine builds it: then nothing
-    of the first machine is in the image. If digests differ, the files are listed, with ELF sections
-    and kernels. The new images are removed afterwards.
+    The compiler cache is not used either. With `--builder`, another machine builds the image. If
+    digests differ, the files are listed, with ELF sections and kernels. The new images are removed
+    afterwards.
 
     The exit code is 17 if a digest differs, also if only a layer's compression does.
     """

@@ -88,9 +88,9 @@ def run(
     this machine; qwen3.6-27b:dflash means the best preset of that kind.
 
     First the GPU, its driver and memory, the engine, the image, the models and the port are
-    checked. If only the image or models are missing, one question lists what has to be built and
-    downloaded. Then the container starts; its log is shown until the server is healthy. It keeps
-    running in the background, published on 127.0.0.1.
+    checked. If only the image or models are missing, one question lists the builds and downloads.
+    Then the container starts; its log is shown until the server is healthy. It keeps running in the
+    background, published on 127.0.0.1.
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """

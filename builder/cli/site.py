@@ -26,11 +26,11 @@ def site(
 ) -> None:
     """Write static pages: the presets for each card, the images, published speeds, nights.
 
-    They come from the recipes, the presets and the records of this machine, and from the registry
-    if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and load
-    nothing from elsewhere; without JavaScript they show everything, with it they filter and sort.
-    index.json has the same facts for programs. BUILDER_FARM_URL is the repository that they link
-    to.
+    The facts come from the recipes, the presets and the records of this machine, and from the
+    registry if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and
+    load nothing from elsewhere; without JavaScript they show everything, with JavaScript they
+    filter and sort. index.json has the same facts for programs. The pages link to the repository
+    BUILDER_FARM_URL.
 
     The exit code is 5 if the registry does not answer; the directory is then as it was before. It
     is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.

@@ -47,7 +47,9 @@ def promote(
     reason: Reason,
     to: Annotated[
         str | None,
-        reference_option("--to", "Image to move to. Default: the one of the recipe's key."),
+        reference_option(
+            "--to", "Image to move to. Default: the image with the recipe's build key."
+        ),
     ] = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -95,7 +97,7 @@ def rollback(
     to: Annotated[
         str | None,
         reference_option(
-            "--to", "Image to move the tag to. Default: the one before its last move."
+            "--to", "Image to move the tag to. Default: the image before the last move."
         ),
     ] = None,
     catalog: CatalogOption = None,
@@ -256,9 +258,9 @@ def prune(
     """Show which nightlies of a recipe's channel are no longer needed; delete them with --delete.
 
     Nightlies are the tags CHANNEL-VERSION-KEY that nightly runs push; their age is the creation
-    date of the image. These are kept: the newest ones, the images that --keep rollbacks of a tag
-    lead to, one after the other, and every image with another reference: another tag, another
-    channel, an index, a signature.
+    date of the image. These are kept: the newest ones, the images that --keep rollbacks of each tag
+    would restore, and every image with another reference: another tag, another channel, an index, a
+    signature.
     Documents that are attached to an image are deleted after it. Before each deletion, the channel
     is looked up again.
 

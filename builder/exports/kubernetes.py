@@ -2,7 +2,7 @@
 
 Keys follow the API reference of apps/v1 and v1; labels are "Recommended Labels".  The security
 contexts follow the level "restricted" of the Pod Security Standards; vLLM's own images run as root,
-and ``hostPath`` is of no level.  In arguments and variables ``$(NAME)`` is replaced and ``$$``
+and no level allows ``hostPath``.  In arguments and variables ``$(NAME)`` is replaced and ``$$``
 becomes ``$`` (API reference, Container), so every ``$`` is doubled.
 """
 

@@ -20,7 +20,7 @@ IDLE = 1800
 MARGIN = 5
 MACRO = "${"
 SPLIT = "$''{"
-"""``${`` that is no macro, between single quotes: they end and begin again in its middle."""
+"""A literal ``${`` between single quotes: the quotes end and begin again in its middle."""
 
 
 def document(service: Service) -> str:

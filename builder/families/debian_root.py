@@ -17,7 +17,7 @@ def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
 
 
 def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
-    """The root is below both platforms, but for one with a cross compiler of its own."""
+    """A root for each of both platforms; with a cross compiler, one for the build platform."""
     root = required(recipe.root, recipe)
     cross = root.crossing(platforms)
     if cross:

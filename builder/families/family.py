@@ -87,7 +87,7 @@ class EngineFamily:
     """Further tables that a recipe may have."""
     requires_entrypoint: bool = False
     serve: Serve | None = None
-    """How a server is started that the smoke test does not start: presets need it."""
+    """How presets start the server if the smoke test does not start it."""
     cache: str | None = None
     """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True

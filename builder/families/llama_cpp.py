@@ -29,7 +29,6 @@ from builder.recipes.schema import (
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9
-# tools/server/CMakeLists.txt of older trees, scripts/ui-assets.cmake of newer ones.
 PORT = 8080
 
 SERVE = Serve(

@@ -1,4 +1,4 @@
-"""What to change where a model does not fit, and when no other context can."""
+"""The next step for a model that does not fit; whether another context can fit."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class LoadedFile(_Part):
 
 
 class FitCard(_Part):
-    """A card, and the figures of it for which no source was found."""
+    """A card, and its figures without a source."""
 
     name: str
     memory: int
@@ -120,7 +120,7 @@ class Fit(_Part):
     """The engine's arguments after the recipe's."""
     trials: tuple[FitTrial, ...]
     largest: int | None = None
-    """The largest context that fits, in tokens; None: none that was tried does."""
+    """The largest context that fits, in tokens; None: no tried context fits."""
     step: int | None
     """The granularity of the search in tokens; None: nothing was searched."""
     seconds: float = 0.0

@@ -181,8 +181,8 @@ def _target(
 
 
 def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
-    """Copies of the image's files with device code, by path, without CUDA's own: those are
-    replaced."""
+    """Copies of the image's files with device code, by path, without CUDA's own libraries, which
+    are replaced."""
     paths = [
         file.path
         for file, parsed in contents.elves()
@@ -194,8 +194,8 @@ def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]
 
 
 def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[int, FitTrial]:
-    """The contexts that were asked for, two at once; the smallest first and alone, so that what
-    concerns all of them is reported once."""
+    """The contexts that were asked for, two at once; the smallest first and alone, so that a
+    fault of all contexts is reported once."""
     first, *others = asked
     found = {first: _one(target, first, work, log)}
     if is_final(found[first], target.request.options):

@@ -31,7 +31,7 @@ from builder.simulator.server import SimulatedServer
 from builder.tools.demangle import function_of
 
 LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host
-# Functions of ggml that allocate for others: their callers show what the memory is for.
+# Functions of ggml that allocate for others: their callers show the purpose.
 ALLOCATORS = (
     "ggml_cuda_device_malloc",
     "ggml_backend_cuda_buffer_type_alloc_buffer",
@@ -44,7 +44,7 @@ ALLOCATORS = (
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """What to fit: models as ``models.location`` reads them, cards, and sizes of the context."""
+    """The models as ``models.location`` reads them, the cards, and the sizes of the context."""
 
     model: str
     draft: str | None
@@ -193,8 +193,8 @@ def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | Non
 def require_weights(found: FitTrial, reference: str, weights: int) -> None:
     """Raise ``SmokeError`` where a trial fits because the weights are not on the cards.
 
-    ``weights`` are the bytes of the model's tensors.  Where no function of the engine names what
-    its memory is for, all of that may be weights.
+    ``weights`` are the bytes of the model's tensors.  Memory for an
+    unknown purpose may be weights.
     """
     loaded = sum(found.by_kind.get(kind, 0) for kind in ("weights", "other"))
     if not found.fits or loaded >= weights * LEAST_SHARE:

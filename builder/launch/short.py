@@ -27,8 +27,8 @@ def resolved(
     """The request with the name of a preset, where ``wanted`` has a short name.
 
     ``card`` is a name of ``cards/``; ``auto``: the cards of this machine.  The context fits the
-    card.  On the CPU, and on a machine without a card, it is the fastest published run.  Raises ``RecipeError`` for an unknown name, ``FitError`` where no such
-    preset runs on the machine.
+    card.  On the CPU, and on a machine without a card, it is the fastest published run.  Raises
+    ``RecipeError`` for an unknown name, ``FitError`` where no such preset runs on the machine.
     """
     engines = {each.recipe.engine for each in catalog.engines.values() if each.recipe}
     files = {file.stem for file in (catalog.root / "recipes").glob("*.toml")}  # read or not

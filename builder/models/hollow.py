@@ -28,7 +28,7 @@ class HollowModel:
 
     file: Path
     header: Header
-    """The first file's: the only one that describes the model."""
+    """The first file's; only this header describes the model."""
     size: int
     """Bytes of all its real files."""
     weights: int

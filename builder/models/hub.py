@@ -58,7 +58,7 @@ def address(repository: str, path: str, revision: str | None = None) -> str:
 def authorization(url: str) -> dict[str, str]:
     """The header with the user's token for the Hub; empty for other servers, and without one.
 
-    Raises ``FetchError`` where the token cannot be had, such as one that a CI server exchanges.
+    Raises ``FetchError`` where the token cannot be read, or a CI server refuses to exchange it.
     """
     if not url.startswith(f"{endpoint()}/"):
         return {}
@@ -76,7 +76,7 @@ def files(repository: str, revision: str | None = None) -> list[HubFile]:
     """The files of a repository; one request, not repeated.
 
     Raises ``FetchError`` where the Hub does not answer, does not have the repository, or lists
-    what cannot be written as files.
+    names that no file can have.
     """
     what = f"cannot list the files of {repository} on the Hugging Face Hub"
     from huggingface_hub import HfApi
@@ -117,10 +117,10 @@ def cached(repository: str, revision: str | None = None, *, whole: bool = False)
 
 
 def receive(url: str, sink: BinaryIO, there: int, size: int) -> None:
-    """Write the bytes of a file after the first ``there``; the client repeats what was cut.
+    """Write the bytes of a file after the first ``there``; the client continues after a cut.
 
     Where the server begins anew, so does the client: it truncates ``sink``.  Raises ``FetchError``
-    where the client refuses the size, and what ``sink`` raises; ``failure`` explains other errors.
+    where the client refuses the size, and the errors of ``sink``; ``failure`` explains others.
     """
     from huggingface_hub import constants
     from huggingface_hub.file_download import http_get
@@ -162,7 +162,7 @@ def next_step(repository: str, error: WebError) -> str:
 
 
 def _prepare() -> None:
-    """Make the client ask as builder does, send no telemetry, print nothing, keep what it received.
+    """Make the client ask as builder does, send no telemetry, print nothing, keep received bytes.
 
     Its requests raise ``WebError``.
     """

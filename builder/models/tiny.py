@@ -77,7 +77,7 @@ class TinyModel:
 
 
 def layers(model: TinyModel) -> int:
-    """How many layers continue a text; a block that drafts is none of them.
+    """The number of layers, without the block that drafts.
 
     Raises ``RecipeError``.
     """

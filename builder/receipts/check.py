@@ -35,7 +35,7 @@ def require_valid(
 ) -> None:
     """Raise ``ReceiptError`` with all reasons to refuse a receipt.
 
-    ``taken`` are the receipts that are there.  The registry is asked if nothing else is wrong.
+    ``taken`` are the farm's receipts.  The registry is asked if nothing else is wrong.
     Raises ``RecipeError`` for an unknown recipe, and like ``published``.
     """
     found = list(findings(receipt, catalog, now))
@@ -46,8 +46,7 @@ def require_valid(
 
 
 def checked(catalog: Catalog, now: datetime) -> Receipts:
-    """The receipts of a farm that ``findings`` accepts: a file can be written by
-    hand.  The registry is not asked."""
+    """The valid receipts of a farm, and the faults of the others.  The registry is not asked."""
     there = load(catalog)
     entries, invalid = [], list(there.invalid)
     for entry in there.entries:

@@ -80,7 +80,7 @@ def of_farm(root: Path) -> tuple[Presets, Catalog]:
 
 
 def _receipts(catalog: Catalog) -> tuple[choice.Receipts, int]:
-    """The figures of receipts, and how many do not count."""
+    """The figures of receipts, and the number of invalid ones."""
     if not any((catalog.root / "receipts").glob("*.json")):
         return lambda *_: None, 0
     from builder.receipts.check import checked  # slow to import

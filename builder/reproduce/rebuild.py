@@ -27,7 +27,7 @@ IMAGE = "image"  # the stage that is an engine's image
 
 @contextmanager
 def rebuilding(active: ActiveBuild) -> Iterator[Rebuilder]:
-    """Builds images again; they go when the context ends, and first the images of killed runs."""
+    """A rebuilder; first the images of killed runs are removed, at the end its own."""
     remove_orphans()
     rebuilder = Rebuilder(active)
     try:
@@ -79,7 +79,7 @@ class Rebuilder:
     def base(self, plan: BasePlan) -> dict[str, docker.Image]:
         """Build a base on the bases below it, built again; its images by stage.
 
-        A published image stays what it is.  Raises like ``build_stages``.
+        A published image is taken unchanged.  Raises like ``build_stages``.
         """
         name = plan.name
         if name not in self.bases:

@@ -1,4 +1,4 @@
-"""Build an image again and compare it: the one of a recipe, of a base, or of a registry's tag."""
+"""Build the image of a recipe, a base or a registry's tag again, and compare it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _described(session: BuildSession, target: str, work: Path) -> Plan:
 
 
 def _originals(plan: BasePlan) -> list[tuple[BasePlan, str, docker.Image]]:
-    """The images of a base and of those below it, with their stages; raises ``WorldError``."""
+    """The images of a base and the bases below it, with their stages; raises ``WorldError``."""
     found = []
     for base in reversed([*plan.chain()]):
         for stage, reference in base.references.items():

@@ -17,7 +17,7 @@ from builder.tools.log import Log
 from builder.tools.made_once import made_once
 
 SOURCES = "simulator"
-COMPILED = ("Dockerfile", "card", "ptx", "ptx/ops")  # what of the sources becomes libraries
+COMPILED = ("Dockerfile", "card", "ptx", "ptx/ops")  # the sources of the libraries
 LOOPS = {
     "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
     "avx2": {"avx2", "fma", "bmi2"},

@@ -38,7 +38,7 @@ class Source(Model):
 
 
 class Card(Model):
-    """A card; each figure is named by one source, or is listed as unverified."""
+    """A card; one source names each figure, or the figure is listed as unverified."""
 
     name: Text
     """As ``cudaDeviceProp.name`` has it."""

@@ -13,7 +13,7 @@ from builder.simulator.report import Report
 
 Kind = Literal["weights", "KV cache", "compute", "drafter", "projector", "other"]
 KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "drafter", "projector", "other")
-BLOCK = 2 * MIB  # what a large allocation is rounded up to
+BLOCK = 2 * MIB  # large allocations are multiples of it
 
 # Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
 # ggml/src/ggml-alloc.c, ggml/src/ggml-backend.cpp, ggml/src/ggml-cuda/, tools/mtmd/clip.cpp) and

@@ -10,9 +10,9 @@ from builder.tools.demangle import demangled, function_of
 
 
 def parting(once: Report | None, again: Report | None, other: Report | None) -> str:
-    """The first launch that is not the same in another run than in two equal runs of a program.
+    """The first launch of ``other`` that differs from two equal runs of a program.
 
-    Empty: all known ones are the same, or a run has no report.
+    Empty: no known launch differs, or a run has no report.
     """
     if once is None or again is None or other is None:
         return ""

@@ -20,7 +20,7 @@ LONGEST = 4096  # characters of a text: names of template functions have up to t
 MOST = 1 << 14  # parts of one kind
 CARDS = 64
 DEPTH = 64  # frames of a stack (stacks.cpp)
-NOT_COMPUTED = "not computed"  # how a violation begins that the simulator lacks (compute.cpp)
+NOT_COMPUTED = "not computed"  # begins a violation that is a gap of the simulator (compute.cpp)
 
 
 def _shown(text: str) -> str:
@@ -224,7 +224,7 @@ class Report(ReportPart):
 
     @property
     def lacks_only(self) -> bool:
-        """Whether it has faults, and each is that the simulator does not compute something."""
+        """Whether it has violations, and each is a gap of the simulator."""
         whys = [each.why for each in self.violations]
         return bool(whys) and all(why.startswith(NOT_COMPUTED) for why in whys)
 
@@ -287,7 +287,7 @@ def _peaking(reports: Sequence[Report], card: int) -> list[Report]:
         if report.ended
     ]
     together = most = moment = 0
-    for at, change in sorted(changes):  # who ends at a moment does not live at it
+    for at, change in sorted(changes):  # a process that ends at a moment does not count there
         together += change
         if together > most:
             most, moment = together, at

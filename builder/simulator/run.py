@@ -20,7 +20,7 @@ from builder.simulator.report import Report
 
 LIBRARIES, CONFIGURATION, SOCKET = "/simulator/lib", "/simulator/config", "/simulator/report"
 PTX = "/simulator/ptx"
-SETTLE = 0.5  # seconds until a report has what happened before: twice the pause of its thread
+SETTLE = 0.5  # seconds until a report is complete: twice the pause of its thread
 VARIABLE = "BUILDER_SIMULATOR"
 RUNTIME = "libcudart.so.13"
 """The library without which there is nothing to simulate: the base's CUDA runtime."""

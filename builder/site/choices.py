@@ -28,7 +28,7 @@ MODELS = "./models"
 def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
     """The presets that run on one of each card, and why the others do not.
 
-    The first card is the one with most figures of its own, then with most presets that run.
+    Cards with most figures of their own come first, then cards with most presets that run.
     ``published`` are the recipes whose images a registry has.  Raises ``RecipeError`` where a file
     of ``cards/`` is invalid.
     """

@@ -27,7 +27,7 @@ def image_fact(
     record: Record | None,
     published: PublishedRecipe = UNPUBLISHED,
 ) -> ImageFact:
-    """All that is known of the image of a recipe.
+    """The known facts of a recipe's image.
 
     ``repository`` has the namespace; ``record`` describes this machine's newest verified image.
     Raises ``RecipeError`` where the recipe is wrong.
@@ -35,7 +35,7 @@ def image_fact(
     recipe = complete(catalog.engine(name).recipe)
     details = explained(catalog, name)
     tag = _main_tag(recipe, published)
-    # The registry's image is the one that people get; the record counts where it is the same one.
+    # People get the registry's image: the record counts if it is of the same image.
     same = record if tag is None or (record and _has(tag, record.digest)) else None
     digest, created, size = _image(tag, same)
     return ImageFact(

@@ -44,7 +44,7 @@ class PublishedTag:
     most; None: not known."""
     signed: bool
     reproduced: str
-    """When the image was built again with the same digest, as a statement has it that a trusted key
+    """When the image was built again with the same digest, by a statement that a trusted key
     signed; RFC 3339; empty: there is none."""
     documents: tuple[str, ...]
     checks: Mapping[str, int]

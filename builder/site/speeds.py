@@ -76,7 +76,7 @@ def _speed(entry: PresetEntry, marks: tuple[Mark, ...]) -> Speed:
 
 
 def _figures(preset: Preset) -> Iterator[PublishedFigure]:
-    """The figures: the preset's own first, then the other ones that ran as the preset says."""
+    """The figures: runs as the preset says first, and of these the largest context first."""
     order = sorted(preset.result, key=lambda each: (not each.of_preset, -preset.context_of(each)))
     for result in order:
         figures = result.tokens_per_second
