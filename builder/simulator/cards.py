@@ -157,15 +157,19 @@ def text(
     vocabulary: int = 0,
     tokens: Sequence[int] = (),
     compute: Compute | None = None,
+    samples: bool = False,
 ) -> str:
     """The file ``cards`` of the simulator's configuration (``simulator/card``).
 
     Without ``compute`` kernels are counted and not run.  Then ``vocabulary`` is the number of the
-    model's tokens, 0: unknown; ``tokens`` win in turns.
+    model's tokens, 0: unknown; ``tokens`` win in turns.  With ``samples`` a launch forgets all that
+    was kept: what is read back is a kernel's result.
     """
     lines = [f"vocabulary {vocabulary}"]
     if tokens:
         lines.append("tokens " + " ".join(str(token) for token in tokens))
+    if samples:
+        lines.append("launches_write 1")
     if compute is not None:
         lines += ["mode compute", f"races {int(compute.races)}", f"outputs {int(compute.outputs)}"]
         lines += [f"ptx {compute.ptx}"] if compute.ptx else []

@@ -56,6 +56,8 @@ const std::map<std::string, Setter>& setters() {
 void read_line(const std::string& word, Words& words, Config& config) {
     if (word == "vocabulary") {
         words >> config.vocabulary;
+    } else if (word == "launches_write") {
+        words >> config.launches_write;
     } else if (word == "copy_limit") {
         words >> config.copy_limit;
     } else if (word == "mode") {

@@ -252,6 +252,11 @@ void forget_contents(std::uintptr_t address, std::uint64_t size) {
     for (auto& [start, kept] : rest) contents().kept[start] = std::move(kept);
 }
 
+void forget_all_contents() {
+    contents().kept.clear();
+    contents().total = 0;
+}
+
 cudaError_t copy_2d(void* destination, std::uint64_t destination_pitch, const void* source,
                     std::uint64_t source_pitch, std::uint64_t width, std::uint64_t height) {
     if (width == 0 || height == 0) return cudaSuccess;

@@ -7,6 +7,7 @@
 #include <cuda_occupancy.h>
 
 #include "compute.h"
+#include "memory.h"
 #include "modules.h"
 
 namespace simulator {
@@ -216,6 +217,7 @@ void count_launch(const Launch& launch) {
     if (volume(launch.grid) > volume(count.grid)) count.grid = launch.grid;
     if (volume(launch.block) > volume(count.block)) count.block = launch.block;
     if (launch.shared > count.shared) count.shared = launch.shared;
+    if (config().launches_write && !computes()) forget_all_contents();
     changed();
 }
 

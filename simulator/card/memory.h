@@ -88,5 +88,7 @@ SIMULATOR_API cudaError_t fill(void* destination, unsigned value, std::uint64_t 
                                unsigned element = 1);
 // Forgets what was kept of these addresses.
 void forget_contents(std::uintptr_t address, std::uint64_t size);
+// Nothing that was written is known any more; the caller locks.
+void forget_all_contents();
 
 }  // namespace simulator

@@ -31,7 +31,7 @@ KINDS = {
 CASES = [
     *("full", "arithmetic", "leak", "block", "shared", "registers", "clusters", "cooperative"),
     *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
-    *("loading", "reset", "managed"),
+    *("loading", "reset", "managed", "written"),
 ]
 RUNS = [("card", case) for case in CASES] + [(kind, "one") for kind in KINDS]
 OK = "cudaSuccess"
@@ -241,6 +241,23 @@ def test_contents_are_kept_below_the_bound_and_defined_above(ran: Ran) -> None:
     assert [why.split(" bytes ")[1] for _, why in case.violations()] == [
         *("leaves its allocation by 1048576 bytes", "to or from an address that is not allocated")
     ]
+
+
+def test_what_a_launch_may_have_written_is_known_unless_an_engine_samples_on_the_card(
+    ran: Ran,
+    hello: dict[str, Any],
+    libraries: Path,
+    programs: Path,
+    tmp_path: Path,
+) -> None:
+    case = ran["card", "written"]
+    assert (case.told("before"), case.told("after")) == ("7", "7")
+    lines = cards.text([cards.load(REPOSITORY, "5090")], samples=True)
+    image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
+    files = {"cards": lines, "code": ""}
+    runs = [("card", "written")]
+    [sampled] = run_cases(image, libraries, programs, files, runs, tmp_path).values()
+    assert (sampled.told("before"), sampled.told("after")) == ("7", "0")
 
 
 def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:

@@ -325,6 +325,17 @@ void contents() {
     tell("after", cudaMemcpy(back.data(), device, 100, cudaMemcpyDeviceToHost));
 }
 
+void written() {
+    int id = 7;
+    int* device = static_cast<int*>(allocated(4));
+    cudaMemcpy(device, &id, 4, cudaMemcpyHostToDevice);
+    cudaMemcpy(&id, device, 4, cudaMemcpyDeviceToHost);
+    tell("before", id);
+    plain<<<1, 1>>>(reinterpret_cast<float*>(device));
+    cudaMemcpy(&id, device, 4, cudaMemcpyDeviceToHost);
+    tell("after", id);
+}
+
 void pools() {
     void* pointer = nullptr;
     cudaFree(nullptr);
@@ -473,7 +484,7 @@ int main(int, char** words) {
         {"aborted", aborted},   {"graph", graph},             {"two_cards", two_cards},
         {"contents", contents}, {"pools", pools},             {"forked", forked},
         {"one", one},           {"loading", loading},         {"reset", reset},
-        {"managed", managed_variable},
+        {"managed", managed_variable}, {"written", written},
     };
     directory = words[0];
     directory.erase(directory.rfind('/'));

@@ -153,3 +153,5 @@ def test_a_card_computes_where_that_is_asked_for() -> None:
 def test_what_is_not_known_of_the_model_is_left_out() -> None:
     lines = cards.text([cards.load(REPOSITORY, "3090")]).splitlines()
     assert lines[:2] == ["vocabulary 0", "card 0"]
+    sampling = cards.text([cards.load(REPOSITORY, "3090")], samples=True).splitlines()
+    assert sampling[:3] == ["vocabulary 0", "launches_write 1", "card 0"]
