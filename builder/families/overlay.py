@@ -24,12 +24,14 @@ def overlay_family(
     paths: PackagePaths,
     serve: Serve,
     port: int,
+    dummy: Serve | None = None,
     cache: str | None = None,
 ) -> EngineFamily:
     """A family of overlays over the package of ``paths``, which PyPI has under the same name.
 
     ``project`` is its name for people; ``port`` is the server's, whose page ``/health`` answers
-    when it is ready; ``cache`` is the directory of compiled code.
+    when it is ready; ``dummy`` starts the server with a model folder without weights; ``cache`` is
+    the directory of compiled code.
     """
     return EngineFamily(
         name=name,
@@ -42,6 +44,7 @@ def overlay_family(
         extends_base=True,
         uses_ccache=False,
         serve=serve,
+        dummy=dummy,
         cache=cache,
         tables=("overlay", "start"),
         rules=partial(_rules, name, paths.package),
@@ -141,6 +144,14 @@ FAMILIES = (
         paths=VLLM_PATHS,
         # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
         serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
+        # Its caches are in HOME; without a network, it must not ask the Hub or report its use.
+        dummy=Serve(
+            api_flavor="openai",
+            arguments=["{model}", "--max-model-len", "{context}", "--load-format", "dummy"],
+            env={"HOME": "/tmp", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # noqa: S108
+            seconds=900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
+            memory=12.0,
+        ),
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
         cache="/root/.cache/vllm",

@@ -84,7 +84,7 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
         recipe,
         plan.platform,
         plan.labels,
-        plan.base.references.get("devel"),
+        plan.devel,
         session.gpu_test,
         DeviceTest(card, cache, session.log, theirs),
         extended_image(plan),
@@ -101,7 +101,7 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
     """
     cache, log = session.settings.cache_dir, session.log
     for computes in simulators(plan):
-        build.libraries(cache, plan.base.references["devel"], log, computes=computes)
+        build.libraries(cache, str(plan.devel), log, computes=computes)
 
 
 def simulators(plan: Plan) -> list[bool]:
@@ -110,9 +110,8 @@ def simulators(plan: Plan) -> list[bool]:
     A card that counts kernels is False.  A card that computes them is True, and takes most of the
     time to compile.
     """
-    if "devel" not in plan.base.references:
-        return []
-    if why_not(plan.recipe, plan.platform, extends=plan.extends_base):
+    serve = plan.recipe.serve or plan.family.dummy
+    if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
         return []
     return [False, True] if numbers.are_expected(plan) else [False]
 

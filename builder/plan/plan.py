@@ -310,6 +310,13 @@ class Plan(AnyPlan):
             yield self.tools
 
     @property
+    def devel(self) -> str | None:
+        """The engine's name of the image to compile in of its base, or of a base below; None where
+        a published image is the lowest."""
+        stages = (base.references.get("devel") for base in self.base.chain())
+        return next(filter(None, stages), None)
+
+    @property
     def base_references(self) -> Mapping[str, str]:
         """The engine's name of each stage that its own stages begin with."""
         return {

@@ -83,7 +83,8 @@ def offloaded(log: str) -> list[Offloaded]:
 class ServeSpec:
     """The model that a server serves, and how it is started.
 
-    ``model``, ``draft`` and ``projector`` are files of the host, mounted read-only.
+    ``model``, ``draft`` and ``projector`` are files of the host, mounted read-only; a ``model`` may
+    be a folder.
     """
 
     model: Path
@@ -101,6 +102,8 @@ class ServeSpec:
     """Apply the recipe's memory limit, which is meant for the test model."""
     projector: Path | None = None
     """The multimodal projector; the API flavor names its option."""
+    compiles: bool = False
+    """It compiles libraries in /tmp, and loads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         memory=serve.memory if spec.limited else None,
         # The simulator's libraries make mlock do nothing.
         locks_memory=LOCK in command and spec.simulator is None,
+        compiles=spec.compiles,
         driver_stub=spec.driver_stub,
         gpus=spec.gpus,
     )

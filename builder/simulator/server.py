@@ -46,20 +46,25 @@ class SimulatedServer:
         *,
         races: bool = False,
         outputs: bool = False,
+        samples: bool = False,
     ) -> AbstractContextManager[Simulation]:
         """The files and settings by which one container runs on cards, and its reports.
 
         ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
         race on shared memory is a fault of its kernel, which makes kernels slow.  ``outputs``:
-        the report has a checksum of the values that each launch stored.  Raises
-        ``UntriedError`` where the device code of a file could not be read, and like
-        ``build.libraries``.
+        the report has a checksum of the values that each launch stored.  ``samples``: as for
+        ``config.files``.  Raises ``UntriedError`` where the device code of a file could not be
+        read, and like ``build.libraries``.
         """
         return run.simulation(
             build.libraries(self.cache, self.devel, self.log, computes=ptx is not None),
             config.files(
-                cards, model, self._code, Compute(run.PTX, races, outputs) if ptx else None
+                cards,
+                model,
+                self._code,
+                Compute(run.PTX, races, outputs) if ptx else None,
+                samples=samples,
             ),
             work,
             search_path=self._search_path,
@@ -86,12 +91,11 @@ class SimulatedServer:
         )
 
 
-def why_not(recipe: Recipe, platform: str, *, extends: bool) -> str:
+def why_not(recipe: Recipe, serve: Serve | None, platform: str, *, extends: bool) -> str:
     """Why an image of a recipe is not tried on a simulated card, whatever it contains; or empty.
 
-    ``extends``: the image extends a published one.
+    ``serve`` is how its server would be started; ``extends``: the image extends a published one.
     """
-    serve = recipe.serve
     if serve is None or recipe.image.port is None:
         return "the recipe describes no server"
     if serve.no_device is not None:

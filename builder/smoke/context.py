@@ -10,7 +10,8 @@ from pathlib import Path
 
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
-from builder.recipes.schema import Recipe
+from builder.families import ENGINES
+from builder.recipes.schema import Recipe, Serve
 from builder.simulator import run
 from builder.simulator.cards import Card
 from builder.simulator.server import SimulatedServer, why_not
@@ -62,7 +63,7 @@ class Context:
     @cached_property
     def stub(self) -> Path | None:
         """A stub of the driver's library, for an engine that needs it.  Raises ``UntriedError``."""
-        if not self.recipe.cuda.vmm or self.subject.devel is None:
+        if not self.recipe.cuda.vmm or self.subject.devel is None or self.subject.extended:
             return None
         stub = self.work / "libcuda.so.1"
         copies.copy_out(self.subject.devel, DRIVER_STUB, stub)
@@ -105,10 +106,23 @@ class Context:
 
         Raises ``InapplicableError`` where it cannot be simulated.
         """
-        subject, test = self.subject, self.subject.device_test
-        serve, port = self.recipe.serve, self.recipe.image.port
-        extends = subject.extended is not None
-        why = why_not(self.recipe, self.contents.platform, extends=extends)
+        return self._simulated(self.recipe.serve)
+
+    @cached_property
+    def dummy_server(self) -> SimulatedServer | None:
+        """The server, to be started on simulated cards with a model folder without weights.
+
+        None where the family cannot, or the smoke test starts the server with a model.  Raises
+        ``InapplicableError`` where it cannot be simulated.
+        """
+        dummy = ENGINES[self.recipe.family].dummy
+        return self._simulated(dummy) if dummy is not None and self.recipe.serve is None else None
+
+    def _simulated(self, serve: Serve | None) -> SimulatedServer:
+        subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
+        # A base of ours has an image to compile in, a published one has not.
+        extends = subject.extended is not None and subject.devel is None
+        why = why_not(self.recipe, serve, self.contents.platform, extends=extends)
         if why or serve is None or port is None or test is None:
             raise InapplicableError(why)
         if subject.devel is None:

@@ -13,13 +13,14 @@ from builder.errors import BuilderError, UsageError
 from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.recipes.schema import Recipe
-from builder.servers import test_model
+from builder.servers import model_folder, test_model
 from builder.servers.server import ServeSpec, launched
 from builder.simulator import cards, run
 from builder.simulator.cards import Card
 from builder.simulator.server import SimulatedServer
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import DeviceTrial
+from builder.smoke.dummy_trial import DummyTrial
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -68,8 +69,13 @@ def check(context: Context) -> Iterator[Check]:
     """
     subject, expected = "a server on a simulated card", "starts"
     try:
-        server = context.server
-        with _launched(server, context.card, context.work / "device") as trial:
+        dummy = context.dummy_server
+        card, work = context.card, context.work / "device"
+        with (
+            _launched(context.server, card, work)
+            if dummy is None
+            else _launched_without_weights(dummy, card, work)
+        ) as trial:
             yield from trial.checks()
             context.device = trial.use()
     except InapplicableError as error:
@@ -92,3 +98,20 @@ def _launched(image: SimulatedServer, card: Card, work: Path) -> Iterator[Device
         spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
         with launched(image.reference, image.serve, image.port, spec) as server:
             yield DeviceTrial(server, image.serve, simulation, card)
+
+
+@contextmanager
+def _launched_without_weights(
+    image: SimulatedServer, card: Card, work: Path
+) -> Iterator[DeviceTrial]:
+    """The server, started on the card with a model folder.  Raises ``BuilderError``."""
+    work.mkdir()
+    work.chmod(0o755)
+    model = work / model_folder.NAME
+    model_folder.write(model)
+    with image.on([card], None, work / "simulator", samples=True) as simulation:
+        spec = ServeSpec(
+            model, model_folder.CONTEXT, simulator=simulation.mounts, verbose=True, compiles=True
+        )
+        with launched(image.reference, image.serve, image.port, spec) as server:
+            yield DummyTrial(server, image.serve, simulation, card)

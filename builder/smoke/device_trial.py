@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
@@ -27,12 +28,16 @@ GROWTH = 4 * memory.BLOCK
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
+Request = tuple[str, str, Callable[[], str]]
+"""A request: subject, expectation, and a function that raises if it is not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrial:
     """A started server on a simulated card."""
 
+    STOP: ClassVar[int] = serves.STOP
+    """Seconds between SIGTERM and SIGKILL."""
     server: Server
     serve: Serve
     simulation: Simulation
@@ -43,13 +48,12 @@ class DeviceTrial:
         report = self.simulation.report()
         if report is None:
             return None
-        kinds = memory.by_kind(report, frames.named(report))
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
             peak=report.peak,
             context=sum(card.context for card in report.cards),
-            by_kind={kind: use.at_peak for kind, use in kinds.items()},
+            by_kind=self._by_kind(report),
             launches=dict(_counts(report, "kernel")),
             code=dict(_counts(report, "code")),
             called=dict(report.called),
@@ -67,27 +71,52 @@ class DeviceTrial:
             yield from _refusals(report, frames.named(report)) if report else ()
             return
         yield Check.of("device", "starts", expected, f"after {took:.1f} s", True)
-        yield replace(gpu.placed(self.server), kind="device")
+        yield replace(self._loaded(), kind="device")
         log = self.server.container.log()  # requests follow, which fill it
         yield from self._requests()
-        yield replace(serves.stops(self.server), kind="device")
+        yield replace(serves.stops(self.server, self.STOP), kind="device")
         report = self.simulation.report()  # written at the end of each process
         if report is None:
             none = "it called no function of CUDA"
             yield Check.of("device", "kernels", "launched on the card", none, False)
             return
         stacks = frames.named(report)
-        yield check_kernels(report)
+        yield self._kernels(report)
         yield from _refusals(report, stacks)
-        yield _memory(report, stacks, log)
+        yield self._memory(report, stacks, log)
+
+    def _loaded(self) -> Check:
+        """Whether the model is on the card, by the server's own log."""
+        return gpu.placed(self.server)
+
+    def _kernels(self, report: Report) -> Check:
+        return check_kernels(report)
+
+    def _memory(self, report: Report, stacks: Stacks, log: str) -> Check:
+        """The memory by kind, compared with the engine's own log."""
+        kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
+        parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
+        expected = "as its own log states" if stated else "counted by function"
+        return memory_check(report, expected, parts, memory.disagreements(kinds, stated))
+
+    def _by_kind(self, report: Report) -> Mapping[str, int]:
+        """Bytes at the peak by kind, without the contexts."""
+        kinds = memory.by_kind(report, frames.named(report))
+        return {kind: use.at_peak for kind, use in kinds.items()}
+
+    def _answers(self) -> Sequence[Request]:
+        """The requests that are answered like any client's."""
+        text = f"{serves.TOKENS} tokens of text"
+        return (
+            ("completes text", text, lambda: serves.completes(self.server)),
+            ("answers two at once", "both in full", lambda: serves.answers_two(self.server)),
+        )
 
     def _requests(self) -> Iterator[Check]:
         """The checks of requests, up to the first that is not answered."""
         prompt = f"a prompt of {len(LONG)} tokens takes at most {mib(GROWTH)} more"
-        text = f"{serves.TOKENS} tokens of text"
-        requests: list[tuple[str, str, Callable[[], str]]] = [
-            ("completes text", text, lambda: serves.completes(self.server)),
-            ("answers two at once", "both in full", lambda: serves.answers_two(self.server)),
+        requests: list[Request] = [
+            *self._answers(),
             ("memory over requests", "equal requests take no more", self._leak),
             ("memory over prompts", prompt, self._growth),
         ]
@@ -153,9 +182,10 @@ def _counts(report: Report, name: str) -> Counter[str]:
     return found
 
 
-def check_kernels(report: Report) -> Check:
+def check_kernels(report: Report, *, compiled_too: bool = False) -> Check:
     """How many kernels were launched, and from which code: the card runs it as it is.
 
+    ``compiled_too``: code that the driver compiles at first use is named, and no fault.
     Of code that was not read from the image, only sizes of grids and blocks are checked.
     """
     codes = _counts(report, "code")
@@ -166,8 +196,9 @@ def check_kernels(report: Report) -> Check:
         found += f"; the driver would compile {_listed(map(function_of, compiled))} at first use"
     for code in report.unknown_code:
         found += f"; registers not known ({code.file}): {_listed(map(function_of, code.kernels))}"
-    expected = "launched on the card, as machine code"
-    return Check.of("device", "kernels", expected, found, bool(report.launches) and not compiled)
+    expected = "launched on the card" + ("" if compiled_too else ", as machine code")
+    good = bool(report.launches) and (compiled_too or not compiled)
+    return Check.of("device", "kernels", expected, found, good)
 
 
 def refused(report: Report) -> list[str]:
@@ -199,18 +230,16 @@ def _none(subject: str, expected: str, faults: Sequence[str]) -> Check:
     return Check.of("device", subject, expected, _listed(faults) or "none refused", not faults)
 
 
-def _memory(report: Report, stacks: Stacks, log: str) -> Check:
-    """The memory by kind, compared with the engine's own log."""
-    kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
-    parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
+def memory_check(
+    report: Report, expected: str, parts: Sequence[str], wrong: Sequence[str]
+) -> Check:
+    """The check of the memory: its ``parts`` as text, and what is ``wrong`` with them."""
     context = sum(card.context for card in report.cards)
     total = sum(card.memory for card in report.cards)
     found = f"{', '.join([*parts, f'context {mib(context)}'])}; peak {mib(report.peak)}"
     found += f" of {mib(total)}"
     if report.processes > 1:
         found += f"; the peaks of {report.processes} processes are added"
-    wrong = memory.disagreements(kinds, stated)
-    expected = "as its own log states" if stated else "counted by function"
     return Check.of("device", "memory", expected, "; ".join([*wrong, found]), not wrong)
 
 

@@ -59,7 +59,7 @@ def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]
     yield Check.of("serves", "starts", expected, f"after {took:.1f} s", True)
     if health is not None:
         yield _health_check(server)
-    for subject, expected, send in _requests(server):
+    for subject, expected, send in requests_of(server):
         yield answered(server, subject, expected, send)
     yield stops(server)
 
@@ -67,7 +67,7 @@ def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]
 Request = tuple[str, str, Callable[[], str]]
 
 
-def _requests(server: Server) -> Sequence[Request]:
+def requests_of(server: Server) -> Sequence[Request]:
     """The requests: subject, expectation, and a function that raises if it is not met."""
     requests: list[Request] = [
         ("lists its model", "one model", lambda: _models(server)),
@@ -182,10 +182,10 @@ def _health_check(server: Server) -> Check:
     return Check.of("serves", subject, expected, found, done.status == 0)
 
 
-def stops(server: Server) -> Check:
+def stops(server: Server, seconds: int = STOP) -> Check:
     """Whether SIGTERM ends the server."""
-    state, took = server.container.stop(STOP)
-    expected = f"SIGTERM ends it with exit status 0 within {STOP} s"
+    state, took = server.container.stop(seconds)
+    expected = f"SIGTERM ends it with exit status 0 within {seconds} s"
     found = f"exit status {state.status} after {took:.1f} s"
     if state.status == 137:
         found = f"it did not stop, and was killed after {took:.1f} s"

@@ -21,9 +21,10 @@ from builder.tools.docker.engine import engine
 
 OWNER = "builder.owner"
 SANDBOX = (
-    *("--network=none", "--read-only", "--tmpfs=/tmp", "--pids-limit=4096"),
+    *("--network=none", "--read-only", "--pids-limit=4096"),
     *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
 )
+TMP = "--tmpfs=/tmp"  # mounted noexec without more options (docker run(1))
 LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2")
 LOG_TAIL = 64 << 10  # letters of a log that are looked at
 ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
@@ -67,6 +68,8 @@ class StartOptions:
     """GiB."""
     locks_memory: bool = False
     """Without a limit of locked memory (memlock); not every engine allows it."""
+    compiles: bool = False
+    """Libraries in /tmp may be loaded: it compiles them there."""
     driver_stub: Path | None = None
     gpus: str | None = None
     """As for ``docker run --gpus``."""
@@ -206,7 +209,7 @@ def run(
 def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
     """Run a container to its end, and remove it.  Raises ``LateError``."""
     name = f"builder-{uuid4().hex[:12]}"
-    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, TMP, *LOGS]
     together = _ended.get()
     if together is None:
         options.append("--rm")
@@ -319,6 +322,7 @@ def started(reference: str, start: StartOptions) -> Iterator[Container]:
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options.append(f"{TMP}:exec" if start.compiles else TMP)
     options += _platform_options()
     options += mount_options(start.volumes, start.env)
     options += _stub_options(start.driver_stub)

@@ -31,6 +31,7 @@ def test_a_failure_and_what_could_not_be_tried_exit_differently() -> None:
         ("llama-cpp-python-0.3.36", [False, True]),
         ("lucebox-f12a87c", []),
         ("vllm-0.20.2", []),
+        ("vllm-0.20.2-wheel", [False]),
         ("hami-core-pr188", []),
     ],
 )

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from builder import families
 from builder.contents.contents import Contents, File, Layer
 from builder.errors import UsageError
+from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
+from builder.smoke.context import InapplicableError
 from builder.smoke.device import card_for, check, check_absent
 from builder.smoke.subject import DeviceTest
 from builder.tools.elf import ElfFile
@@ -67,7 +70,7 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
     [
         ({"recipe": HELLO.model_copy(update={"serve": None})}, "the recipe describes no server"),
         ({"recipe": without_device("it needs NCCL")}, "it needs NCCL"),
-        ({"extended": extended_image(1, {})}, "the image extends another one"),
+        ({"extended": extended_image(1, {}), "devel": None}, "the image extends another one"),
         (
             {"contents": contents(architecture="arm64")},
             "there are simulated cards for linux/amd64 only",
@@ -87,6 +90,45 @@ def test_a_server_that_cannot_be_tried_is_no_fault_of_its_image(
     assert (found.kind, found.state) == ("device", "skipped")
     assert found.found.startswith(why)
     assert context.device is None
+
+
+@pytest.mark.parametrize(
+    ("name", "devel", "why"),
+    [
+        ("vllm-0.20.2", None, "the image extends another one"),  # published: no image to compile in
+        ("vllm-0.20.2-wheel", "devel", ""),
+    ],
+)
+def test_vllm_is_started_without_weights_where_its_base_is_ours(
+    name: str, devel: str | None, why: str, tmp_path: Path
+) -> None:
+    file = REPOSITORY / "recipes" / f"{name}.toml"
+    recipe, problems = parse(file.read_text(), file, Recipe)
+    assert recipe is not None, problems
+    recipe = families.complete(recipe)
+    test = DeviceTest(card_for(REPOSITORY, recipe, None), tmp_path, print)
+    extended = extended_image(1, {})
+    context = context_of(
+        RUNTIME, recipe, tmp_path, extended=extended, devel=devel, device_test=test
+    )
+    with pytest.raises(InapplicableError, match="the recipe describes no server"):
+        _ = context.server
+    if why:
+        with pytest.raises(InapplicableError, match=why):
+            _ = context.dummy_server
+    else:
+        assert context.dummy_server is not None
+        assert context.dummy_server.serve.arguments[-2:] == ["--load-format", "dummy"]
+    assert context.stub is None  # as for every image that extends another
+
+
+@pytest.mark.parametrize("family", ["cmake", "vllm-overlay"])
+def test_a_server_of_the_smoke_test_has_weights(family: str, tmp_path: Path) -> None:
+    recipe = HELLO.model_copy(update={"family": family})
+    test = DeviceTest(card_for(REPOSITORY, HELLO, None), tmp_path, print)
+    context = context_of(RUNTIME, recipe, tmp_path, devel="devel", device_test=test)
+    assert context.dummy_server is None
+    assert context.server.serve == HELLO.serve
 
 
 def test_a_library_of_the_simulator_is_found_in_every_layer() -> None:

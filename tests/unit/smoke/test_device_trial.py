@@ -39,8 +39,16 @@ def test_kernels_are_launched_as_machine_code(code: str, passed: bool, found: st
     assert (check.passed, check.found) == (passed, found)
 
 
+def test_code_that_the_driver_compiles_is_named_where_it_is_no_fault() -> None:
+    report = Report(version=1, cards=(CARD,), launches=(launch("compute_80"),))
+    check = check_kernels(report, compiled_too=True)
+    assert check.passed
+    assert check.found.endswith("from compute_80; the driver would compile scale at first use")
+
+
 def test_no_launch_fails() -> None:
     assert check_kernels(Report(version=1)).state == "failed"
+    assert check_kernels(Report(version=1), compiled_too=True).state == "failed"
 
 
 def test_kernels_of_code_that_was_not_read_are_named_with_its_file() -> None:

@@ -1,0 +1,62 @@
+"""A started server of vLLM on a simulated card, with a model folder without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from builder.servers import vllm_log
+from builder.servers.vllm_log import ROUNDED, VllmLog
+from builder.simulator.figures import mib
+from builder.simulator.report import Report
+from builder.smoke import serves
+from builder.smoke.device_trial import DeviceTrial, Request, Stacks, check_kernels, memory_check
+from builder.smoke.verdict import Check
+
+
+@dataclass(frozen=True, slots=True)
+class DummyTrial(DeviceTrial):
+    """A server of vLLM: Python and PyTorch allocate, so its own log says what the memory is for."""
+
+    STOP: ClassVar[int] = 60  # eight seconds on an idle machine of two cores
+
+    def _log(self) -> VllmLog:
+        return vllm_log.read(self.server.container.log())
+
+    def _loaded(self) -> Check:
+        log = self._log()
+        found = log.text or "its log mentions neither weights nor KV cache"
+        loaded = log.weights is not None and bool(log.kv_tokens)
+        return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
+
+    def _answers(self) -> Sequence[Request]:
+        return serves.requests_of(self.server)  # none was made on the CPU
+
+    def _kernels(self, report: Report) -> Check:
+        return check_kernels(report, compiled_too=True)  # wheels have PTX for newer cards
+
+    def _memory(self, report: Report, stacks: Stacks, log: str) -> Check:  # noqa: ARG002
+        stated = vllm_log.read(log)
+        return check_memory(report, stated)
+
+    def _by_kind(self, report: Report) -> Mapping[str, int]:
+        return by_kind(report, self._log())
+
+
+def by_kind(report: Report, log: VllmLog) -> dict[str, int]:
+    """Bytes at the peak: weights and KV cache as the log states them, and the rest."""
+    stated = {"weights": log.weights or 0, "KV cache": max(log.kv_cache or 0, 0)}
+    allocated = sum(each.at_peak for each in report.allocations)
+    return stated | {"other": max(allocated - sum(stated.values()), 0)}
+
+
+def check_memory(report: Report, log: VllmLog) -> Check:
+    """The log states no more than was allocated, each figure within its rounding."""
+    kinds = by_kind(report, log)
+    parts = [f"{kind} {mib(size)}" for kind, size in kinds.items()]
+    stated = kinds["weights"] + kinds["KV cache"]
+    allocated = sum(each.at_peak for each in report.allocations)
+    lacking = stated - allocated > 2 * ROUNDED
+    wrong = [f"its log states {mib(stated)}, allocated were {mib(allocated)}"] if lacking else []
+    return memory_check(report, "no less than its own log states", parts, wrong)

@@ -1,0 +1,40 @@
+"""The memory of a vLLM server: its log's figures beside the simulator's."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.servers.vllm_log import GIB, VllmLog
+from builder.simulator.report import Allocation, CardUse, Report
+from builder.smoke.dummy_trial import by_kind, check_memory
+
+LOG = VllmLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
+
+
+def allocated(*sizes: int) -> Report:
+    """A report of a process with allocations of these sizes at its peak."""
+    card = CardUse(name="", memory=16 * GIB, context=GIB, used=0, peak=GIB + sum(sizes))
+    allocations = tuple(
+        Allocation(
+            stack=0, card=0, function="cudaMalloc", count=1, live=0, at_peak=size, largest=size
+        )
+        for size in sizes
+    )
+    return Report(version=1, cards=(card,), stacks=(("",),), allocations=allocations)
+
+
+def test_the_log_names_the_parts_of_the_memory() -> None:
+    parts = by_kind(allocated(2 * GIB, 6 * GIB), LOG)
+    assert parts == {"weights": 2 * GIB, "KV cache": 5 * GIB, "other": GIB}
+    none = by_kind(allocated(3 * GIB), VllmLog(kv_cache=-GIB))
+    assert none == {"weights": 0, "KV cache": 0, "other": 3 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("size", "passed"),
+    [(7 * GIB, True), (7 * GIB - GIB // 100, True), (7 * GIB - GIB // 50, False)],
+)
+def test_the_log_states_no_more_than_was_allocated(size: int, passed: bool) -> None:
+    check = check_memory(allocated(size), LOG)
+    assert check.passed is passed
+    assert ("its log states 7168 MiB" in check.found) is not passed
