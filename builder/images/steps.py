@@ -27,6 +27,7 @@ NAMES = tuple(
         (r"\"pip\".* \"check\"", "check the Python packages"),
         (r"\"-m\", \"venv\"", "create a virtual environment"),
         (r"\"cmake\", \"--install\"|collect\.py|^RUN \[\"install\"", "install"),
+        (r"diet\.py", "remove device code that no card runs"),
         (r"relink\.py", "link copies of libraries"),
         (r"overlay\.py", "replace the patched files"),
         (r"cp -r /run/entrypoint", "install the entrypoint"),

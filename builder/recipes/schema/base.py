@@ -16,6 +16,7 @@ from pydantic import (
 from builder.platforms import Architecture, Platforms
 from builder.recipes.schema.descriptions import described
 from builder.recipes.schema.fields import (
+    CAPABILITY,
     PLAIN,
     DebianPackage,
     Digest,
@@ -127,6 +128,9 @@ class BasePython(Model):
     """Requirements that ``builder pin lock`` resolves: "vllm==0.20.2"."""
     unchecked: Text | None = None
     """Why ``pip check`` may fail; default: it must pass."""
+    capabilities: list[Annotated[str, StringConstraints(pattern=CAPABILITY), PLAIN]] = []
+    """Compute capabilities of the cards that the image is for: device code that none of them runs
+    is removed from all packages except NVIDIA's. Default: all code stays."""
 
 
 CUDA_RUNTIME = "nvidia-cuda-runtime"

@@ -62,6 +62,8 @@ PEP440 = r"^[0-9]+(?:\.[0-9]+)*[A-Za-z0-9.+]*$"
 VERSION_GLOB = r"^[A-Za-z0-9.!+_*-]+$"
 USER = r"^[a-z0-9_][a-z0-9_-]*(?::[a-z0-9_][a-z0-9_-]*)?$"
 
+CAPABILITY = r"^[1-9][0-9]?\.[0-9]$"
+
 PATTERNS = {
     NAME: "must be lower-case letters and digits, joined by single . _ -",
     VERSION: "must be letters and digits, joined by single . _ -",
@@ -71,6 +73,7 @@ PATTERNS = {
     DEBIAN_VERSION: "must be the version of a Debian package",
     DEBIAN_FILE: "must be the path of a .deb file: debian/pool/.../NAME_VERSION_ARCHITECTURE.deb",
     CUDA_ARCH: "must be a value of CMAKE_CUDA_ARCHITECTURES: 120, 120a, 120-real, 120-virtual",
+    CAPABILITY: "must be a compute capability: 12.0",
     COMMIT: "must be a full commit: 40 hex digits",
     SHA256: "must be a full sha256: 64 lower-case hex digits",
     DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",
