@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from builder.kernels.paths import paths
@@ -66,6 +66,7 @@ capabilities = st.lists(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(modules=modules, wanted=capabilities)
+@example(modules=[[(PTX, 121, 0, 0), (ELF, 120, 0, 0)]], wanted=["12.1"])
 def test_each_card_takes_the_same_bytes_and_nothing_else_is_left(
     modules: list[list[Coded]], wanted: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
