@@ -104,8 +104,8 @@ class ModelFile(Model):
         if self.size is not None or self.published_size is None or self.known_size is None:
             return self.known_size
         number, _, unit = self.published_size.partition(" ")
-        decimals = len(number.partition(".")[2])
-        return round(self.known_size - UNITS[unit] / 10**decimals / 2)
+        step = UNITS[unit] * 0.1 ** len(number.partition(".")[2])
+        return round(self.known_size - step / 2)
 
     @property
     def whole(self) -> bool:
