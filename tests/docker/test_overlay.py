@@ -240,13 +240,7 @@ def test_a_published_image_is_pinned_by_its_digest(
     assert f"pulling {registry}/vllm/vllm-openai@{digest}" in done.stderr
     assert "is not pinned" not in done.stderr
     assert ran(OVERLAID, "python3", "-c", "import vllm.worker as w; print(w.work())") == "fast"
-    done = builder("pin", "verify", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
-    (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
-    assert (standing["what"], standing["state"]) == (digest, "ok")
     done = builder("pin", "mirror", "overlaid-1", "--catalog", tmp_path / "catalog")
     assert f"{name} in Docker, as builder-base/stand-in:published-" in done.stdout
     done = build(patch=patch, image=name, pin=f'digest = "sha256:{"0" * 64}"', expect=5)
     assert f"cannot pull {registry}/vllm/vllm-openai@sha256:0000" in done.stderr
-    done = builder("pin", "verify", "overlaid-1", "--catalog", tmp_path / "catalog", "--json")
-    (standing,) = [s for s in json.loads(done.stdout) if s["kind"] == "image"]
-    assert standing["state"] == "gone"

@@ -110,7 +110,7 @@ def test_nothing_is_pushed_before_all_platforms_are_verified(
     done = two.run("push", expect=4)
     assert "there is no verified image of the current recipe for linux/arm64" in done.stderr
     assert "push it from there: `builder push two-1 --platform linux/arm64`" in done.stderr
-    with pytest.raises(AssertionError, match="1 of 39 checks failed"):
+    with pytest.raises(AssertionError, match=r"1 of \d+ checks failed"):
         two.images(arm64="not yet\n")
     two.run("push", expect=4)
     assert "no index of them" not in two.run("tag promote", "s", "--reason", "x", expect=12).stderr
