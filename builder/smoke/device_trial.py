@@ -36,8 +36,8 @@ Request = tuple[str, str, Callable[[], str]]
 class DeviceTrial:
     """A started server on a simulated card."""
 
-    STOP: ClassVar[int] = serves.STOP
-    """Seconds between SIGTERM and SIGKILL."""
+    STOP: ClassVar[int | None] = None
+    """Seconds between SIGTERM and SIGKILL; None: as for every server."""
     server: Server
     serve: Serve
     simulation: Simulation

@@ -182,8 +182,9 @@ def _health_check(server: Server) -> Check:
     return Check.of("serves", subject, expected, found, done.status == 0)
 
 
-def stops(server: Server, seconds: int = STOP) -> Check:
-    """Whether SIGTERM ends the server."""
+def stops(server: Server, seconds: int | None = None) -> Check:
+    """Whether SIGTERM ends the server within so many seconds; None: ``STOP``."""
+    seconds = STOP if seconds is None else seconds
     state, took = server.container.stop(seconds)
     expected = f"SIGTERM ends it with exit status 0 within {seconds} s"
     found = f"exit status {state.status} after {took:.1f} s"
