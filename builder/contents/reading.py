@@ -103,9 +103,14 @@ class _Scanner:
             try:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
-                symbols = elf.read_symbols(library).defined if kept else None
-                torch = elf.read_symbols(library) if parsed and _is_torchs(parsed) else None
-                file = replace(file, elf=parsed, symbols=symbols, torch=_names_of_torch(torch))
+                torchs = parsed is not None and _is_torchs(parsed)
+                symbols = elf.read_symbols(library) if kept or torchs else None
+                file = replace(
+                    file,
+                    elf=parsed,
+                    symbols=symbols.defined if symbols and kept else None,
+                    torch=_names_of_torch(symbols) if symbols and torchs else None,
+                )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))
             return self.with_kernels(library, file)
@@ -127,10 +132,8 @@ def _is_torchs(parsed: elf.ElfFile) -> bool:
     return any(name.startswith(TORCHS) for name in (parsed.soname or "", *parsed.needed))
 
 
-def _names_of_torch(symbols: elf.Symbols | None) -> elf.Symbols | None:
+def _names_of_torch(symbols: elf.Symbols) -> elf.Symbols:
     """The names that only torch gives: its C++ namespaces, the C functions of its stable ABI."""
-    if symbols is None:
-        return None
     return elf.Symbols(*(frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols))
 
 

@@ -90,22 +90,23 @@ class ModelFile(Model):
     @property
     def known_size(self) -> int | None:
         """Its size in bytes, as exactly as it is known: "14.5 GB" is 14500000000."""
-        if self.size is not None or self.published_size is None:
-            return self.size
-        number, _, unit = self.published_size.partition(" ")
-        try:
-            return round(float(number) * UNITS[unit])
-        except (ValueError, KeyError):
-            return None
+        return self._less_steps(0)
 
     @property
     def least_size(self) -> int | None:
         """The least size in bytes that the source rounds to its own: "15 GB" may be 14500000000."""
-        if self.size is not None or self.published_size is None or self.known_size is None:
-            return self.known_size
+        return self._less_steps(0.5)
+
+    def _less_steps(self, steps: float) -> int | None:
+        """Its exact size, else the published one less so many units of its last digit."""
+        if self.size is not None or self.published_size is None:
+            return self.size
         number, _, unit = self.published_size.partition(" ")
-        step = UNITS[unit] * 0.1 ** len(number.partition(".")[2])
-        return round(self.known_size - step / 2)
+        step = 0.1 ** len(number.partition(".")[2])
+        try:
+            return round((float(number) - steps * step) * UNITS[unit])
+        except (ValueError, KeyError):
+            return None
 
     @property
     def whole(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -73,14 +73,7 @@ class Record(BaseModel):
     @property
     def build_facts(self) -> BuildFacts:
         """The facts of its build."""
-        return BuildFacts(
-            created=self.created,
-            way=self.way,
-            built_here=self.built_here,
-            log=self.log,
-            objects=self.objects,
-            reused=self.reused,
-        )
+        return cast(BuildFacts, self.model_dump(include={*BuildFacts.__annotations__}))
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""

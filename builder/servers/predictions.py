@@ -96,8 +96,8 @@ class Difference:
         )
 
     def within(self, limit: float) -> bool:
-        """Whether no logarithm differs by more than ``limit``, and no token was preferred by more
-        than two such errors."""
+        """Whether no logarithm differs by more than ``limit``, and two such errors can turn the
+        preference for the first token that differs."""
         return self.greatest <= limit and self.margin <= 2 * limit
 
 

@@ -181,7 +181,7 @@ def check_image(
         _kernels(subject, contents),
         context.device,
         context.presets,
-        code_paths.table(contents, subject.recipe) if subject.recipe else (),
+        context.code if subject.recipe else (),
     )
 
 

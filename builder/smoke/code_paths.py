@@ -37,8 +37,11 @@ def table(contents: Contents, recipe: Recipe | None) -> tuple[CodePaths, ...]:
 
 
 def check(context: Context) -> Iterator[Check]:
-    """No library is without code for a card, and the driver compiles nothing at the first use."""
-    found = table(context.contents, context.subject.recipe)
+    """No library is without code for a card, and the driver compiles nothing at the first use.
+
+    ``context.code`` gets the table.
+    """
+    context.code = found = table(context.contents, context.subject.recipe)
     for card in cards(context.subject.recipe):
         on_card = [each for each in found if each.card == str(card)]
         without = [

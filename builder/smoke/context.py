@@ -11,6 +11,7 @@ from pathlib import Path
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
 from builder.families import ENGINES
+from builder.kernels.paths import CodePaths
 from builder.recipes.schema import Recipe, Serve
 from builder.simulator import run
 from builder.simulator.cards import Card
@@ -37,6 +38,8 @@ class Context:
     contents: Contents
     work: Path
     """A directory for temporary files."""
+    code: tuple[CodePaths, ...] = ()
+    """The device code of its libraries for every card, once it was checked."""
     device: DeviceUse | None = None
     """The server's use of a simulated card, once it ran on one."""
     presets: dict[str, PresetUse] = field(default_factory=dict)
