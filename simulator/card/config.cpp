@@ -58,8 +58,6 @@ void read_line(const std::string& word, Words& words, Config& config) {
         words >> config.vocabulary;
     } else if (word == "launches_write") {
         words >> config.launches_write;
-    } else if (word == "copy_limit") {
-        words >> config.copy_limit;
     } else if (word == "mode") {
         std::string mode;
         words >> mode;

@@ -12,6 +12,7 @@ namespace simulator {
 namespace {
 
 constexpr std::uint64_t kBudget = 64 << 20;  // bytes kept in all: then the older half is dropped
+constexpr std::uint64_t kCopyLimit = 1 << 20;
 
 struct Kept {
     std::vector<unsigned char> bytes;
@@ -110,13 +111,13 @@ void read(std::uintptr_t address, std::uint64_t size, unsigned char* to, CopyCou
 void write(std::uintptr_t address, std::uint64_t size, const unsigned char* from,
            CopyCount& count) {
     forget_contents(address, size);
-    if (size >= config().copy_limit) return;
+    if (size >= kCopyLimit) return;
     keep(address, {from, from + size});
     count.kept += size;
 }
 
 void move(std::uintptr_t to, std::uintptr_t from, std::uint64_t size, CopyCount& count) {
-    std::vector<unsigned char> bytes(size < config().copy_limit ? size : 0);
+    std::vector<unsigned char> bytes(size < kCopyLimit ? size : 0);
     const bool whole = !bytes.empty() && gather(from, size, bytes.data());
     forget_contents(to, size);
     if (!whole) return;
@@ -313,7 +314,7 @@ cudaError_t fill(void* destination, unsigned value, std::uint64_t size, unsigned
     }
     const auto address = reinterpret_cast<std::uintptr_t>(destination);
     if (!on_host) forget_contents(address, size);
-    if (!on_host && size >= config().copy_limit) return cudaSuccess;
+    if (!on_host && size >= kCopyLimit) return cudaSuccess;
     std::vector<unsigned char> bytes(on_host ? 0 : size);
     auto* const to = on_host ? static_cast<unsigned char*>(destination) : bytes.data();
     set_bytes(to, value, size, element);

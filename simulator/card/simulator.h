@@ -43,7 +43,6 @@ struct Config {
     // In mode count, a launch forgets all contents: for engines that sample on the card. What they
     // read back is then zeros, and not what was in the reused memory before.
     bool launches_write = false;
-    std::uint64_t copy_limit = 1 << 20;
     bool compute = false;  // kernels run on the CPU, and memory has contents; else both are counted
     std::string ptx;       // where PTX is found by the digest of its machine code: DIGEST.ptx
     bool races = false;    // computed kernels are searched for races on shared memory
