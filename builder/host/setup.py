@@ -167,13 +167,29 @@ def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
         yield sorted((folder / "debs").glob("*.deb"))
 
 
-def use_containerd_store() -> None:
-    """Configure a new engine to store images in containerd, which keeps their OCI digests."""
+def engine_settings(disk: int) -> str:
+    """The daemon.json of a new engine; ``disk`` is the size of its disk in bytes.
+
+    Images are stored in containerd, which keeps their OCI digests.  All caches together may take a
+    tenth of the disk, and the one that was unused for longest goes first.  BuildKit's own rules
+    delete a compiler cache after 48 hours without a build
+    (https://docs.docker.com/build/cache/garbage-collection/).
+    """
+    policy = [{"keepStorage": f"{disk // 10}B", "all": True}]
+    settings = {
+        "features": {"containerd-snapshotter": True},
+        "builder": {"gc": {"enabled": True, "policy": policy}},
+    }
+    return json.dumps(settings) + "\n"
+
+
+def configure_engine() -> None:
+    """Write the settings of a new engine, unless it has some."""
     if DAEMON_JSON.exists():
         return
     log(f"writing {DAEMON_JSON}: images are stored in containerd")
     DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
-    DAEMON_JSON.write_text(json.dumps({"features": {"containerd-snapshotter": True}}) + "\n")
+    DAEMON_JSON.write_text(engine_settings(shutil.disk_usage("/var/lib").total))
 
 
 def remove_stale_pid(name: str, pid_file: Path) -> None:
@@ -247,7 +263,7 @@ def set_up(for_tests: bool) -> None:
                 "install Docker Engine and its buildx plugin, then run this again",
             )
         install_engine(distribution)
-        use_containerd_store()
+        configure_engine()
         if not has_buildx():
             raise WorldError("docker buildx does not work after the installation")
     if not engine_answers():
@@ -255,7 +271,7 @@ def set_up(for_tests: bool) -> None:
             docker.engine()  # raises with a hint
         if shutil.which("dockerd") is None and not Path("/usr/sbin/dockerd").exists():
             install_engine(str(distribution))
-            use_containerd_store()
+            configure_engine()
         start_engine()
     if distribution is not None:
         _install_tools(distribution, for_tests)

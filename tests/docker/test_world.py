@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.host.setup import engine_settings
 from builder.plan.plan import BasePlan
 from support.catalogs import rendered
 from support.commands import Builder
@@ -104,7 +105,7 @@ def own_engine(
     """A second engine, that may be killed."""
     folder = Path("/run") / f"builder-test-{os.getpid()}"
     folder.mkdir()
-    (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
+    (folder / "daemon.json").write_text(engine_settings(10**11))
     socket = folder / "docker.sock"
     # In a network of its own: else it would remove the real engine's bridge.
     command = [

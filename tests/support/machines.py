@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.host.setup import engine_settings
 from builder.tools.docker import buildx
 from support.environment import DOCKER_CONFIG
 
@@ -77,7 +78,7 @@ def another_machine(client: Path) -> Iterator[Machine]:
     if (client / "cli-plugins").is_dir():
         (config / "cli-plugins").symlink_to(client / "cli-plugins")
     host = f"unix://{folder / 'engine.sock'}"
-    (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
+    (folder / "daemon.json").write_text(engine_settings(10**11))
     command = [
         *(*AS_ROOT, "unshare", "--net", "--mount", "--", sys.executable, "-c", LOOPBACK_UP),
         *("dockerd", f"--config-file={folder / 'daemon.json'}", f"--host={host}"),
