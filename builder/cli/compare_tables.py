@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import first_rows
 from builder.cli.terminal import line, print_json
+from builder.kernels.paths import HEADER
 from builder.tools import sizes
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
         ("Files", ("", "path", "difference"), _files(found.differing(times=times), times=times)),
         ("ELF files", ("file", "part", "A", "B"), list(_elf(found.files))),
         ("Device code", CODE, list(_codes(found.files))),
+        ("Device code on the card", ON_CARD, list(_on_card(found.files))),
         ("Kernels and device functions", KERNELS, list(_functions(found.files))),
         ("Other parts of modules", OTHERS, list(_others(found.files))),
         ("Configuration", ("value", "A", "B"), list(map(_value, values))),
@@ -139,6 +141,22 @@ def _codes(files: Sequence[FileDifference]) -> Iterator[Row]:
             counts = (f"{states[state]:,}" for state in ("changed", "added", "removed"))
             entries = _between(total.before, total.after)
             yield each.path, total.code, entries, f"{total.equal:,}", *counts
+
+
+ON_CARD = ("file", "card", *HEADER[1:])
+
+
+def _on_card(files: Sequence[FileDifference]) -> Iterator[Row]:
+    """The files of whose code the card runs, compiles or leaves out another part than before."""
+    for each in files:
+        if each.on_card is None:
+            continue
+        old, new = each.on_card
+        pairs = ((old.native, new.native), (old.compiled, new.compiled), (old.dead, new.dead))
+        texts = [[sizes.shown(size) if size else "0" for size in pair] for pair in pairs]
+        if any(was != now for was, now in texts):
+            shown = (" -> ".join(dict.fromkeys(pair)) for pair in texts)
+            yield each.path, new.card or old.card, *shown
 
 
 KERNELS = ("", "file", "code", "differs in", "size", "registers", "spills", "name")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from builder.compare.device_code import compare_code
-from builder.compare.entries import MALFORMED
+from builder.compare.entries import MALFORMED, on_card
 from builder.compare.results import (
     ElfDifference,
     FileDifference,
@@ -35,6 +35,8 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
             if old and new and all(elves):
                 of = replace(of, elf=compare_elf(old, new))
             of = replace(of, code=compare_code(old, new))
+            if of.code:
+                of = replace(of, on_card=(on_card(of.path, old), on_card(of.path, new)))
         except MALFORMED as error:
             return replace(of, unread=str(error))
     if any(elves):

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal, cast
 
+from builder.kernels.paths import CodePaths, paths
+from builder.kernels.selection import Capability
 from builder.tools import fatbin
 from builder.tools.elf_sections import CUDA, Elf, MalformedElf, is_elf
-from builder.tools.fatbin import Code, FatbinEntry, MalformedFatbinError
+from builder.tools.fatbin import Code, FatbinEntry, MalformedFatbinError, Region
 
 MALFORMED = (MalformedElf, MalformedFatbinError)
 _SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
@@ -21,6 +23,7 @@ _PTX = re.compile(
     re.DOTALL,
 )
 """PTX ISA, "PTX Module Directives": a module begins with its version, and its target follows."""
+_AARCH64 = 183  # EM_AARCH64 of elf.h
 _PTX_HEAD = 1 << 16  # bytes in which they are, after comments
 
 
@@ -56,6 +59,24 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
         for number, module in enumerate(_modules(stream), 1)
         for entry in module
     ]
+
+
+def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
+    """What the farm's card does with a file's device code; nothing of an absent file.
+
+    The card has compute capability 12.0; a library of arm64 runs on a GB10, which has 12.1.
+    Raises one of ``MALFORMED``.
+    """
+    if stream is None:
+        return CodePaths(path)
+    regions = (Region(0, tuple(entries)) for entries in _modules(stream))
+    return paths(path, fatbin.modules(regions), _card(stream))
+
+
+def _card(stream: IO[bytes]) -> Capability:
+    stream.seek(0)
+    arm = is_elf(stream.read(4)) and Elf(stream).machine == _AARCH64
+    return Capability(12, 1 if arm else 0)
 
 
 def _modules(stream: IO[bytes]) -> Iterator[Sequence[FatbinEntry]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from builder.kernels.paths import CodePaths
 from builder.tools.layers.entries import Node
 
 DifferenceState = Literal["added", "removed", "changed"]
@@ -151,6 +152,8 @@ class FileDifference:
     """The differences of two ELF files."""
     code: CodeDifference | None = None
     """Set where one of the files has device code."""
+    on_card: tuple[CodePaths, CodePaths] | None = None
+    """With ``code``: what the card does with the device code of both files."""
     unread: str = ""
     """Why ELF sections or device code could not be compared."""
 

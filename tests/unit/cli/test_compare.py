@@ -18,7 +18,7 @@ from builder.compare.files import compare_trees
 from builder.compare.tree import read_files
 from support.commands import Builder, ForkServer
 from support.cubins import Function, cubin
-from support.fatbins import ELF, entry, library, region
+from support.fatbins import ELF, PTX, entry, library, region
 from support.layouts import Image, layer
 
 
@@ -65,6 +65,35 @@ def test_a_kernel_differs(builder: Builder, folders: tuple[Path, Path]) -> None:
     ]
     assert "changed\tlib.so\tsm_120\tSASS\t128\t32\t0\tkernel(float*)" in lines
     assert "/lib.so\tsm_120\t1\t0\t1\t0\t0" in lines
+
+
+@pytest.mark.parametrize(
+    ("machine", "card", "before", "after"),
+    [
+        (62, "12.0", ["0.3 MB -> 0", "0 -> 0.2 MB", "0 -> 0.1 MB"], [(PTX, 120), (ELF, 80)]),
+        # A GB10 runs the machine code of 12.1 that a library of arm64 has.
+        (183, "12.1", ["0.3 MB", "0", "0 -> 0.1 MB"], [(ELF, 121), (PTX, 80)]),
+    ],
+)
+def test_what_the_card_does_with_a_librarys_code(
+    builder: Builder,
+    folders: tuple[Path, Path],
+    machine: int,
+    card: str,
+    before: list[str],
+    after: list[tuple[int, int]],
+) -> None:
+    def write(folder: Path, *codes: tuple[int, int, int]) -> None:
+        entries = (entry(kind, arch, 0, bytes(size * 1000)) for kind, arch, size in codes)
+        data = bytearray(library(region(*entries)).getvalue())
+        data[18:20] = machine.to_bytes(2, "little")  # e_machine
+        (folder / "lib.so").write_bytes(data)
+
+    write(folders[0], (ELF, 120, 304))
+    write(folders[1], (*after[0], 304 if after[0][0] == ELF else 200), (*after[1], 104))
+    lines = builder("compare", *map(str, folders)).stdout.splitlines()
+    at = lines.index("Device code on the card")
+    assert lines[at + 2] == "\t".join(("/lib.so", card, *before))
 
 
 def test_json(builder: Builder, folders: tuple[Path, Path]) -> None:
