@@ -14,6 +14,7 @@ from pydantic import Field
 
 from builder.errors import UntriedError
 from builder.recipes.parse import parse, read_text
+from builder.recipes.schema import Accept
 from builder.recipes.schema.fields import Model, Text
 
 FILE = Path(__file__).with_name("cases.toml")
@@ -72,17 +73,35 @@ class Group(Model):
         return list(found.values())
 
 
-class _Groups(Model):
+class _Fault(Model):
+    """Cases that differ in every tree of ggml before a change of upstream's."""
+
+    case: Text
+    why: Text
+
+
+class _File(Model):
     group: list[Group]
+    fault: list[_Fault]
 
 
 @cache
-def groups() -> tuple[Group, ...]:
-    """All groups, from ``cases.toml`` beside this module."""
-    found, problems = parse(read_text(FILE), FILE, _Groups)
+def _file() -> _File:
+    """``cases.toml`` beside this module."""
+    found, problems = parse(read_text(FILE), FILE, _File)
     if found is None:
         raise ValueError(f"{FILE}: {problems[0]}")
-    return tuple(found.group)
+    return found
+
+
+def groups() -> Sequence[Group]:
+    """All groups of cases."""
+    return _file().group
+
+
+def known_faults() -> list[Accept]:
+    """The faults of ggml that every recipe accepts."""
+    return [Accept(check="numbers", case=each.case, why=each.why) for each in _file().fault]
 
 
 @dataclass(frozen=True, slots=True)

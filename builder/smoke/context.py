@@ -12,6 +12,7 @@ from builder.contents.contents import Contents
 from builder.errors import UntriedError
 from builder.families import ENGINES
 from builder.kernels.paths import CodePaths
+from builder.numbers.cases import known_faults
 from builder.recipes.schema import Recipe, Serve
 from builder.simulator import run
 from builder.simulator.cards import Card
@@ -60,8 +61,9 @@ class Context:
 
     @cached_property
     def rules(self) -> Rules:
-        """The files that the recipe exempts from checks."""
-        return Rules(self.subject.recipe.accept if self.subject.recipe else ())
+        """What the recipe exempts from checks, and the known faults of ggml."""
+        accepted = self.subject.recipe.accept if self.subject.recipe else []
+        return Rules([*accepted, *known_faults()])
 
     @cached_property
     def stub(self) -> Path | None:

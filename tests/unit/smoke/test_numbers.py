@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from builder.contents.contents import Contents
 from builder.numbers.cases import Case
 from builder.numbers.trial import CaseResult, Outcome
 from builder.smoke.numbers import cache_types
+from support.smoke_tests import context_of
 
 
 def attention(kind: str, outcome: Outcome) -> CaseResult:
@@ -29,3 +31,19 @@ def test_a_type_that_one_side_cannot_compute_is_not_compared(outcome: Outcome) -
     found = cache_types({"f16"}, [attention("f16", outcome)])
     assert found.state == "skipped"
     assert found.found == "compared: none; not compared: f16"
+
+
+@pytest.mark.parametrize(
+    ("case", "passed"),
+    [
+        ("SOFT_MAX(type=f32,ne=[1024,16,1,1],mask=0,sinks=0)", True),
+        ("GROUP_NORM_MUL_ADD(type=f32,ne=[9,9,1280,1],num_groups=32,eps=0.000001)", True),
+        ("SOFT_MAX(type=f32,ne=[16,16,1,1],mask=0,sinks=0)", False),
+    ],
+)
+def test_every_image_may_have_the_known_faults_of_ggml(case: str, *, passed: bool) -> None:
+    rules = context_of(Contents({}, {}, (), 0)).rules
+    found = rules.check("numbers", "softmax", "equal", [(case, f"{case} differs")])
+    assert found.passed == passed
+    assert ("ggml-org/llama.cpp#26385" in found.found) == passed
+    assert not list(rules.unused())
