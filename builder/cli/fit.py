@@ -141,6 +141,7 @@ def _print(found: Fit) -> None:
                 "projector": _model(found.projector) if found.projector else "",
                 "cards": _cards(found),
                 "unverified": "; ".join(unverified),
+                "paths": _paths(found.trials),
                 "took": duration(found.seconds),
             }
         )
@@ -174,6 +175,16 @@ def warning(found: Fit) -> str:
 def _model(file: LoadedFile) -> str:
     longest = f", the model's maximum: {file.context} tokens" if file.context else ""
     return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
+
+
+def _paths(trials: Sequence[FitTrial]) -> str:
+    """The paths that the engine took in the trial of the largest context."""
+    from builder.kernels.work import by_work
+
+    return "; ".join(
+        f"{work}: {', '.join(each.text for each in paths)}"
+        for work, paths in by_work(trials[-1].paths).items()
+    )
 
 
 def _cards(found: Fit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from builder.kernels.work import WorkPath
 from builder.simulator.figures import mib
 
 FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
@@ -59,6 +60,8 @@ class FitTrial(_Part):
     """Tokens of the long prompts that were answered."""
     launches: int = 0
     """Kernels that were launched."""
+    paths: tuple[WorkPath, ...] = ()
+    """The paths that the engine took for its work."""
     seconds: float = 0.0
 
     @property

@@ -162,6 +162,7 @@ def evaluate(
         by_kind=_by_kind(report, stacks),
         refused=refused,
         launches=report.launched,
+        paths=report.paths,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from builder.kernels.work import Work
 from builder.presets.figures import UNITS, Count, Memory, Method, Result
 from builder.recipes.schema.fields import (
     HUB_FILE,
@@ -197,6 +198,8 @@ class Preset(Model):
     container: ContainerOptions = ContainerOptions()
     memory: Memory | None = None
     """Memory of the card with the context of [serve]."""
+    paths: dict[Work, list[Text]] = {}
+    """The paths that the engine may take for its work on the card: attention = ["mma", "vec"]."""
     method: Method = Method()
     result: list[Result] = []
     caveat: list[Caveat] = []
@@ -210,6 +213,7 @@ class Preset(Model):
         Checks of the preset hold for one identity; its figures and caveats are no part of it.
         """
         decides = {"recipe", "card", "cards", "model", "drafter", "mmproj", "serve", "memory"}
+        decides |= {"paths"} if self.paths else set()  # most have none
         text = json.dumps(self.model_dump(mode="json", include=decides), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

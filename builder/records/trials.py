@@ -73,7 +73,7 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
     """
     uses: dict[str, tuple[PresetUse, ...]] = {}
     for recipe in recipes:
-        kept = _read(root / FOLDER / f"{recipe}.json")
+        kept = kept_of(root, recipe)
         own = records[recipe].verdict.presets if recipe in records else {}
         for presets in (own, kept.presets if kept else {}):
             for name, use in presets.items():
@@ -113,6 +113,11 @@ def kept(root: Path) -> list[KeptTrials]:
     """All files of ``trials/``, by recipe.  Raises ``RecipeError`` where one is invalid."""
     found = (_read(file) for file in sorted((root / FOLDER).glob("*.json")))
     return [each for each in found if each is not None]
+
+
+def kept_of(root: Path, recipe: str) -> KeptTrials | None:
+    """The file of a recipe; None where it has none.  Raises ``RecipeError`` where it is invalid."""
+    return _read(root / FOLDER / f"{recipe}.json")
 
 
 def _read(file: Path) -> KeptTrials | None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from builder.errors import UntriedError, plain
+from builder.kernels.work import WorkPath, paths_taken
 
 LONGEST = 4096  # characters of a text: names of template functions have up to thousands
 MOST = 1 << 14  # parts of one kind
@@ -186,6 +187,13 @@ class Report(ReportPart):
     """Functions of CUDA, and how often each was called."""
     implemented: tuple[Text, ...] = Parts
     copies: AllCopies = AllCopies()
+
+    @property
+    def paths(self) -> tuple[WorkPath, ...]:
+        """The paths that the engine took for its work."""
+        return paths_taken(
+            ((each.kernel, each.code, each.count) for each in self.launches), self.called
+        )
 
     @model_validator(mode="after")
     def _places_exist(self) -> Self:

@@ -58,6 +58,8 @@ class DeviceTrial:
             code=dict(_counts(report, "code")),
             called=dict(report.called),
             implemented=len(report.implemented),
+            paths=report.paths,
+            stated=self._stated(),
         )
 
     def checks(self) -> Iterator[Check]:
@@ -98,6 +100,10 @@ class DeviceTrial:
         parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
         expected = "as its own log states" if stated else "counted by function"
         return memory_check(report, expected, parts, memory.disagreements(kinds, stated))
+
+    def _stated(self) -> str:
+        """What its own log says of its choices."""
+        return ""
 
     def _by_kind(self, report: Report) -> Mapping[str, int]:
         """Bytes at the peak by kind, without the contexts."""

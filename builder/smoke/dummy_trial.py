@@ -40,6 +40,9 @@ class DummyTrial(DeviceTrial):
         stated = vllm_log.read(log)
         return check_memory(report, stated)
 
+    def _stated(self) -> str:
+        return self._log().text
+
     def _by_kind(self, report: Report) -> Mapping[str, int]:
         return by_kind(report, self._log())
 

@@ -6,7 +6,7 @@ holes for its weights (``builder.models.shapes``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from builder.errors import BuilderError
 from builder.families.device_code import no_code
 from builder.kernels.selection import Capability
+from builder.kernels.work import WorkPath, by_work
 from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
 from builder.presets import command, model_files
@@ -225,6 +226,8 @@ def _of_server(
         return
     context.presets[name] = use = _use(trial, report)
     yield _memory(trial, report, use)
+    if preset.paths:
+        yield check_paths(name, preset, use.paths)
 
 
 def _with_smaller(
@@ -277,7 +280,21 @@ def _use(trial: PresetTrial, report: Report) -> PresetUse:
         peak=report.peak,
         own=sum(card.context for card in report.cards),
         by_kind={kind: use.at_peak for kind, use in kinds.items()},
+        paths=report.paths,
     )
+
+
+def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
+    """Each kind of work takes no other paths than the preset names, and at least one of them."""
+    found = by_work(taken)
+    faults: list[str] = []
+    fine: list[str] = []
+    for work, allowed in preset.paths.items():
+        texts = ", ".join(each.text for each in found.get(work, [])) or "none"
+        others = {each.path for each in found.get(work, [])} - {*allowed}
+        (faults if others or texts == "none" else fine).append(f"{work}: {texts}")
+    expected = "; ".join(f"{work}: {' or '.join(paths)}" for work, paths in preset.paths.items())
+    return Check.of("preset", f"{name}: paths", expected, "; ".join(faults or fine), not faults)
 
 
 def _memory(trial: PresetTrial, report: Report, use: PresetUse) -> Check:

@@ -11,6 +11,7 @@ from typing import Self
 
 from builder.kernels.paths import CodePaths
 from builder.kernels.summary import KernelSummary
+from builder.kernels.work import WorkPath
 from builder.simulator.figures import mib
 
 
@@ -90,6 +91,10 @@ class DeviceUse:
     """Functions of CUDA, and how often each was called."""
     implemented: int
     """Functions that the simulator implements by hand."""
+    paths: tuple[WorkPath, ...] = ()
+    """The paths that the engine took for its work."""
+    stated: str = ""
+    """What the engine's own log says of its choices; empty: nothing that is read."""
 
     @property
     def text(self) -> str:
@@ -133,6 +138,8 @@ class PresetUse:
     """Memory at the peak: weights, KV cache, compute, projector, other."""
     smaller: ContextUse | None = None
     """The same with a smaller context; None: it was not tried."""
+    paths: tuple[WorkPath, ...] = ()
+    """The paths that the engine took for its work."""
 
 
 @dataclass(frozen=True, slots=True)

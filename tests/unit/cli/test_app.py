@@ -55,6 +55,7 @@ def test_the_commands_are_those_of_the_manual() -> None:
         "doctor",
         "sbom",
         "kernels",
+        "paths",
         "ptx",
         "compare",
         "compilers",

@@ -53,6 +53,7 @@ RECORD: dict[str, Any] = {
                 "own": 100,
                 "by_kind": {"weights": 2000},
                 "smaller": {"context": 1024, "peak": 2500, "by_kind": {"weights": 2000}},
+                "paths": [{"work": "attention", "path": "vec", "launches": 4, "compiled": False}],
             },
         },
         "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5, "card": "12.0"}],

@@ -1,0 +1,83 @@
+"""``builder paths``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from builder.cli import completion
+from builder.cli.options import CatalogOption, JsonOption, RecipeName, catalog_at
+from builder.cli.tables import table
+from builder.cli.terminal import line, print_json
+
+if TYPE_CHECKING:
+    from builder.kernels.work import WorkPath
+    from builder.records.work_paths import EnginePaths
+
+
+def paths(
+    recipe: RecipeName,
+    other: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE",
+            autocompletion=completion.recipes,
+            help="Show what this recipe's image does otherwise.",
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which path an engine takes for its work on the card: attention, products, KV cache.
+
+    An engine chooses kernels by card, model and options, and falls back to others without a word.
+    The smoke test starts its server on a simulated card, with a small model and as each preset,
+    and keeps the names of the kernels. With two recipes, the table has what differs. `fit` shows
+    the paths of any model on any card.
+
+    The exit code is 4 if the recipe's server was not started on a simulated card.
+    """
+    from builder import settings
+    from builder.records.work_paths import paths_of
+
+    recipes, state = catalog_at(catalog), settings.load().state_dir
+    names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
+    found = [paths_of(recipes.root, name, state) for name in names]
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    for each in found:
+        if each.stated:
+            line(f"{each.recipe}: {each.stated}")
+    if len(found) == 1:
+        table(("model", "work", "path", "launches"), list(_rows(found[0])))
+    else:
+        table(("model", "work", *names), list(_differences(*found)))
+
+
+def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
+    for model, paths in found.by_model.items():
+        for each in paths:
+            yield model, each.work, each.text, f"{each.launches:,}"
+
+
+def _differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
+    """The kinds of work that take other paths with the same model."""
+    for model in before.by_model.keys() & after.by_model.keys():
+        sides = [_texts(each.by_model[model]) for each in (before, after)]
+        for work in dict.fromkeys([*sides[0], *sides[1]]):
+            row = [side.get(work, "none") for side in sides]
+            if row[0] != row[1]:
+                yield model, work, *row
+
+
+def _texts(paths: Sequence[WorkPath]) -> dict[str, str]:
+    from builder.kernels.work import by_work
+
+    return {
+        work: ", ".join(sorted(each.text for each in of_work))
+        for work, of_work in by_work(paths).items()
+    }
