@@ -48,6 +48,8 @@ class ImageLayout:
     start_plan: str = "/opt/builder/start.json"
     """The steps of ``[[start]]``, and how the base starts."""
     cuda: str = "/usr/local/cuda"
+    toolkit: str = "/opt/engine/cuda"
+    """CUDA's toolkit out of an engine's Python packages: a link."""
     toolchains: str = "/usr/local/share/cmake"
     """CMake toolchain files of the devel stage, by triplet of the target."""
 

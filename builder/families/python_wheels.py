@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from builder.families.debian import StagePackages, running
-from builder.families.family import BaseFamily, Packages, native_lock
+from builder.families.family import BaseFamily, Finding, Packages, native_lock
 from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
+
+
+def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
+    python = recipe.python
+    if python and python.dead and not python.capabilities:
+        yield ("python", "dead"), "needs capabilities: the cards that the image is for"
+    if python and python.nvcc and not any("nvcc" in each for each in python.requirements):
+        yield ("python", "nvcc"), 'needs the requirement "cuda-toolkit[nvcc]"'
 
 
 def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
@@ -27,6 +36,7 @@ FAMILY = BaseFamily(
     stages={"runtime": "gzip"},
     requires_base="a CUDA runtime",
     required_tables={"python": "a [python] table: lock, requirements"},
+    rules=_rules,
     packages=_packages,
     debian=_debian,
 )

@@ -28,6 +28,7 @@ NAMES = tuple(
         (r"\"-m\", \"venv\"", "create a virtual environment"),
         (r"\"cmake\", \"--install\"|collect\.py|^RUN \[\"install\"", "install"),
         (r"diet\.py", "remove device code that no card runs"),
+        (r"ln -s libcudart", "link CUDA's toolkit"),
         (r"relink\.py", "link copies of libraries"),
         (r"overlay\.py", "replace the patched files"),
         (r"cp -r /run/entrypoint", "install the entrypoint"),

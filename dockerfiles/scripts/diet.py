@@ -1,11 +1,12 @@
 """Remove the device code of installed wheels that no card of the image runs; runs inside a stage.
 
-``diet.py SITE 12.0 ...``: in the libraries of every package below the directory SITE, NVIDIA's
-excepted, the fat binary of a module keeps only the entries that the driver takes on a card with one
-of the compute capabilities: machine code first, PTX where it is the only way.  What is kept moves
-to the front, zeros follow, and compress to nothing.  No module and no other byte of the file moves:
-it keeps its size.  A module of which nothing runs stays as it is, so that the image's checks still
-find it.  RECORD gets the new hashes.
+``diet.py SITE 12.0 ... [-- LIBRARY ...]``: in the libraries of every package below the directory
+SITE, NVIDIA's excepted, the fat binary of a module keeps only the entries that the driver takes on
+a card with one of the compute capabilities: machine code first, PTX where it is the only way.  What
+is kept moves to the front, zeros follow, and compress to nothing.  No module and no other byte of
+the file moves: it keeps its size.  A module of which nothing runs stays as it is.  LIBRARY is a
+path in a package of which nothing runs: each module gets the smallest entry of the library, so that
+the driver finds what it found before, code for another card.  RECORD gets the new hashes.
 
 The layout of fat binaries is described in builder/tools/fatbin.py, the driver's choice in
 builder/kernels/selection.py; the tests compare this program with both.  Needs only the standard
@@ -19,7 +20,7 @@ import re
 import struct
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -45,10 +46,14 @@ class Entry(NamedTuple):
     size: int
 
 
-def main(site: Path, *capabilities: str) -> None:
-    """Remove what no card of these capabilities runs; print the sums."""
+def main(site: Path, capabilities: Iterable[str], dead: Collection[str] = ()) -> None:
+    """Remove what no card of these capabilities runs; print the sums.
+
+    In the libraries ``dead``, nothing may run.
+    """
     cards = [int(major) * 10 + int(minor) for major, minor in (c.split(".") for c in capabilities)]
     emptied = whole = 0
+    missing = set(dead)
     for record in sorted(site.rglob("*.dist-info/RECORD")):
         if record.parent.name.lower().startswith("nvidia"):
             continue
@@ -58,13 +63,16 @@ def main(site: Path, *capabilities: str) -> None:
             file = record.parents[1] / path
             if not LIBRARY.search(path) or NVIDIAS.match(file.name) or file.is_symlink():
                 continue
-            lost, found = empty(file, cards)
+            lost, found = empty(file, cards, dead=path in dead)
+            missing.discard(path)
             emptied, whole = emptied + lost, whole + found
             if lost:
                 print(f"{lost / 1e6:.1f} of {found / 1e6:.1f} MB of device code removed: {path}")
                 size = rest.rpartition(",")[2]
                 text = text.replace(f"{path},sha256={rest}", f"{path},sha256={digest(file)},{size}")
         record.write_bytes(text.encode())
+    if missing:
+        raise SystemExit(f"no package has {', '.join(sorted(missing))}")
     print(f"{emptied / 1e6:.1f} of {whole / 1e6:.1f} MB of device code removed in all")
 
 
@@ -75,34 +83,46 @@ def digest(file: Path) -> str:
     return urlsafe_b64encode(found).decode().rstrip("=")
 
 
-def empty(file: Path, cards: Iterable[int]) -> tuple[int, int]:
+def empty(file: Path, cards: Iterable[int], *, dead: bool) -> tuple[int, int]:
     """Remove the entries of a library; bytes that were removed, and of all entries."""
     emptied = whole = 0
     with file.open("r+b") as stream:
-        for start, end in sections(stream):
-            for at, header, region in regions(stream, start, end):
-                size = sum(each.size for each in region)
-                whole += size
-                wanted = {taken(region, card) for card in cards} - {None}
+        found = [each for part in sections(stream) for each in regions(stream, *part)]
+        every = [entry for _, _, region in found for entry in region]
+        smallest = read(stream, min(every, key=lambda each: each.size)) if dead and every else b""
+        for at, header, region in found:
+            size = sum(each.size for each in region)
+            whole += size
+            wanted = {taken(region, card) for card in cards} - {None}
+            if wanted and dead:
+                raise SystemExit(f"{file.name} has code that runs: it cannot be emptied")
+            if wanted:
                 kept = [
-                    each for each in region if each.kind not in (PTX, ELF) or each[:3] in wanted
+                    read(stream, each)
+                    for each in region
+                    if each.kind not in (PTX, ELF) or each[:3] in wanted
                 ]
-                left = sum(each.size for each in kept)
-                if wanted and left < size:
-                    write(stream, at, header, kept, size - left)
-                    emptied += size - left
+            else:
+                kept = [smallest] if dead and region else []
+            left = sum(map(len, kept))
+            if kept and left < size:
+                write(stream, at, header, kept, size - left)
+                emptied += size - left
     return emptied, whole
 
 
-def write(stream: IO[bytes], at: int, header: int, kept: Iterable[Entry], zeros: int) -> None:
+def read(stream: IO[bytes], entry: Entry) -> bytes:
+    """The bytes of an entry, with its header."""
+    stream.seek(entry.offset)
+    return stream.read(entry.size)
+
+
+def write(stream: IO[bytes], at: int, header: int, kept: Iterable[bytes], zeros: int) -> None:
     """Write a region with fewer entries over itself."""
+    stream.seek(at + header)
     place = at + header
     for entry in kept:
-        stream.seek(entry.offset)
-        data = stream.read(entry.size)
-        stream.seek(place)
-        stream.write(data)
-        place += entry.size
+        place += stream.write(entry)
     for done in range(0, zeros, BLOCK):
         stream.write(bytes(min(BLOCK, zeros - done)))
     stream.seek(at + SIZE)
@@ -171,4 +191,6 @@ def entries(stream: IO[bytes], at: int, end: int) -> Iterator[Entry]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    site, *arguments = sys.argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    main(Path(site), arguments[:end], arguments[end + 1 :])

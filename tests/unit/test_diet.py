@@ -114,6 +114,42 @@ def test_a_module_of_which_nothing_runs_stays(tmp_path: Path) -> None:
     assert (left.native, left.compiled, left.dead) == (0, 80, 900)
 
 
+DEAD = library(
+    region(entry(ELF, 90, FLAG_A, b"9" * 900), entry(ELF, 80, 0, b"8" * 800)),
+    region(),
+    OTHER,
+).getvalue()
+
+
+def test_each_module_of_a_dead_library_gets_its_smallest_entry(tmp_path: Path) -> None:
+    installed(tmp_path, "x", {"x/_C.so": DEAD, "x/other.so": DEAD})
+    assert diet(tmp_path, "12.0", "--", "x/_C.so").returncode == 0
+    assert (tmp_path / "x/other.so").read_bytes() == DEAD
+    after = (tmp_path / "x/_C.so").read_bytes()
+    names = DEAD.index(b"\0.nv_fatbin\0")
+    assert (after[:AT], after[names:]) == (DEAD[:AT], DEAD[names:])
+    assert [each.offset for each in found(after)] == [each.offset for each in found(DEAD)]
+    left = [
+        [(each.code.name, each.payload(io.BytesIO(after))) for each in module.entries]
+        for module in found(after)
+    ]
+    assert left == [[("sm_80", b"8" * 800)], [], [("sm_80", b"8" * 800)]]
+    assert after.count(b"9") == 0, "nothing is left of the rest"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x/_C.so", "_C.so has code that runs: it cannot be emptied"),
+        ("y.so", "no package has y.so"),
+    ],
+)
+def test_a_library_that_is_not_dead_ends_the_build(name: str, message: str, tmp_path: Path) -> None:
+    installed(tmp_path, "x", {"x/_C.so": CODE})
+    done = diet(tmp_path, "12.0", "--", name)
+    assert (done.returncode, done.stderr) == (1, f"{message}\n")
+
+
 def test_record_has_the_hashes_of_what_was_changed(tmp_path: Path) -> None:
     fine = library(region(entry(ELF, 120))).getvalue()
     files = {"x/_C.so": CODE, "x/fine.so": fine, "x/a.py": b"a", "x.libs/libx-1.so.2": CODE}

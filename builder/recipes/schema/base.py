@@ -119,6 +119,15 @@ class Wheel(Model):
     """sha256 of the wheel, by platform."""
 
 
+class DeadLibrary(Model):
+    """A library of which no card of the image runs anything."""
+
+    path: TreePath
+    """Its path below the packages: "sgl_kernel/flash_ops.abi3.so"."""
+    why: Text
+    """Why the engine does not need it."""
+
+
 class BasePython(Model):
     """The Python packages of a base."""
 
@@ -131,6 +140,11 @@ class BasePython(Model):
     capabilities: list[Annotated[str, StringConstraints(pattern=CAPABILITY), PLAIN]] = []
     """Compute capabilities of the cards that the image is for: device code that none of them runs
     is removed from all packages except NVIDIA's. Default: all code stays."""
+    dead: list[DeadLibrary] = []
+    """Libraries without any code for these cards: all their device code is removed, too."""
+    nvcc: bool = False
+    """Compile CUDA code when the image runs: CUDA_HOME is the toolkit of the wheels, which
+    ``requirements`` name: "cuda-toolkit[nvcc]"."""
 
 
 CUDA_RUNTIME = "nvidia-cuda-runtime"

@@ -27,6 +27,15 @@ from support.family_recipes import (
             'base = "cuda-13.0"\n[python]\nlock = "l.toml"\nrequirements = ["--index x"]\n',
             "must be a requirement",
         ),
+        (
+            'base = "cuda-13.0"\n[python]\nlock = "l.toml"\nrequirements = ["x==1"]\nnvcc = true\n',
+            'needs the requirement "cuda-toolkit[nvcc]"',
+        ),
+        (
+            'base = "cuda-13.0"\n[python]\nlock = "l.toml"\nrequirements = ["x==1"]\n'
+            '[[python.dead]]\npath = "x/_C.so"\nwhy = "x"\n',
+            "needs capabilities",
+        ),
     ],
 )
 def test_a_base_of_python_wheels(catalog: Path, parts: str, message: str) -> None:
