@@ -11,6 +11,7 @@ import pytest
 
 from builder.cli.ci import trials as command
 from builder.errors import RecipeError, UntriedError
+from builder.kernels.work import WorkPath
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.records import record, trials, trials_page
@@ -32,7 +33,7 @@ def entry() -> PresetEntry:
 
 
 def use(peak: int, identity: str = "") -> PresetUse:
-    return use_of(
+    found = use_of(
         peak,
         context=262144,
         own=1 << 20,
@@ -40,6 +41,7 @@ def use(peak: int, identity: str = "") -> PresetUse:
         kinds={"weights": peak - (1 << 20)},
         smaller=ContextUse(8192, peak - 1, {"weights": peak - (1 << 20)}),
     )
+    return replace(found, paths=(WorkPath("KV cache", "turbo3", 9),))
 
 
 def of(found: PresetUse | None) -> Record:
@@ -131,13 +133,34 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     )
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:4] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144", "7168 MiB"]
-    assert cells[5] == "7168 MiB with 8192"
+    assert cells[1:3] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144"]
+    assert cells[3:5] == ["262144, the model's", "7168 MiB"]
+    assert cells[6] == "7168 MiB with 8192"
+    assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
     page = trials_page.page([odd], {RECIPE: "d" * 40}, {})
     assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |" in page
     assert "| unknown |" in page
+
+
+@pytest.mark.parametrize(
+    ("memory", "largest"),
+    [
+        (3 << 30, "about 99328"),  # 1 GiB more for each 32768 tokens above 65536
+        (20 << 30, "262144, the model's (not tried)"),
+    ],
+)
+def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest: str) -> None:
+    tried = replace(
+        use(2 << 30),
+        context=66560,
+        memory=memory,
+        smaller=ContextUse(66560 - 32768, 1 << 30, {}),
+    )
+    image = kept_of(presets={NAME: tried})
+    page = trials_page.page([image], {}, {NAME: entry().preset})
+    assert f"| {largest} |" in page
 
 
 def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
