@@ -139,7 +139,7 @@ class Server:
         until = time.monotonic() + within
         while (state := self.container.state()).running and time.monotonic() < until:
             time.sleep(PAUSE)
-        if not state.running and "exec format error" in self.container.log():
+        if not state.running and "exec format error" in self.container.end_of_log():
             raise UntriedError("Docker cannot run programs of the image's platform")
         if state.out_of_memory:
             raise NotServingError(f"killed: it used more memory than its limit; {self._log()}")
@@ -147,7 +147,7 @@ class Server:
             raise NotServingError(f"ended with exit status {state.status}; {self._log()}")
 
     def _log(self) -> str:
-        lines = [line for line in self.container.log().splitlines() if line.strip()]
+        lines = [line for line in self.container.end_of_log().splitlines() if line.strip()]
         shown = "\n".join(line[:300] for line in lines[-LOG_LINES:])
         return f"its log ends:\n{shown}" if shown else "its log is empty"
 

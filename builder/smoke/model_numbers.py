@@ -154,7 +154,7 @@ class ModelNumbers:
             try:
                 server.wait(self.numbers.server.serve.seconds)
             except NotServingError as error:
-                if UNKNOWN in server.container.log():
+                if UNKNOWN in server.container.end_of_log():
                     known = f"the engine does not know the architecture of {self.trial.model.shape}"
                     raise _UnknownError(known) from error
                 raise
@@ -250,7 +250,7 @@ class ModelNumbers:
                 server.wait(self.numbers.server.serve.seconds)
                 found = continued(server, PROMPT, TOKENS)
             except (NotServingError, UnansweredError) as error:
-                if drafting.drafter is not None and UNKNOWN in server.container.log():
+                if drafting.drafter is not None and UNKNOWN in server.container.end_of_log():
                     why = f"the engine does not know the architecture of {drafting.drafter.shape}"
                     return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
                 return self._unanswered(subject, server, simulation, error)

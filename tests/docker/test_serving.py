@@ -270,6 +270,15 @@ def test_a_program_whose_output_docker_loses_runs_again(
     assert echo(once=True) == ("", 1)
 
 
+def test_a_log_is_read_from_its_beginning(image: str) -> None:
+    """A verbose engine names its first model far above its last one."""
+    with containers.started(image, containers.StartOptions(arguments=["talks"])) as container:
+        while "last\n" not in container.end_of_log():
+            time.sleep(0.1)
+        assert container.log().startswith("first\n")
+        assert "first" not in container.end_of_log()
+
+
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:
     start = containers.StartOptions(arguments=["nothing"])
     with containers.started(image, start) as container:

@@ -26,7 +26,8 @@ SANDBOX = (
 )
 TMP = "--tmpfs=/tmp"  # mounted noexec without more options (docker run(1))
 LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2")
-LOG_TAIL = 64 << 10  # letters of a log that are looked at
+LONGEST_LOG = 8 << 20  # bytes: what LOGS keeps
+LOG_TAIL = 64 << 10  # letters of a log's end
 ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
 ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
 NUMBER = re.compile(r"[0-9a-f]{64}")  # of a container: what `docker run --detach` prints
@@ -288,7 +289,11 @@ class Container:
         return done.stdout
 
     def log(self) -> str:
-        """The end of its output."""
+        """Its output, as far as Docker keeps it."""
+        return output("logs", self.name, timeout=ENGINE_TIMEOUT, most=LONGEST_LOG).output
+
+    def end_of_log(self) -> str:
+        """The end of its output, for a message."""
         printed = output("logs", "--tail=400", self.name, timeout=ENGINE_TIMEOUT).output
         return printed[-LOG_TAIL:]
 

@@ -116,6 +116,9 @@ def main() -> None:
     if FAULT == "prints":
         for _ in range(100):
             sys.stdout.write("x" * 99 * 10000 + "\n" * 10000)
+    if FAULT == "talks":
+        sys.stdout.write("\n".join(["first", *map(str, range(1000)), "last\n"]))
+        sys.stdout.flush()
     signal.signal(signal.SIGTERM, signal.SIG_IGN if FAULT == "deaf" else lambda *_: sys.exit(0))
     if FAULT == "status-after-stop":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
