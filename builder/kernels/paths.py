@@ -25,6 +25,8 @@ class CodePaths:
     """Code that the card never runs: for other cards, or PTX beside machine code."""
     card: str = ""
     """Its compute capability, ``12.0``; empty: the recipe's first one."""
+    removed: int = 0
+    """Code that the build removed: zeros."""
 
     @property
     def pathless(self) -> bool:
@@ -37,6 +39,7 @@ class CodePaths:
         return self.native + self.compiled + self.dead
 
 
+LEAST = 50_000  # bytes of removed code that are shown as 0.1 MB: fewer align fat binaries
 HEADER = ("device code", "runs as it is", "compiled by the driver", "never runs")
 
 
@@ -75,11 +78,13 @@ def _sums(found: Sequence[CodePaths]) -> str:
         text += f", the driver compiles {size} at the first use ({names})"
     text += f", {sizes.shown(sum(each.dead for each in found))} never runs"
     without = ", ".join(posixpath.basename(each.path) for each in found if each.pathless)
-    return f"{text} (all of {without})" if without else text
+    text += f" (all of {without})" if without else ""
+    removed = sum(each.removed for each in found)
+    return f"{text}, {sizes.shown(removed)} was removed" if removed >= LEAST else text
 
 
-def paths(path: str, modules: Sequence[Modules], card: Capability) -> CodePaths:
-    """The device code of a library's modules on a card."""
+def paths(path: str, modules: Sequence[Modules], card: Capability, removed: int = 0) -> CodePaths:
+    """The device code of a library's modules on a card; ``removed`` as in ``CodePaths``."""
     native = compiled = whole = 0
     for each in modules:
         stored = dict(zip(each.codes, each.sizes, strict=True))
@@ -89,4 +94,4 @@ def paths(path: str, modules: Sequence[Modules], card: Capability) -> CodePaths:
             native += stored[taken]
         elif taken is not None:
             compiled += stored[taken]
-    return CodePaths(path, native, compiled, whole - native - compiled, str(card))
+    return CodePaths(path, native, compiled, whole - native - compiled, str(card), removed)

@@ -28,7 +28,7 @@ def cards(recipe: Recipe | None) -> list[Capability]:
 def table(contents: Contents, recipe: Recipe | None) -> tuple[CodePaths, ...]:
     """The device code of every library for every card, the largest library first."""
     found = [
-        paths(file.path, parsed.modules, card)
+        paths(file.path, parsed.modules, card, parsed.removed)
         for card in cards(recipe)
         for file, parsed in contents.elves()
         if parsed.modules and not file.shares

@@ -60,6 +60,8 @@ class ElfFile:
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By library (its DT_NEEDED name): the symbol versions that it must define."""
     versions_defined: tuple[str, ...] = ()
+    removed: int = 0
+    """Bytes of its fat binaries' section that are zeros: device code that was removed."""
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -151,12 +153,13 @@ def linking(elf: Elf) -> ElfFile:
     libraries: dict[str, tuple[str, ...]] = {}
     for each in dynamic.needed_versions:
         libraries[each.library] = (*libraries.get(each.library, ()), each.name)
+    sections = [*elf.fatbins()]
     try:
-        modules = fatbin.modules(
+        regions = [
             region
-            for each in elf.fatbins()
+            for each in sections
             for region in fatbin.regions(elf.stream, each.offset, each.offset + each.size)
-        )
+        ]
     except MalformedFatbinError as error:
         raise MalformedElf(str(error)) from error
     return ElfFile(
@@ -167,9 +170,10 @@ def linking(elf: Elf) -> ElfFile:
         runpath=_search_path(dynamic.strings(_RUNPATH)),
         rpath=_search_path(dynamic.strings(_RPATH)),
         interpreter=_interpreter(elf),
-        modules=modules,
+        modules=fatbin.modules(regions),
         versions_needed=tuple(libraries.items()),
         versions_defined=tuple(each.name for each in dynamic.defined_versions),
+        removed=sum(each.size for each in sections) - sum(each.size for each in regions),
     )
 
 

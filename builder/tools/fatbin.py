@@ -104,6 +104,8 @@ class Region:
 
     offset: int
     """Where its header is in the file."""
+    size: int
+    """Bytes in the file, with its header."""
     entries: tuple[FatbinEntry, ...]
 
 
@@ -115,7 +117,7 @@ def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
     while (offset := _after_zeros(stream, offset, end)) < end:
         start = offset
         first, offset = _region(stream, start, end)
-        yield Region(start, tuple(_entries(stream, first, offset)))
+        yield Region(start, offset - start, tuple(_entries(stream, first, offset)))
 
 
 def modules(found: Iterable[Region]) -> tuple[Modules, ...]:

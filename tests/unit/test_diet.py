@@ -112,6 +112,9 @@ def test_a_module_of_which_nothing_runs_stays(tmp_path: Path) -> None:
     assert [code.name for code in parsed.code] == ["compute_80", "sm_90a"]
     left = paths("/x/_C.so", parsed.modules, Capability(12, 0))
     assert (left.native, left.compiled, left.dead) == (0, 80, 900)
+    before = elf.read(io.BytesIO(CODE))
+    assert before is not None
+    assert (before.removed, parsed.removed) == (0, 800 + 64)
 
 
 DEAD = library(

@@ -81,6 +81,7 @@ def test_what_the_recipe_does_not_accept_fails(
     late = failed["the driver compiles nothing for 12.0"]
     assert late.startswith(f"{site}/vllm/late.so: 0.0 MB of PTX")
     passed = {each["subject"]: each["found"] for each in found["checks"]}
+    assert "0.1 MB was removed" in passed["every library has code for 12.0"]
     assert "accepted: 1 (because)" in passed["every library has code for 12.0"]
     assert passed["nvcc for FlashInfer"] == "/opt/engine/cuda/bin/nvcc"
     sizes = {each["code"]["path"]: each for each in found["libraries"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,9 @@ def test_the_sums_name_the_libraries_that_the_driver_compiles() -> None:
         "237.0 MB never runs"
     )
     assert text_of([native]) == "21.0 MB runs as it is, 5.0 MB never runs"
+    slim = replace(native, dead=0, removed=5_000_000)
+    assert text_of([slim]) == "21.0 MB runs as it is, 0.0 MB never runs, 5.0 MB was removed"
+    assert text_of([replace(native, removed=8)]) == text_of([native]), "alignment"
     assert text_of([]) == ""
 
 

@@ -56,7 +56,9 @@ RECORD: dict[str, Any] = {
                 "paths": [{"work": "attention", "path": "vec", "launches": 4, "compiled": False}],
             },
         },
-        "code": [{"path": "/x.so", "native": 20, "compiled": 10, "dead": 5, "card": "12.0"}],
+        "code": [
+            {"path": "/x.so", "native": 20, "compiled": 10, "dead": 5, "card": "12.0", "removed": 1}
+        ],
     },
     "created": "2026-11-20T03:10:00+00:00",
     "seconds": {"plan": 1, "smoke": 2.5},
