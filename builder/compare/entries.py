@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Literal, cast
 
@@ -56,8 +56,8 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
     """
     return [
         ModuleEntry(number, entry, _stored(stream, entry))
-        for number, module in enumerate(_modules(stream), 1)
-        for entry in module
+        for number, region in enumerate(_regions(stream), 1)
+        for entry in region.entries
     ]
 
 
@@ -69,8 +69,7 @@ def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
     """
     if stream is None:
         return CodePaths(path)
-    regions = (Region(0, tuple(entries)) for entries in _modules(stream))
-    return paths(path, fatbin.modules(regions), _card(stream))
+    return paths(path, fatbin.modules(_regions(stream)), _card(stream))
 
 
 def _card(stream: IO[bytes]) -> Capability:
@@ -79,7 +78,7 @@ def _card(stream: IO[bytes]) -> Capability:
     return Capability(12, 1 if arm else 0)
 
 
-def _modules(stream: IO[bytes]) -> Iterator[Sequence[FatbinEntry]]:
+def _regions(stream: IO[bytes]) -> Iterator[Region]:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     head = stream.read(min(size, _PTX_HEAD))
@@ -87,17 +86,15 @@ def _modules(stream: IO[bytes]) -> Iterator[Sequence[FatbinEntry]]:
     if is_elf(head):
         elf = Elf(stream)
         if elf.machine == CUDA:
-            yield (FatbinEntry(Code("elf", _cubin_arch(elf)), *whole),)
+            yield Region(0, size, (FatbinEntry(Code("elf", _cubin_arch(elf)), *whole),))
             return
         for section in elf.fatbins():
             end = section.offset + section.size
-            for region in fatbin.regions(stream, section.offset, end):
-                yield region.entries
+            yield from fatbin.regions(stream, section.offset, end)
     elif head.startswith(fatbin.MAGIC):
-        for region in fatbin.regions(stream, 0, size):
-            yield region.entries
+        yield from fatbin.regions(stream, 0, size)
     elif (code := _ptx_code(head)) is not None:
-        yield (FatbinEntry(code, *whole),)
+        yield Region(0, size, (FatbinEntry(code, *whole),))
 
 
 def _cubin_arch(elf: Elf) -> int:
