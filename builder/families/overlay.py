@@ -137,6 +137,17 @@ VLLM_PATHS = PackagePaths(
 """Facts of vLLM's repository: ``csrc/``, ``cmake/`` and everything in CUDA, C++ or Rust is compiled
 into shared objects; no wheel has ``tests/``, ``docs/`` and the like."""
 
+LMDEPLOY_PATHS = PackagePaths(
+    package="lmdeploy",
+    compiled=("src/*", "cmake/*", "3rdparty/*", "CMakeLists.txt", "setup.py", "builder/*"),
+    needs=("requirements/*", "requirements*.txt", "pyproject.toml"),
+    elsewhere=(
+        *("tests/*", "autotest/*", "docs/*", "examples/*", "benchmark/*", "docker/*", "k8s/*"),
+        *("resources/*", "scripts/*", "eval/*", ".*", "*.md", "MANIFEST.in"),
+    ),
+)
+"""Facts of LMDeploy's repository: TurboMind's sources are in ``src/``."""
+
 FAMILIES = (
     overlay_family(
         name="vllm-overlay",
@@ -155,5 +166,14 @@ FAMILIES = (
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
         cache="/root/.cache/vllm",
+    ),
+    overlay_family(
+        name="lmdeploy-overlay",
+        project="LMDeploy",
+        paths=LMDEPLOY_PATHS,
+        # `lmdeploy serve api_server` takes the model as its first argument, and listens on 23333:
+        # lmdeploy/cli/serve.py.  TurboMind has no way to make up weights.
+        serve=Serve(api_flavor="openai", arguments=["{model}", "--session-len", "{context}"]),
+        port=23333,
     ),
 )
