@@ -148,6 +148,19 @@ LMDEPLOY_PATHS = PackagePaths(
 )
 """Facts of LMDeploy's repository: TurboMind's sources are in ``src/``."""
 
+SGLANG_PATHS = PackagePaths(
+    package="sglang",
+    root="python",
+    compiled=("sgl-kernel/*", "python/sglang/kernels/aot/*", "rust/*", "sgl-model-gateway/*"),
+    needs=("python/pyproject*.toml",),
+    elsewhere=(
+        *("test/*", "docs/*", "docs_new/*", "examples/*", "benchmark/*", "docker/*", "scripts/*"),
+        *("assets/*", "3rdparty/*", ".*", "*.md", "python/tools/*", "python/*.md"),
+    ),
+)
+"""Facts of SGLang's repository: the package is in ``python/``; the sources of sglang-kernel are in
+``sgl-kernel/``, later in ``python/sglang/kernels/aot/``."""
+
 FAMILIES = (
     overlay_family(
         name="vllm-overlay",
@@ -175,5 +188,16 @@ FAMILIES = (
         # lmdeploy/cli/serve.py.  TurboMind has no way to make up weights.
         serve=Serve(api_flavor="openai", arguments=["{model}", "--session-len", "{context}"]),
         port=23333,
+    ),
+    overlay_family(
+        name="sglang-overlay",
+        project="SGLang",
+        paths=SGLANG_PATHS,
+        # sglang/srt/server_args.py: it listens on 127.0.0.1:30000, which entrypoints must change.
+        serve=Serve(
+            api_flavor="openai",
+            arguments=["--model-path", "{model}", "--context-length", "{context}"],
+        ),
+        port=30000,
     ),
 )
