@@ -47,6 +47,12 @@ ACCEPTED = {
 }
 """The code of the wheels that the recipes accept."""
 FLASHINFER = "flashinfer/jit/cpp_ext.py"
+CUDART = "nvidia/cu13/lib/libcudart.so.13"
+DEAD = "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"
+LINKED = """
+cd "$CUDA_HOME"; cat lib64/libcudart.so; readlink lib64/stubs/libcuda.so.1
+head -c 4 lib64/stubs/libcuda.so | tail -c 3
+"""
 TEXTS = re.compile(r"\.py$|\.dist-info/(?!RECORD$)")
 ATTENTION = "vllm/v1/attention/backends/turboquant_attn.py"
 # Like patch_tolist_cudagraph.py: two places, exit 0 where one is found, and it
@@ -260,7 +266,7 @@ sha256  = "{sha256}"
 @pytest.fixture
 def small_wheel(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """vLLM 0.20.2 without its libraries, in an index of its own: the wheel's sha256."""
-    files = without_libraries(real_wheel("vllm-0.20.2-wheel")) | {FLASHINFER: b""}
+    files = without_libraries(real_wheel("vllm-0.20.2-wheel")) | {FLASHINFER: b"", CUDART: b"13"}
     with served() as index:
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
         yield index.put("vllm", "0.20.2", wheel("vllm", "0.20.2", files))
@@ -278,7 +284,9 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     text = base.read_text().replace('"g++", "libc6-dev", "python3", "python3-dev"', '"python3"')
     text = text.replace("disk = 45.0", "disk = 3.0")
     text = re.sub(r"(?m)^\[debian\]\nlock .*$", "", text)  # of other packages
-    base.write_text(text.replace("requirements =", 'unchecked = "not fetched"\nrequirements ='))
+    text = text.replace('"vllm==0.20.2"', '"vllm==0.20.2", "cuda-toolkit[nvcc]"')
+    text = text.replace("requirements =", 'nvcc = true\nunchecked = "not fetched"\nrequirements =')
+    base.write_text(text + f'\n[[python.dead]]\npath = "{DEAD}"\nwhy = "9.0 only"\n')
     (base.parent / "locks" / "vllm-0.20.2.toml").write_text(LOCK.format(sha256=small_wheel))
     recipe = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
     recipe = recipe.replace('"vllm-sm120"', '"builder-test/vllm-sm120"')
@@ -306,6 +314,8 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     assert any(expected.startswith("has return torch.zeros(N, Hq, D") for expected in sites)
     said = {c["subject"]: c["found"] for c in checks if c["kind"] in {"library", "contract"}}
     assert "1 sm_120" in said["/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"]
+    linked = docker("run", "--rm", "--entrypoint=sh", image, "-euc", LINKED)
+    assert linked == "13libcuda.so\nELF"
     assert said["user"] == "10001:10001"
     assert said["entrypoint"] == '["/opt/builder/entrypoint", "vllm", "serve", "--"]'
     # All that it requires: pip would say what is missing.
