@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomlkit
-from tomlkit.items import AoT, Array
+from tomlkit.items import AoT, Array, SingleKey, Table
 
 from builder.errors import WorldError
 from builder.recipes.lockfile import PinnedFile
@@ -103,16 +103,25 @@ def moved(
         new = _renamed(name, source, target, recount)
         if new != name:
             changes[path] = new
-    after = edited(text, _with_locks(recipe, changes))
-    return after if source.ref is not None else _ref_before_commit(after)
+    if source.ref is None and target.kind != "commit":
+        text = _with_ref(text, target.name)
+    return edited(text, _with_locks(recipe, changes))
 
 
-def _ref_before_commit(text: str) -> str:
-    """A recipe's text with a ref that was added behind the commit in the place that people use."""
-    lines = r'^(?P<key>commit(?P<pad> *))(?P<commit>= .*\n)ref = (?P<ref>"[^"]*"\n)'
-    return re.sub(
-        lines, r"ref   \g<pad>= \g<ref>\g<key>\g<commit>", text, count=1, flags=re.MULTILINE
-    )
+def _with_ref(text: str, ref: str) -> str:
+    """A recipe's text with a ref of its source before the commit, where people write it."""
+    document = tomlkit.parse(text)
+    source = document["source"]
+    if not isinstance(source, Table):
+        return text
+    with_ref = tomlkit.table()
+    for key, item in source.value.body:
+        if key is not None and key.key == "commit":
+            aligned = "ref".ljust(len(key.as_string()))
+            with_ref.append(SingleKey("ref", sep=key.sep, original=aligned), tomlkit.string(ref))
+        with_ref.append(key, item)
+    document["source"] = with_ref
+    return tomlkit.dumps(document)
 
 
 def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) -> str:

@@ -204,13 +204,21 @@ def test_update_tells_which_probed_options_and_values_are_gone(
 
 def test_a_ref_that_the_recipe_did_not_have_stands_before_the_commit(farm: Farm) -> None:
     file = farm.write()
-    file.write_text(file.read_text().replace('ref    = "v0.1.0"       # for people\n', ""))
-    assert "for people" not in file.read_text()
+    text = file.read_text().replace('ref    = "v0.1.0"       # for people\n', "# decides\n")
+    assert "for people" not in text
+    behind = "# it has none\nsubmodules = false\n\n[track]"
+    file.write_text(text.replace("\n[track]", behind))
     new = farm.upstream.commit("two", **{"b.c": "bb\n"})
     farm.run("pin", "update", "eng", "--to", "main")
     lines = file.read_text().splitlines()
     at = lines.index('ref    = "main"')
-    assert lines[at + 1] == f'commit = "{new}"    # decides'
+    assert lines[at - 1 : at + 6] == [
+        "# decides",
+        'ref    = "main"',
+        f'commit = "{new}"    # decides',
+        *behind.splitlines()[:-1],
+        "[track]",
+    ]
 
 
 def test_update_does_not_write_over_another_recipe(farm: Farm) -> None:
