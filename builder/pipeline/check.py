@@ -99,9 +99,10 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
 
     Raises like ``simulator.build.libraries``.
     """
-    cache, log = session.settings.cache_dir, session.log
+    if plan.devel is None:
+        return
     for computes in simulators(plan):
-        build.libraries(cache, str(plan.devel), log, computes=computes)
+        build.libraries(session.settings.cache_dir, plan.devel, session.log, computes=computes)
 
 
 def simulators(plan: Plan) -> list[bool]:
