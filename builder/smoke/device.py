@@ -17,7 +17,6 @@ from builder.servers import model_folder, test_model
 from builder.servers.server import ServeSpec, launched
 from builder.simulator import cards, run
 from builder.simulator.cards import Card
-from builder.simulator.server import SimulatedServer
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import DeviceTrial
 from builder.smoke.dummy_trial import DummyTrial
@@ -69,13 +68,7 @@ def check(context: Context) -> Iterator[Check]:
     """
     subject, expected = "a server on a simulated card", "starts"
     try:
-        dummy = context.dummy_server
-        card, work = context.card, context.work / "device"
-        with (
-            _launched(context.server, card, work)
-            if dummy is None
-            else _launched_without_weights(dummy, card, work)
-        ) as trial:
+        with _launched(context, context.work / "device") as trial:
             yield from trial.checks()
             context.device = trial.use()
     except InapplicableError as error:
@@ -87,31 +80,25 @@ def check(context: Context) -> Iterator[Check]:
 
 
 @contextmanager
-def _launched(image: SimulatedServer, card: Card, work: Path) -> Iterator[DeviceTrial]:
-    """The server, started on the card with the test model.  Raises ``BuilderError``."""
-    work.mkdir()
-    model = work / f"{test_model.NAME}.gguf"
-    test_model.write(model)
-    with model.open("rb") as stream:
-        header = gguf.read(stream)
-    with image.on([card], header, work / "simulator") as simulation:
-        spec = ServeSpec(model, CONTEXT, simulator=simulation.mounts, verbose=True)
-        with launched(image.reference, image.serve, image.port, spec) as server:
-            yield DeviceTrial(server, image.serve, simulation, card)
+def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
+    """The server, started on the card with the test model, or with a model folder without weights.
 
-
-@contextmanager
-def _launched_without_weights(
-    image: SimulatedServer, card: Card, work: Path
-) -> Iterator[DeviceTrial]:
-    """The server, started on the card with a model folder.  Raises ``BuilderError``."""
+    Raises ``BuilderError``.
+    """
+    dummy, card = context.dummy_server, context.card
+    image = dummy or context.server
     work.mkdir()
-    work.chmod(0o755)
-    model = work / model_folder.NAME
-    model_folder.write(model)
-    with image.on([card], None, work / "simulator", samples=True) as simulation:
-        spec = ServeSpec(
-            model, model_folder.CONTEXT, simulator=simulation.mounts, verbose=True, compiles=True
-        )
+    work.chmod(0o755)  # the image's own user reads the model
+    if dummy is None:
+        model, tokens = work / f"{test_model.NAME}.gguf", CONTEXT
+        test_model.write(model)
+        with model.open("rb") as stream:
+            header = gguf.read(stream)
+    else:
+        model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
+        model_folder.write(model)
+    trial, torch = (DeviceTrial, False) if dummy is None else (DummyTrial, True)
+    with image.on([card], header, work / "simulator", samples=torch) as simulation:
+        spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
         with launched(image.reference, image.serve, image.port, spec) as server:
-            yield DummyTrial(server, image.serve, simulation, card)
+            yield trial(server, image.serve, simulation, card)
