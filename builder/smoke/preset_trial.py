@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -39,7 +39,6 @@ from builder.tools.docker.containers import NotRunnableError
 LOADING = 600.0  # seconds until a server with a model of 20 GB is ready
 TOLERANCE = 0.1  # share by which a run may take more than published: sources round, and add parts
 SMALLER = 8192  # tokens of the second trial: memory is known for the contexts between both
-NO_ROOM = "no room: "
 SHOWN = 2  # refused allocations that a check names
 PROJECTORS = "/projector"
 
@@ -54,6 +53,22 @@ class PresetTrial:
     card: Card
     files: Mapping[str, Path]
     """Models by ``model``, ``draft`` and ``mmproj``."""
+
+
+@dataclass(slots=True)
+class Tried:
+    """The result of a trial, filled while it runs: its later steps may raise."""
+
+    checks: list[Check] = field(default_factory=list)
+    use: PresetUse | None = None
+    """The use of the card; None: no request was sent."""
+    lacks_room: bool = False
+    """Whether the card had no room for an allocation."""
+
+    @property
+    def faults(self) -> list[Check]:
+        """The checks that did not pass."""
+        return [each for each in self.checks if not each.passed]
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -71,49 +86,49 @@ def check(context: Context) -> Iterator[Check]:
 def _check(name: str, preset: Preset, context: Context, work: Path) -> Iterator[Check]:
     """The checks of a preset; where its models have no room, again with the least sizes that the
     source may have rounded."""
-    found, use = [*_tried(name, preset, context, work)], context.presets.get(name)
+    tried = _tried(name, preset, context, work)
     files = model_files.of_preset(preset).values()
     rounded = [file for file in files if file.least_size != file.known_size]
-    if rounded and any(not each.passed and NO_ROOM in each.found for each in found):
+    if rounded and tried.lacks_room:
         smaller = work / "least"
         smaller.mkdir()
-        again = [*_tried(name, preset, context, smaller, least=True)]
-        if all(each.passed for each in again):
+        again = _tried(name, preset, context, smaller, least=True)
+        if not again.faults:
             published = " and ".join(file.published_size or "" for file in rounded)
             least = " and ".join(sizes.shown(file.least_size or 0) for file in rounded)
             text = f"with {least}: the source rounds"
             yield Check.of("preset", f"{name}: size", f"fits with {published}", text, True)
-            yield from again
-            return
-        if use is not None:
-            context.presets[name] = use
-    yield from found
+            tried = again
+    if tried.use is not None:
+        context.presets[name] = tried.use
+    yield from tried.checks
 
 
 def _tried(
     name: str, preset: Preset, context: Context, work: Path, *, least: bool = False
-) -> Iterator[Check]:
-    """The checks with models of the published sizes, or of the least ones."""
-    expected = "its server is started"
+) -> Tried:
+    """A trial with models of the published sizes, or of the least ones."""
+    tried, expected = Tried(), "its server is started"
     try:
         trial = _trial(name, preset, context, work, least=least)
         with trial.files["model"].open("rb") as stream:
             header = gguf.read(stream)
-        cards = [trial.card] * preset.cards
-        with (
-            trial.server.on(cards, header, work / "simulator") as simulation,
-            _launched(trial, context, simulation) as server,
-        ):
-            yield from _of_server(trial, server, simulation, context)
-        use = context.presets.get(name)
-        if use is not None and use.context > SMALLER:
-            yield _with_smaller(trial, use, context, header, work / "smaller")
+        report = _asked(trial, tried, context, header, work / "simulator")
+        if report is not None:
+            tried.use = use = _use(trial, report)
+            tried.checks.append(_memory(trial, report, use))
+            if preset.paths:
+                tried.checks.append(check_paths(name, preset, use.paths))
+            if use.context > SMALLER:
+                _add_smaller(trial, tried, use, context, header, work / "smaller")
     except InapplicableError as error:
-        yield Check.skipped("preset", name, expected, error)
+        tried.checks.append(Check.skipped("preset", name, expected, error))
     except NotRunnableError as error:
-        yield Check.of("preset", f"{name}: starts", "its program runs", str(error), False)
+        failed = Check.of("preset", f"{name}: starts", "its program runs", str(error), False)
+        tried.checks.append(failed)
     except BuilderError as error:
-        yield Check.untried("preset", name, expected, error)
+        tried.checks.append(Check.untried("preset", name, expected, error))
+    return tried
 
 
 def _trial(name: str, preset: Preset, context: Context, work: Path, *, least: bool) -> PresetTrial:
@@ -193,80 +208,78 @@ def _launched(
     return launched(trial.server.reference, serve, trial.server.port, spec)
 
 
-def _of_server(
-    trial: PresetTrial, server: Server, simulation: Simulation, context: Context
-) -> Iterator[Check]:
-    """The checks of a server that was started."""
+def _asked(
+    trial: PresetTrial, tried: Tried, context: Context, header: gguf.Header, work: Path
+) -> Report | None:
+    """Start the server and send a request: ``tried`` gets the checks.
+
+    The report after the request; None where a check says why there is none.
+    """
     name, preset = trial.name, trial.preset
     where = f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card
     expected = f"healthy within {LOADING:.0f} s on the simulated {where}"
-    try:
-        took = server.wait(LOADING)
-    except NotServingError as error:
-        report = simulation.report()
-        faults = _refusals(report) if report else []
-        unknown = bool(report and report.unsupported and not report.failed)
-        text = "; ".join([*faults, str(error)])
-        state = CheckState.UNTRIED if unknown else CheckState.FAILED
-        yield Check("preset", f"{name}: starts", expected, text, state)
-        return
-    yield Check.of("preset", f"{name}: starts", expected, f"after {took:.1f} s", True)
-    placed = replace(gpu.placed(server), kind="preset", subject=f"{name}: model")
-    yield placed
-    if not placed.passed:
-        return  # the CPU would answer, in minutes
-    answer = serves.answered(
-        server, f"{name}: answers", f"{serves.TOKENS} tokens", lambda: serves.completes(server)
-    )
-    yield replace(answer, kind="preset")
-    report = simulation.settled()
+    with (
+        trial.server.on([trial.card] * preset.cards, header, work) as simulation,
+        _launched(trial, context, simulation) as server,
+    ):
+        try:
+            took = server.wait(LOADING)
+        except NotServingError as error:
+            report = simulation.report()
+            faults = _refusals(report) if report else []
+            tried.lacks_room = bool(report and report.failed)
+            unknown = bool(report and report.unsupported and not report.failed)
+            text = "; ".join([*faults, str(error)])
+            state = CheckState.UNTRIED if unknown else CheckState.FAILED
+            tried.checks.append(Check("preset", f"{name}: starts", expected, text, state))
+            return None
+        after = f"after {took:.1f} s"
+        tried.checks.append(Check.of("preset", f"{name}: starts", expected, after, True))
+        placed = replace(gpu.placed(server), kind="preset", subject=f"{name}: model")
+        tried.checks.append(placed)
+        if not placed.passed:
+            return None  # the CPU would answer, in minutes
+        answer = serves.answered(
+            server, f"{name}: answers", f"{serves.TOKENS} tokens", lambda: serves.completes(server)
+        )
+        tried.checks.append(replace(answer, kind="preset"))
+        report = simulation.settled()
     if report is None:
         none = "it called no function of CUDA"
-        yield Check.of("preset", f"{name}: memory", "on the card", none, False)
-        return
-    context.presets[name] = use = _use(trial, report)
-    yield _memory(trial, report, use)
-    if preset.paths:
-        yield check_paths(name, preset, use.paths)
+        tried.checks.append(Check.of("preset", f"{name}: memory", "on the card", none, False))
+        return None
+    tried.lacks_room = bool(report.failed)
+    return report
 
 
-def _with_smaller(
-    trial: PresetTrial, use: PresetUse, context: Context, header: gguf.Header, work: Path
-) -> Check:
-    """The peak with a small context, which ``context.presets`` gets."""
-    preset = trial.preset
+def _add_smaller(
+    trial: PresetTrial,
+    tried: Tried,
+    use: PresetUse,
+    context: Context,
+    header: gguf.Header,
+    work: Path,
+) -> None:
+    """Try a small context too: ``tried`` gets its use of the card, and a check of its peak."""
+    preset, small = trial.preset, Tried()
     serve = preset.serve.model_copy(update={"context": SMALLER})
     smaller = replace(trial, preset=preset.model_copy(update={"serve": serve}))
     subject = f"{trial.name}: memory with {SMALLER} tokens"
     expected = f"at most {mib(use.peak)}, as with {use.context}"
-    cards = [trial.card] * preset.cards
-    with (
-        trial.server.on(cards, header, work) as simulation,
-        _launched(smaller, context, simulation) as server,
-    ):
-        try:
-            server.wait(LOADING)
-        except NotServingError as error:
-            return Check.of("preset", subject, expected, str(error), False)
-        if not gpu.placed(server).passed:
-            return Check.of("preset", subject, expected, "not all layers are on the card", False)
-        answer = serves.answered(server, "", "", lambda: serves.completes(server))
-        report = simulation.settled()
-    if not answer.passed:
-        return Check.of("preset", subject, expected, answer.found, False)
-    if report is None:
-        return Check.of("preset", subject, expected, "it called no function of CUDA", False)
+    report = _asked(smaller, small, context, header, work)
+    if report is None or small.faults:
+        tried.checks.append(replace(small.faults[0], subject=subject, expected=expected))
+        return
     found = _use(smaller, report)
-    context.presets[trial.name] = replace(
-        use, smaller=ContextUse(SMALLER, found.peak, found.by_kind)
-    )
-    return Check.of("preset", subject, expected, f"peak {mib(found.peak)}", found.peak <= use.peak)
+    tried.use = replace(use, smaller=ContextUse(SMALLER, found.peak, found.by_kind))
+    text = f"peak {mib(found.peak)}"
+    tried.checks.append(Check.of("preset", subject, expected, text, found.peak <= use.peak))
 
 
 def _refusals(report: Report) -> list[str]:
     """The refusals of the card; of many, the last ones."""
     rooms = lacked_room(report, frames.named(report))[-SHOWN:]
-    return [f"refused: {each}" for each in refused(report)] + [f"{NO_ROOM}{each}" for each in rooms]
+    return [f"refused: {each}" for each in refused(report)] + [f"no room: {each}" for each in rooms]
 
 
 def _use(trial: PresetTrial, report: Report) -> PresetUse:
