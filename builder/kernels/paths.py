@@ -26,7 +26,7 @@ class CodePaths:
     card: str = ""
     """Its compute capability, ``12.0``; empty: the recipe's first one."""
     removed: int = 0
-    """Code that the build removed: zeros."""
+    """Code that the build removed from a wheel."""
 
     @property
     def pathless(self) -> bool:

@@ -60,8 +60,8 @@ class ElfFile:
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By library (its DT_NEEDED name): the symbol versions that it must define."""
     versions_defined: tuple[str, ...] = ()
-    removed: int = 0
-    """Bytes of its fat binaries' section that are zeros: device code that was removed."""
+    zeros: int = 0
+    """Bytes between its fat binaries that are zeros: removed device code, or alignment."""
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -173,7 +173,7 @@ def linking(elf: Elf) -> ElfFile:
         modules=fatbin.modules(regions),
         versions_needed=tuple(libraries.items()),
         versions_defined=tuple(each.name for each in dynamic.defined_versions),
-        removed=sum(each.size for each in sections) - sum(each.size for each in regions),
+        zeros=sum(each.size for each in sections) - sum(each.size for each in regions),
     )
 
 

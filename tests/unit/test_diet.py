@@ -114,7 +114,7 @@ def test_a_module_of_which_nothing_runs_stays(tmp_path: Path) -> None:
     assert (left.native, left.compiled, left.dead) == (0, 80, 900)
     before = elf.read(io.BytesIO(CODE))
     assert before is not None
-    assert (before.removed, parsed.removed) == (0, 800 + 64)
+    assert (before.zeros, parsed.zeros) == (0, 800 + 64)
 
 
 DEAD = library(
