@@ -165,14 +165,20 @@ def check_built(
     ``before_programs`` is as for ``check_image``.  Raises like ``check``.
     """
     state = session.settings.state_dir
-    before = record.read(state, plan.name, plan.key)
-    if before is None or before.digest != found.digest:  # it says nothing about this image
+    before = recorded(plan, found, state)
+    if before is None:
         # A run that was stopped may have built it.
         built = record.candidate_digest(state, plan.name, plan.key) == found.digest
         facts, times = BuildFacts(built_here=built), Timings()
     else:
         facts, times = before.build_facts, Timings(before.seconds)
     return check(plan, found, session, times, work, facts, before_programs)
+
+
+def recorded(plan: Plan, found: docker.Image, state: Path) -> Record | None:
+    """The record of this very image; another one under the key says nothing about it."""
+    kept = record.read(state, plan.name, plan.key)
+    return kept if kept is not None and kept.digest == found.digest else None
 
 
 def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Path) -> Record:

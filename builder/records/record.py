@@ -108,6 +108,7 @@ def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
     """The record of a recipe's newest image with a good verdict; None where there is none.
 
     ``recipe`` may be "*": any recipe's.  With ``way``, only images that were compiled that way.
+    Of images for several platforms, an image for linux/amd64: simulated cards are a PC's.
     """
     found = []
     for path in (state / "records").glob(f"{recipe}/*.json"):
@@ -117,7 +118,7 @@ def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
             continue
         if record.verdict.good and (not way or record.way == way):
             found.append(record)
-    return max(found, key=lambda record: record.created, default=None)
+    return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
 
 
 def last_time(state: Path, way: str, recipe: str = "*") -> str:

@@ -138,6 +138,24 @@ def test_an_unchanged_recipe_begins_no_build(
     assert set(hello["state"].glob("logs/*")) == logs
 
 
+def test_an_image_whose_steps_buildkit_has_keeps_the_facts_of_its_build(
+    builder: Builder, one_file: Path, tmp_path: Path
+) -> None:
+    jobs = str(100 + time.time_ns() % 3_989)  # a compile with this number is in no layer cache
+    command = ("build", "variant", "--catalog", one_file, "--jobs", jobs, "--json")
+    assert json.loads(builder(*command).stdout)["built"] is True
+    (file,) = (tmp_path / "state" / "records" / "variant-0.1.0").glob("*.json")
+    first = json.loads(file.read_text())
+    assert first["objects"] > 0
+    docker("rmi", *(f"{REPOSITORY_NAME}:{tag}" for tag in tags()))
+    assert json.loads(builder(*command).stdout)["built"] is True
+    again = json.loads(file.read_text())
+    for fact in ("created", "log", "digest", "objects", "reused"):
+        assert again[fact] == first[fact], fact
+    build = "build variant-0.1.0"
+    assert again["seconds"][build] == first["seconds"][build]
+
+
 def test_what_decides_the_image_builds_it_anew(builder: Builder, one_file: Path) -> None:
     command = ("build", "variant", "--catalog", one_file)
     jobs = str(100 + time.time_ns() % 3_989)  # a compile with this number is in no layer cache

@@ -118,6 +118,9 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
     ):
         changed = {"key": key * 64, "created": created, "verdict": verdict}
         record.write(tmp_path, untried.model_copy(update=changed))
+    other = {"key": "4" * 64, "created": "2026-11-23T00:00:00+00:00", "platform": "linux/arm64"}
+    later = untried.model_copy(update={**other, "verdict": replace(good, device=None)})
+    record.write(tmp_path, later)
     (tmp_path / "records" / "x-1" / "damaged.json").write_text("{")
     found = record.newest_good(tmp_path, "x-1")
     assert found is not None
