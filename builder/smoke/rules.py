@@ -17,10 +17,10 @@ class Rules:
         self._accepted = accepted
         self._used: set[int] = set()
 
-    def accepts(self, kind: str, path: str) -> Accept | None:
+    def accepts(self, kind: str, path: str, description: str = "") -> Accept | None:
         """The exemption of ``path``, or of a case, from a check, or None."""
         for number, accept in enumerate(self._accepted):
-            if accept.check == kind and accept.covers(path):
+            if accept.check == kind and accept.covers(path, description):
                 self._used.add(number)
                 return accept
         return None
@@ -41,8 +41,7 @@ class Rules:
         left: list[str] = []
         accepted_for: dict[str, int] = {}
         for path, description in offenders:
-            # The description of a case may have the kernel that a known fault is in.
-            accept = self.accepts(kind, path) or self.accepts(kind, description)
+            accept = self.accepts(kind, path, description)
             if accept is None:
                 left.append(description)
             else:

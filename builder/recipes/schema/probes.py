@@ -252,9 +252,10 @@ class Accept(Model):
         """The path or the case."""
         return self.path or self.case or ""
 
-    def covers(self, what: str) -> bool:
-        """Whether it covers a path or the name of a case."""
-        pattern = self.covered
-        if self.case is not None:  # brackets are a part of names
-            pattern = pattern.replace("[", "[[]")
-        return fnmatch.fnmatchcase(what, pattern)
+    def covers(self, what: str, description: str = "") -> bool:
+        """Whether it covers a path, or the name of a case or its description, which may have the
+        kernel."""
+        if self.case is None:
+            return fnmatch.fnmatchcase(what, self.covered)
+        pattern = self.case.replace("[", "[[]")  # brackets are a part of names
+        return any(fnmatch.fnmatchcase(text, pattern) for text in (what, description))

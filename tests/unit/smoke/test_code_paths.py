@@ -127,3 +127,9 @@ def test_zeros_count_as_removed_in_wheels_alone() -> None:
     slim = [replace(each, elf=replace(each.elf, zeros=400_000)) for each in files if each.elf]
     code = {each.path: each.removed for each in table(image(*slim), of_arch("120"))}
     assert code == {in_wheel: 400_000, CUBLAS: 0}
+
+
+def test_an_accepted_path_does_not_cover_a_file_whose_description_names_it() -> None:
+    rules = context_of(WHEEL, accepting("/*/_vllm_fa3_C.abi3.so")).rules
+    offender = (CUBLAS, f"{CUBLAS}: needs {FA3}")
+    assert not rules.check("code paths", "all", "none", [offender]).passed
