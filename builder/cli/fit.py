@@ -179,12 +179,9 @@ def _model(file: LoadedFile) -> str:
 
 def _paths(trials: Sequence[FitTrial]) -> str:
     """The paths that the engine took in the trial of the largest context."""
-    from builder.kernels.work import by_work
+    from builder.kernels.work import texts_by_work
 
-    return "; ".join(
-        f"{work}: {', '.join(each.text for each in paths)}"
-        for work, paths in by_work(trials[-1].paths).items()
-    )
+    return "; ".join(f"{work}: {text}" for work, text in texts_by_work(trials[-1].paths).items())
 
 
 def _cards(found: Fit) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,18 +66,17 @@ def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
 
 def _differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
     """The kinds of work that take other paths with the same model."""
-    for model in before.by_model.keys() & after.by_model.keys():
-        sides = [_texts(each.by_model[model]) for each in (before, after)]
+    from builder.kernels.work import texts_by_work
+
+    for model in filter(after.by_model.__contains__, before.by_model):
+        # Without the order, which is by launches.
+        taken = [sorted(each.by_model[model], key=_text) for each in (before, after)]
+        sides = [texts_by_work(paths) for paths in taken]
         for work in dict.fromkeys([*sides[0], *sides[1]]):
             row = [side.get(work, "none") for side in sides]
             if row[0] != row[1]:
                 yield model, work, *row
 
 
-def _texts(paths: Sequence[WorkPath]) -> dict[str, str]:
-    from builder.kernels.work import by_work
-
-    return {
-        work: ", ".join(sorted(each.text for each in of_work))
-        for work, of_work in by_work(paths).items()
-    }
+def _text(path: WorkPath) -> str:
+    return path.text

@@ -12,6 +12,7 @@ from typing import IO, Literal, cast
 from builder.kernels.paths import CodePaths, paths
 from builder.kernels.selection import Capability
 from builder.tools import fatbin
+from builder.tools.elf import MACHINES
 from builder.tools.elf_sections import CUDA, Elf, MalformedElf, is_elf
 from builder.tools.fatbin import Code, FatbinEntry, MalformedFatbinError, Region
 
@@ -23,7 +24,6 @@ _PTX = re.compile(
     re.DOTALL,
 )
 """PTX ISA, "PTX Module Directives": a module begins with its version, and its target follows."""
-_AARCH64 = 183  # EM_AARCH64 of elf.h
 _PTX_HEAD = 1 << 16  # bytes in which they are, after comments
 
 
@@ -74,7 +74,7 @@ def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
 
 def _card(stream: IO[bytes]) -> Capability:
     stream.seek(0)
-    arm = is_elf(stream.read(4)) and Elf(stream).machine == _AARCH64
+    arm = is_elf(stream.read(4)) and MACHINES.get(Elf(stream).machine) == "aarch64"
     return Capability(12, 1 if arm else 0)
 
 

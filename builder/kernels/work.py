@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from builder.recipes.parse import parse, read_text
 from builder.recipes.schema.fields import Model, Text
@@ -74,7 +74,7 @@ def paths_taken(
         found = _match("call", function)
         if found is not None:
             counts[found] += count
-    order = [each.work for each in _entries()]
+    order = get_args(Work)
     taken = sorted(counts.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0]))
     return tuple(WorkPath(*found, count, found in compiled) for found, count in taken)
 
@@ -85,6 +85,13 @@ def by_work(taken: Iterable[WorkPath]) -> dict[Work, list[WorkPath]]:
     for each in taken:
         found.setdefault(each.work, []).append(each)
     return found
+
+
+def texts_by_work(taken: Iterable[WorkPath]) -> dict[Work, str]:
+    """The paths of each kind of work, in one line each."""
+    return {
+        work: ", ".join(each.text for each in of_work) for work, of_work in by_work(taken).items()
+    }
 
 
 @cache

@@ -200,8 +200,8 @@ def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Pa
 def find_verified(plan: Plan, found: docker.Image | None, settings: Settings) -> Record | None:
     """The record of ``found``, which the engine has under the immutable tag, with a good verdict on
     today's contract; else None."""
-    kept = record.read(settings.state_dir, plan.name, plan.key)
-    if found is None or kept is None or kept.digest != found.digest or not kept.verdict.good:
+    kept = recorded(plan, found, settings.state_dir) if found is not None else None
+    if found is None or kept is None or not kept.verdict.good:
         return None
     if found.labels.get(LABEL_KEY) != plan.key:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from builder.kernels.work import by_work
+from builder.kernels.work import texts_by_work
 from builder.models import shapes
 from builder.models.shapes import reads
 from builder.presets.schema import Preset
@@ -146,5 +146,5 @@ def _largest(use: PresetUse, preset: Preset | None) -> str:
 
 def _paths(image: KeptTrials) -> Iterator[tuple[str, ...]]:
     for name, use in image.presets.items():
-        for work, paths in by_work(use.paths).items():
-            yield name, work, ", ".join(each.text for each in paths)
+        for work, text in texts_by_work(use.paths).items():
+            yield name, work, text

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from builder.errors import BuilderError
 from builder.families.device_code import no_code
 from builder.kernels.selection import Capability
-from builder.kernels.work import WorkPath, by_work
+from builder.kernels.work import WorkPath, by_work, texts_by_work
 from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
 from builder.presets import command, model_files
@@ -299,11 +299,11 @@ def _use(trial: PresetTrial, report: Report) -> PresetUse:
 
 def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
     """Each kind of work takes no other paths than the preset names, and at least one of them."""
-    found = by_work(taken)
+    found, shown = by_work(taken), texts_by_work(taken)
     faults: list[str] = []
     fine: list[str] = []
     for work, allowed in preset.paths.items():
-        texts = ", ".join(each.text for each in found.get(work, [])) or "none"
+        texts = shown.get(work, "none")
         others = {each.path for each in found.get(work, [])} - {*allowed}
         (faults if others or texts == "none" else fine).append(f"{work}: {texts}")
     expected = "; ".join(f"{work}: {' or '.join(paths)}" for work, paths in preset.paths.items())
