@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from builder.fit.results import Fit, FitTrial, LoadedFile
 
 MODEL = "FILE|URL|REPO:FILE"
+FOLDER = "FILE|URL|REPO:FILE|FOLDER|REPO"
 MEMORY = ("memory", "context")
 """The figures of a card that decide whether a model fits."""
 
@@ -40,9 +41,10 @@ def fit(
         str,
         typer.Option(
             "--model",
-            metavar=MODEL,
+            metavar=FOLDER,
             help="GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. "
-            "Only its header is read. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
+            "For vLLM: a model folder, or a repository. No weights are read but their headers. "
+            "HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
         ),
     ],
     draft: Annotated[
@@ -62,12 +64,13 @@ def fit(
         ),
     ],
     context: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TOKENS[,...]",
             help="Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
+            show_default="32K,64K,128K,262K; for vLLM the model's maximum",
         ),
-    ] = "32K,64K,128K,262K",
+    ] = None,
     search: Annotated[
         bool,
         typer.Option(
@@ -78,7 +81,7 @@ def fit(
     seconds: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=1, help="Time limit until a server is ready."),
-    ] = 600,
+    ] = 900,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,7 +100,7 @@ def fit(
     from builder.fit.trial import FitRequest
     from builder.simulator import cards
 
-    sizes_to_try = contexts(context)
+    sizes_to_try = contexts(context) if context is not None else []
     # The simulated cards are for a PC.
     session = build_session(catalog, platform="linux/amd64")
     found_cards = [cards.load(session.catalog.root, name) for name in card]
@@ -141,6 +144,7 @@ def _print(found: Fit) -> None:
                 "projector": _model(found.projector) if found.projector else "",
                 "cards": _cards(found),
                 "unverified": "; ".join(unverified),
+                "engine's log": found.trials[-1].stated,
                 "paths": _paths(found.trials),
                 "took": duration(found.seconds),
             }

@@ -88,9 +88,11 @@ class EngineFamily:
     requires_entrypoint: bool = False
     serve: Serve | None = None
     """How presets start the server if the smoke test does not start it."""
-    dummy: Serve | None = None
-    """How a server is started with a model folder without weights, on a simulated card, where the
-    smoke test starts none on the CPU; None: it cannot be."""
+    folder: Serve | None = None
+    """How a server is started with a model folder, on a simulated card, where the smoke test starts
+    none on the CPU; None: it cannot be."""
+    dummy: tuple[str, ...] = ()
+    """More arguments with ``folder``, by which the engine makes up weights."""
     cache: str | None = None
     """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True

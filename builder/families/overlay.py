@@ -24,14 +24,15 @@ def overlay_family(
     paths: PackagePaths,
     serve: Serve,
     port: int,
-    dummy: Serve | None = None,
+    folder: Serve | None = None,
+    dummy: tuple[str, ...] = (),
     cache: str | None = None,
 ) -> EngineFamily:
     """A family of overlays over the package of ``paths``, which PyPI has under the same name.
 
     ``project`` is its name for people; ``port`` is the server's, whose page ``/health`` answers
-    when it is ready; ``dummy`` starts the server with a model folder without weights; ``cache`` is
-    the directory of compiled code.
+    when it is ready; ``folder`` and ``dummy`` are as for ``EngineFamily``; ``cache`` is the
+    directory of compiled code.
     """
     return EngineFamily(
         name=name,
@@ -44,6 +45,7 @@ def overlay_family(
         extends_base=True,
         uses_ccache=False,
         serve=serve,
+        folder=folder,
         dummy=dummy,
         cache=cache,
         tables=("overlay", "start"),
@@ -169,13 +171,14 @@ FAMILIES = (
         # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
         serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
         # Its caches are in HOME; without a network, it must not ask the Hub or report its use.
-        dummy=Serve(
+        folder=Serve(
             api_flavor="openai",
-            arguments=["{model}", "--max-model-len", "{context}", "--load-format", "dummy"],
+            arguments=["{model}", "--max-model-len", "{context}"],
             env={"HOME": "/tmp", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # noqa: S108
             seconds=900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
             memory=12.0,
         ),
+        dummy=("--load-format", "dummy"),
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
         cache="/root/.cache/vllm",

@@ -10,6 +10,8 @@ from builder.fit.results import Fit, FitTrial
 LAYERS = ("--n-gpu-layers", "--n_gpu_layers")
 CACHE = ("--cache-type-k", "--cache-type-v", "--type_k", "--type_v")
 """Options of llama-server and of llama-cpp-python."""
+POOL = ("--gpu-memory-utilization", "--kv-cache-dtype")
+"""Options of ``vllm serve``, which reserves its share of a card."""
 
 
 def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
@@ -19,6 +21,8 @@ def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
     """
     if trial.fits:
         return False
+    if trial.estimate is not None:
+        return trial.estimate == 0
     if trial.refused is not None:
         return trial.refused.kind == "weights"
     return given(options, LAYERS) != ""
@@ -27,6 +31,11 @@ def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
 def advice(found: Fit) -> str:
     """The next step where no context fits; the smallest one is the most telling."""
     trial = found.trials[0]
+    if trial.estimate is not None:
+        free = " or ".join(each for each in POOL if not given(found.options, (each,)))
+        steps = ["a smaller quantization", "a card with more memory"]
+        steps += [f"{free} after --"] if free else []
+        return f"take {', or '.join(steps)}"
     layers = given(found.options, LAYERS)
     if trial.refused is None and layers:
         return f"leave out {layers}: it keeps layers of the model from the card"

@@ -44,10 +44,12 @@ def search(
 
 
 def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
-    """The largest context that fits, 0 for none, and the smallest beyond it that does not."""
+    """The largest context that fits, 0 for none, and the smallest beyond it that does not; by an
+    engine's own estimate, the one after the estimate does not."""
     low = max((context for context, trial in tried.items() if trial.fits), default=0)
-    above = [context for context, trial in tried.items() if not trial.fits and context > low]
-    return low, min(above, default=None)
+    failed = {context: trial for context, trial in tried.items() if not trial.fits}
+    above = [*failed, *(trial.estimate + 1 for trial in failed.values() if trial.estimate)]
+    return low, min((context for context in above if context > low), default=None)
 
 
 def _within(context: int, low: int, high: int) -> int:
@@ -58,7 +60,11 @@ def _within(context: int, low: int, high: int) -> int:
 
 
 def _predicted(tried: Mapping[int, FitTrial]) -> int | None:
-    """Where the line through the two largest trials that fit meets the card's memory."""
+    """The engine's own estimate, or where the line through the two largest trials that fit meets
+    the card's memory."""
+    estimates = [trial.estimate for trial in tried.values() if trial.estimate]
+    if estimates:
+        return min(estimates)
     fitting = sorted(context for context, trial in tried.items() if trial.fits)[-2:]
     if len(fitting) < 2:
         return None

@@ -18,6 +18,7 @@ def require_free(options: Sequence[str], recipe: Recipe) -> None:
     set_by = {
         option_of(group[0]): OPTIONS_OF_PLACES[place.strip("{}")]
         for place, group in known_options(recipe).items()
+        if option_of(group[0])  # vLLM takes the model without an option
     }
     for word in options:
         if ours := set_by.get(option_of(word)):

@@ -56,6 +56,11 @@ class FitTrial(_Part):
     """The memory of all cards by kind, when it was at its peak."""
     refused: Refused | None = None
     """The allocation that the last card refused."""
+    estimate: int | None = None
+    """The largest context by the engine's own estimate, in tokens, where this one does not fit; 0:
+    none fits; None: the engine makes none."""
+    stated: str = ""
+    """What the engine's log states of its memory; empty for llama.cpp's, whose allocations tell."""
     filled: int = 0
     """Tokens of the long prompts that were answered."""
     launches: int = 0

@@ -12,7 +12,7 @@ from builder.contents import reading
 from builder.contents.contents import Contents
 from builder.contents.options import ReadOptions
 from builder.errors import RecipeError
-from builder.families import complete
+from builder.families import ENGINES, complete
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.advice import is_final
@@ -20,7 +20,8 @@ from builder.fit.options import require_free
 from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 from builder.fit.trial import FitRequest, Target, attempt
 from builder.kernels.selection import Capability
-from builder.models import hollow
+from builder.models import checkpoint, hollow
+from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
 from builder.pipeline import lookup
 from builder.pipeline.session import BuildSession
@@ -36,6 +37,7 @@ from builder.tools.files import workspace
 from builder.tools.log import Log
 
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
+CONTEXTS = (32768, 65536, 131072, 262144)  # tokens: what is tried where nothing is asked for
 LONGEST = 131072  # tokens: the search's upper end for a model whose header has none
 
 
@@ -56,9 +58,11 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     server = _server_of(session, recipe, wanted)
     require_free(wanted.options, recipe)
     with workspace(session.settings.cache_dir) as work:
-        target = _target(session, image.reference, server, wanted, work)
-        longest = target.model.header.of_architecture("context_length") or LONGEST
-        asked = sorted(wanted.contexts)
+        target = _target(session, image.reference, recipe, server, wanted, work)
+        longest = target.model.context or LONGEST
+        # vLLM starts slowly, and says itself which context would fit.
+        usual = CONTEXTS if isinstance(target.model, HollowModel) else (longest,)
+        asked = sorted(wanted.contexts or usual)
         tried = _tried(target, asked, work, session.log)
 
         def trial(context: int) -> FitTrial:
@@ -114,7 +118,7 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
 
     Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
     """
-    serve, port = recipe.serve, recipe.image.port
+    serve, port = recipe.serve or ENGINES[recipe.family].folder, recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
             f"{recipe.name} cannot be tried",
@@ -129,7 +133,7 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
         )
     if wanted.projector is not None and API_FLAVORS[serve.api_flavor].projector is None:
         raise RecipeError(f"{recipe.name} takes no multimodal projector", hint="leave out --mmproj")
-    devel = session.resolve(recipe.name).base.references.get("devel")
+    devel = session.resolve(recipe.name).devel
     if devel is None:
         raise RecipeError(
             f"{recipe.name} cannot be tried on a simulated card",
@@ -140,20 +144,20 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
     return serve, port, devel
 
 
-def _described(model: HollowModel) -> LoadedFile:
-    header = model.header
+def _described(model: HollowModel | Checkpoint) -> LoadedFile:
     return LoadedFile(
-        name=model.file.name,
+        name=model.name,
         size=model.size,
         read=model.read,
-        architecture=header.architecture,
-        context=header.of_architecture("context_length"),
+        architecture=model.architecture,
+        context=model.context,
     )
 
 
 def _target(
     session: BuildSession,
     reference: str,
+    recipe: Recipe,
     server: tuple[Serve, int, str],
     wanted: FitRequest,
     work: Path,
@@ -164,11 +168,15 @@ def _target(
     """
 
     def hollowed(text: str, name: str) -> HollowModel:
-        folder = work / name
-        folder.mkdir()
-        return hollow.write(text, folder, session.log)
+        return hollow.write(text, _made(work / name), session.log)
 
-    model = hollowed(wanted.model, "model")
+    model: HollowModel | Checkpoint
+    extra: Sequence[str] = ()
+    if recipe.serve is not None:
+        model = hollowed(wanted.model, "model")
+    else:
+        model = checkpoint.write(wanted.model, _made(work / "model"), session.log)
+        extra = ENGINES[recipe.family].dummy if not model.size else ()
     draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
     projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
     cache = session.settings.cache_dir
@@ -177,7 +185,15 @@ def _target(
     options = ReadOptions(card=card, code_outside=LAYOUT.cuda)
     contents = reading.read(blobs_of(reference, work), work, options, cache)
     simulated = SimulatedServer(reference, contents, *server, cache, session.log)
-    return Target(simulated, wanted, model, draft, projector, _copied(reference, contents, work))
+    # Functions of PyTorch have no names in stacks: what asks for memory is Python.
+    files = _copied(reference, contents, work) if recipe.serve is not None else {}
+    return Target(simulated, wanted, model, draft, projector, files, extra)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    folder.chmod(0o755)  # the image's own user reads it
+    return folder
 
 
 def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
@@ -200,7 +216,8 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
     found = {first: _one(target, first, work, log)}
     if is_final(found[first], target.request.options):
         return found
-    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+    at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM takes 6 GB itself
+    with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
         trials = pool.map(lambda context: _one(target, context, work, log), others)
         return found | dict(zip(others, trials, strict=True))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from builder.errors import SmokeError, UntriedError
 from builder.fit.fill import fill
 from builder.fit.results import CardPeak, FitTrial, Refused
+from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
+from builder.servers import vllm_log
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
@@ -51,10 +53,10 @@ class FitRequest:
     projector: str | None
     cards: Sequence[Card]
     contexts: Sequence[int]
-    """In tokens."""
+    """In tokens; empty: some that are usual, or the model's maximum for vLLM."""
     options: Sequence[str] = ()
     search: bool = True
-    seconds: float = 600.0
+    seconds: float = 900.0
     """Time limit until a server is ready."""
 
 
@@ -64,11 +66,13 @@ class Target:
 
     server: SimulatedServer
     request: FitRequest
-    model: HollowModel
+    model: HollowModel | Checkpoint
     draft: HollowModel | None
     projector: HollowModel | None
     files: Mapping[str, Path]
     """Copies of the image's files with device code, by path."""
+    extra: Sequence[str] = ()
+    """More arguments, by which an engine makes up weights."""
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:
@@ -78,7 +82,9 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
     ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
     """
     started = time.monotonic()
-    with target.server.on(target.request.cards, target.model.header, work) as simulation:
+    header = target.model.header if isinstance(target.model, HollowModel) else None
+    cards = target.request.cards
+    with target.server.on(cards, header, work, samples=header is None) as simulation:
         found = _served(target, context, simulation)
     require_weights(found, target.server.reference, target.model.weights)
     return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
@@ -91,11 +97,12 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         target.model.file,
         context,
         target.draft.file if target.draft else None,
-        request.options,
+        [*target.extra, *request.options],
         simulator=simulation.mounts,
         verbose=True,
         limited=False,
         projector=target.projector.file if target.projector else None,
+        compiles=isinstance(target.model, Checkpoint),
     )
     image = target.server
     with launched(image.reference, image.serve, image.port, spec) as server:
@@ -108,6 +115,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
                 server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
+            log = log or server.container.log()
             slow = isinstance(error, NotReadyError) and fault == str(error)
         report = simulation.settled()
     if slow and not (report and report.failed):
@@ -118,8 +126,9 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         )
     if report is None:
         raise _unused(target, fault)
-    found = evaluate(report, frames.named(report, target.files.get), context, fault, log)
-    return found.model_copy(update={"filled": filled})
+    stacks = frames.named(report, target.files.get)
+    how = evaluate if isinstance(target.model, HollowModel) else evaluate_stated
+    return how(report, stacks, context, fault, log).model_copy(update={"filled": filled})
 
 
 def _fault(server: Server, error: Exception) -> str:
@@ -161,6 +170,39 @@ def evaluate(
         ),
         by_kind=_by_kind(report, stacks),
         refused=refused,
+        launches=report.launched,
+        paths=report.paths,
+    )
+
+
+def evaluate_stated(
+    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
+) -> FitTrial:
+    """The trial of a server of vLLM, like ``evaluate``: its own log states the memory by kind.
+
+    PyTorch asks again after the card refused: a refusal counts only where the server ended.
+    """
+    stated = vllm_log.read(log)
+    if fault and not stated.no_room:
+        raise _broken(report, stacks, context, stated.error or fault)
+    kinds = memory.with_rest(report, stated.kinds)
+    return FitTrial(
+        context=context,
+        fits=not fault,
+        why=f"no room: {stated.no_room}" if fault else "",
+        cards=tuple(
+            CardPeak(
+                name=card.name,
+                memory=card.memory,
+                context=card.context,
+                peak=card.peak,
+                by_kind=kinds if len(report.cards) == 1 else {},
+            )
+            for card in report.cards
+        ),
+        by_kind=kinds,
+        estimate=(stated.longest or 0) if fault else None,
+        stated=stated.text,
         launches=report.launched,
         paths=report.paths,
     )

@@ -37,6 +37,21 @@ class HollowModel:
     read: int
     """Bytes that were read of the real files."""
 
+    @property
+    def name(self) -> str:
+        """The name of the first file."""
+        return self.file.name
+
+    @property
+    def architecture(self) -> str:
+        """The engine's name of its kind: "qwen35"."""
+        return self.header.architecture
+
+    @property
+    def context(self) -> int | None:
+        """The context that it was trained for, in tokens."""
+        return self.header.of_architecture("context_length")
+
 
 def write(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the hollow files of the model that ``text`` names into ``folder``.
@@ -88,7 +103,7 @@ def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
     target = folder / location.name
     with location.opened(log) as real, target.open("wb") as sink:
         try:
-            header = gguf.read(_Copying(real.stream, sink))
+            header = gguf.read(Copying(real.stream, sink))
         except CutError as error:
             raise FetchError(f"{location.shown} is cut", str(error), "download it again") from error
         except NotGgufError as error:
@@ -108,7 +123,7 @@ def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
     return header, real.size
 
 
-class _Copying:
+class Copying:
     """A stream that also writes each byte elsewhere when it is read."""
 
     def __init__(self, stream: BinaryIO, sink: BinaryIO) -> None:

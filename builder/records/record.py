@@ -6,7 +6,7 @@ give an image of the engine the name of a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -110,15 +110,27 @@ def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
     ``recipe`` may be "*": any recipe's.  With ``way``, only images that were compiled that way.
     Of images for several platforms, an image for linux/amd64: simulated cards are a PC's.
     """
-    found = []
+    good = (each for each in _all(state, recipe) if each.verdict.good)
+    return _newest(each for each in good if not way or each.way == way)
+
+
+def newest_refused(state: Path, recipe: str) -> Record | None:
+    """The record of a recipe's newest image of which a check failed; None where there is none."""
+    return _newest(each for each in _all(state, recipe) if each.verdict.failures)
+
+
+def _newest(records: Iterable[Record]) -> Record | None:
+    return max(
+        records, key=lambda each: (each.platform == "linux/amd64", each.created), default=None
+    )
+
+
+def _all(state: Path, recipe: str) -> Iterator[Record]:
     for path in (state / "records").glob(f"{recipe}/*.json"):
         try:
-            record = Record.model_validate_json(path.read_bytes())
+            yield Record.model_validate_json(path.read_bytes())
         except (OSError, ValueError):
             continue
-        if record.verdict.good and (not way or record.way == way):
-            found.append(record)
-    return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
 
 
 def last_time(state: Path, way: str, recipe: str = "*") -> str:

@@ -24,7 +24,7 @@ COVERAGE = ("numbers", "coverage")
 
 
 class KeptTrials(BaseModel):
-    """One verified image: its build, its checks, and the presets that were tried."""
+    """One image: its build, its checks, and the presets that were tried."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -46,6 +46,8 @@ class KeptTrials(BaseModel):
     """Bytes."""
     checks: int
     """The number of checks that passed."""
+    failed: Mapping[str, int] = {}
+    """The number of checks that failed, by kind; empty: the image is verified."""
     kernels: int
     """Different kernels that the server launched on its simulated card."""
     coverage: str
@@ -84,6 +86,7 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
 def write(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
+    Of a refused image, the memory of its presets is left out: what it computes is not what counts.
     Raises ``OSError`` where the file cannot be written.
     """
     verdict = record.verdict
@@ -99,9 +102,10 @@ def write(root: Path, record: Record) -> Path:
         reused=record.reused,
         download_size=verdict.download_size,
         checks=sum(verdict.passed_by_kind.values()),
+        failed=verdict.failed_by_kind,
         kernels=len(verdict.device.launches) if verdict.device else 0,
         coverage=next(iter(coverage), ""),
-        presets=dict(sorted(verdict.presets.items())),
+        presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )
     path = root / FOLDER / f"{record.recipe}.json"
     path.parent.mkdir(exist_ok=True)

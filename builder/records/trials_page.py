@@ -1,4 +1,4 @@
-"""``trials/README.md``: tables of the verified images of this repository and their presets."""
+"""``trials/README.md``: tables of the images that were tried, and their presets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from builder.tools.log import duration
 HEAD = """\
 # Trials
 
-Each file has the results of the newest verified image of a recipe, without a GPU. The tables of
-this page have all files. `./farm ci trials RECIPE` writes both. The smoke test starts each preset
-of the recipe on its simulated card, and `choose` uses its memory also on machines that never built
-the image. A figure counts while its preset is unchanged.
+Each file has the results of the newest verified image of a recipe, without a GPU; of a recipe
+without one, of the newest image that was refused. The tables of this page have all files.
+`./farm ci trials RECIPE` writes both. The smoke test starts each preset of the recipe on its
+simulated card, and `choose` uses its memory also on machines that never built the image. A figure
+counts while its preset is unchanged.
 
 """
 SHORT = 12  # digits of a commit
@@ -112,10 +113,15 @@ def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
         took,
         f"{image.reused} of {image.objects}" if image.objects else "",
         sizes.shown(image.download_size),
-        str(image.checks),
+        _checks(image),
         str(image.kernels or ""),
         image.coverage,
     )
+
+
+def _checks(image: KeptTrials) -> str:
+    failed = ", ".join(f"{count} of {kind}" for kind, count in image.failed.items())
+    return f"{image.checks}; refused: {failed} failed" if failed else str(image.checks)
 
 
 def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple[str, ...]]:

@@ -1,7 +1,9 @@
 """What vLLM's own log says about its start: memory, KV cache, attention, CUDA graphs.
 
 The lines come from vLLM 0.20.2: ``vllm/v1/worker/gpu_model_runner.py`` and ``gpu_worker.py``,
-``vllm/v1/core/kv_cache_utils.py``, ``vllm/platforms/cuda.py``, ``vllm/v1/attention/backends``.
+``vllm/v1/core/kv_cache_utils.py`` (0.33.0: ``kv_cache_planning.py``, too),
+``vllm/platforms/cuda.py``, ``vllm/v1/attention/backends``; PyTorch's line from
+``c10/cuda/CUDACachingAllocator.cpp``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,18 @@ _TOKENS = re.compile(r"GPU KV cache size: (\d[\d,]{0,20}) tokens")
 _ATTENTION = re.compile(r"Using (\w{1,60}) attention backend")
 _FLASH = re.compile(r"Using FlashAttention version (\d)")
 _GRAPHS = re.compile(rf"Graph capturing finished in \d+ secs, took {_SIZE}")
+_NO_ROOM = re.compile(
+    r"No available memory for the cache blocks"
+    r"|\d[\d.]{0,20} GiB KV cache is needed, which is larger than the available KV cache memory "
+    r"\(-?\d[\d.]{0,20} GiB\)"
+    r"|Tried to allocate \d[\d.]{0,20} [KMG]iB\. GPU \d{1,3} has a total capacity of [\d.]{1,20} "
+    r"[MG]iB of which [\d.]{1,20} (?:bytes|[KMG]iB) is free"
+)
+_ERROR = re.compile(
+    r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?(\w[\w.]{0,80}Error: .{1,500})",
+    re.MULTILINE,
+)
+_LONGEST = re.compile(r"the estimated maximum model length is (\d{1,9})")
 _COMPILED = re.compile(r"torch\.compile took (\d{1,6}\.\d{1,9}) s in total")
 
 
@@ -38,6 +52,17 @@ class VllmLog:
     """Memory of the captured CUDA graphs; None: none were captured."""
     compile_seconds: float | None = None
     """Time that torch.compile took; None: it did not run."""
+    no_room: str = ""
+    """What the card had no room for, in its own words; empty: it does not say so."""
+    error: str = ""
+    """The error that ended its engine, which the server's own error does not repeat."""
+    longest: int | None = None
+    """Its estimate of the largest context, in tokens, where the KV cache is too small."""
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Bytes by kind."""
+        return {"weights": self.weights or 0, "KV cache": max(self.kv_cache or 0, 0)}
 
     @property
     def text(self) -> str:
@@ -58,6 +83,7 @@ def read(log: str) -> VllmLog:
     """The figures of a log; where it states one several times, the last counts."""
     tokens = _last(_TOKENS, log)
     flash, seconds = _last(_FLASH, log), _last(_COMPILED, log)
+    room, longest = _NO_ROOM.search(log), _last(_LONGEST, log)
     return VllmLog(
         weights=_bytes(_last(_WEIGHTS, log)),
         kv_cache=_bytes(_last(_KV_CACHE, log)),
@@ -66,6 +92,9 @@ def read(log: str) -> VllmLog:
         flash=int(flash) if flash else None,
         graphs=_bytes(_last(_GRAPHS, log)),
         compile_seconds=float(seconds) if seconds else None,
+        no_room=room[0] if room else "",
+        error=_last(_ERROR, log) or "",
+        longest=int(longest) if longest else None,
     )
 
 

@@ -74,6 +74,12 @@ def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use
     return {kind: use for kind, use in found.items() if use.count}
 
 
+def with_rest(report: Report, stated: Mapping[str, int]) -> dict[str, int]:
+    """The memory that an engine's log states by kind, and the rest that was in use at the peak."""
+    allocated = sum(each.at_peak for each in report.allocations)
+    return {**stated, "other": max(allocated - sum(stated.values()), 0)}
+
+
 def logged(log: str) -> dict[Kind, int]:
     """Bytes by kind, as an engine's own log states them; empty where it states none.
 

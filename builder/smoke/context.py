@@ -114,14 +114,14 @@ class Context:
         return self._simulated(self.recipe.serve)
 
     @cached_property
-    def dummy_server(self) -> SimulatedServer | None:
-        """The server, to be started on simulated cards with a model folder without weights.
+    def folder_server(self) -> SimulatedServer | None:
+        """The server, to be started on simulated cards with a model folder.
 
         None where the family cannot, or the smoke test starts the server with a model.  Raises
         ``InapplicableError`` where it cannot be simulated.
         """
-        dummy = ENGINES[self.recipe.family].dummy
-        return self._simulated(dummy) if dummy is not None and self.recipe.serve is None else None
+        folder = ENGINES[self.recipe.family].folder
+        return self._simulated(folder) if folder is not None and self.recipe.serve is None else None
 
     def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import BuilderError, UsageError
+from builder.families import ENGINES
 from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.recipes.schema import Recipe
@@ -85,7 +86,7 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
 
     Raises ``BuilderError``.
     """
-    dummy, card = context.dummy_server, context.card
+    dummy, card = context.folder_server, context.card
     image = dummy or context.server
     work.mkdir()
     work.chmod(0o755)  # the image's own user reads the model
@@ -98,7 +99,15 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
     trial, torch = (DeviceTrial, False) if dummy is None else (DummyTrial, True)
+    extra = ENGINES[context.recipe.family].dummy if torch else ()
     with image.on([card], header, work / "simulator", samples=torch) as simulation:
-        spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
+        spec = ServeSpec(
+            model,
+            tokens,
+            extra=extra,
+            simulator=simulation.mounts,
+            verbose=True,
+            compiles=torch,
+        )
         with launched(image.reference, image.serve, image.port, spec) as server:
             yield trial(server, image.serve, simulation, card)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from builder.servers import vllm_log
 from builder.servers.vllm_log import ROUNDED, VllmLog
+from builder.simulator import memory
 from builder.simulator.figures import mib
 from builder.simulator.report import Report
 from builder.smoke import serves
@@ -31,7 +32,12 @@ class DummyTrial(DeviceTrial):
         return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
     def _answers(self) -> Sequence[Request]:
-        return serves.requests_of(self.server)  # none was made on the CPU
+        """All requests, as none was made on the CPU, after one that compiles kernels."""
+        first = ("answers first", f"within {self.serve.seconds} s", self._first_answer)
+        return (first, *serves.requests_of(self.server))
+
+    def _first_answer(self) -> str:
+        return serves.completes(self.server, seconds=self.serve.seconds)
 
     def _kernels(self, report: Report) -> Check:
         return check_kernels(report, compiled_too=True)  # wheels have PTX for newer cards
@@ -44,19 +50,12 @@ class DummyTrial(DeviceTrial):
         return self._log().text
 
     def _by_kind(self, report: Report) -> Mapping[str, int]:
-        return by_kind(report, self._log())
-
-
-def by_kind(report: Report, log: VllmLog) -> dict[str, int]:
-    """Bytes at the peak: weights and KV cache as the log states them, and the rest."""
-    stated = {"weights": log.weights or 0, "KV cache": max(log.kv_cache or 0, 0)}
-    allocated = sum(each.at_peak for each in report.allocations)
-    return stated | {"other": max(allocated - sum(stated.values()), 0)}
+        return memory.with_rest(report, self._log().kinds)
 
 
 def check_memory(report: Report, log: VllmLog) -> Check:
     """The log states no more than was allocated, each figure within its rounding."""
-    kinds = by_kind(report, log)
+    kinds = memory.with_rest(report, log.kinds)
     parts = [f"{kind} {mib(size)}" for kind, size in kinds.items()]
     stated = kinds["weights"] + kinds["KV cache"]
     allocated = sum(each.at_peak for each in report.allocations)

@@ -113,10 +113,11 @@ def _models(server: Server) -> str:
     return names[0]
 
 
-def completes(server: Server, prompt: str = PROMPT) -> str:
-    """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long."""
+def completes(server: Server, prompt: str = PROMPT, seconds: float = ANSWER) -> str:
+    """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long and
+    comes within so many seconds."""
     body = _completion(prompt=prompt)
-    answer = server.client.post(server.api_flavor.completions, body, Answer, ANSWER)
+    answer = server.client.post(server.api_flavor.completions, body, Answer, seconds)
     text = answer.text
     tokens = answer.usage.completion_tokens if answer.usage else None
     if not text or tokens != TOKENS:

@@ -186,5 +186,10 @@ class Verdict:
         """The number of checks that passed, by kind."""
         return dict(Counter(check.kind for check in self._of(CheckState.PASSED)))
 
+    @property
+    def failed_by_kind(self) -> dict[str, int]:
+        """The number of checks that failed, by kind."""
+        return dict(Counter(check.kind for check in self.failures))
+
     def _of(self, state: CheckState) -> tuple[Check, ...]:
         return tuple(check for check in self.checks if check.state is state)

@@ -89,10 +89,18 @@ CUresult set_attribute(CUfunction_attribute which, int value, const void* functi
         if (value < 0) return CUDA_ERROR_INVALID_VALUE;
         return result(set_dynamic_shared_limit(kernel, card, value));
     }
-    if (which == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) {
-        set_nonportable_cluster(kernel, value != 0);
+    switch (which) {
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            set_nonportable_cluster(kernel, value != 0);
+            return CUDA_SUCCESS;
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return CUDA_SUCCESS;
+        // Triton 3.8 tries an attribute of a newer CUDA first, and takes success for its effect.
+        default: return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
 }
 
 CUresult blocks(int* count, const void* function, int threads, size_t shared, int card) {

@@ -190,6 +190,7 @@ def test_launches_of_all_kinds(ran: Ran) -> None:
 def test_ptx_that_a_program_loads_is_computed(ran: Ran) -> None:
     case = ran["computed", "texts"]
     assert [case.number(name) for name in ("load", "global", "size", "first")] == [0, 0, 4, 0]
+    assert (case.number("newer attribute"), case.number("shared memory")) == (1, 0)
     assert case.number("value") == 10 + 5 + 100
 
 

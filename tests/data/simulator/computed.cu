@@ -336,6 +336,10 @@ void texts() {
     }
     CUfunction bump;
     cuModuleGetFunction(&bump, module, "bump");
+    constexpr auto newer = static_cast<CUfunction_attribute>(CU_FUNC_ATTRIBUTE_MAX + 1);
+    tell("newer attribute", static_cast<long long>(cuFuncSetAttribute(bump, newer, 1)));
+    constexpr auto shared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    tell("shared memory", static_cast<long long>(cuFuncSetAttribute(bump, shared, 64 << 10)));
     CUdeviceptr step = 0;
     size_t size = 0;
     tell("global", static_cast<long long>(cuModuleGetGlobal(&step, &size, module, "step")));

@@ -76,3 +76,12 @@ def test_what_no_other_context_changes_is_final(
 def test_the_least_memory_that_is_needed_counts_what_was_refused() -> None:
     assert trial("weights").needed == (16 - 5 + 18) * GIB
     assert trial(None).needed is None
+
+
+@pytest.mark.parametrize(("estimate", "final"), [(0, True), (4096, False)])
+def test_vllm_decides_for_every_context_where_none_fits(estimate: int, final: bool) -> None:
+    first = trial(None).model_copy(update={"estimate": estimate})
+    assert is_final(first, ()) is final
+    assert "--gpu-memory-utilization or --kv-cache-dtype after --" in advice(found(first))
+    given = advice(found(first, ("--gpu-memory-utilization=0.97", "--kv-cache-dtype", "fp8")))
+    assert given == "take a smaller quantization, or a card with more memory"

@@ -80,3 +80,19 @@ def test_weights_that_do_not_fit_end_the_search() -> None:
 
 def test_a_context_beyond_the_models_own_that_fits_is_the_largest() -> None:
     assert largest(100 * GIB, lambda _: GIB, (2 * LONGEST,)) == (2 * LONGEST, 0)
+
+
+@pytest.mark.parametrize("first", [(32768,), (LONGEST,), (75000,)])
+def test_an_engine_that_says_what_would_fit_is_tried_there(first: tuple[int, ...]) -> None:
+    """vLLM fills its share of the card with any context, so that no line predicts anything."""
+    asked: list[int] = []
+
+    def attempt(context: int) -> FitTrial:
+        asked.append(context)
+        fits = context <= 51200 + 77
+        used = CardPeak(name="card", memory=24, context=0, peak=22)
+        estimate = None if fits else 51200 + 77
+        return FitTrial(context=context, fits=fits, cards=(used,), estimate=estimate)
+
+    assert search({context: attempt(context) for context in first}, attempt, LONGEST) == 51200
+    assert len(asked) <= 3

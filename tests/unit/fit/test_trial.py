@@ -106,3 +106,58 @@ def test_a_model_that_does_not_fit_has_no_weights_to_count() -> None:
     refused = evaluated(report_of("refused"), 262144, fault="ended with exit status 1")
     none = refused.model_copy(update={"by_kind": {}})
     trial.require_weights(none, "engine:1", 1 << 40)
+
+
+READY = (
+    "INFO [gpu_model_runner.py:4879] Model loading took 16.87 GiB memory and 1.7 seconds\n"
+    "INFO [gpu_worker.py:440] Available KV cache memory: 3.24 GiB\n"
+)
+SMALL = READY + (
+    "ValueError: To serve at least one request with the models's max seq len (262144), (12.00 GiB "
+    "KV cache is needed, which is larger than the available KV cache memory (3.24 GiB). Based on "
+    "the available memory, the estimated maximum model length is 50176. Try increasing"
+)
+
+
+def stated(report: Report, fault: str = "", log: str = "") -> FitTrial:
+    return trial.evaluate_stated(report, frames.named(report), 32768, fault, log)
+
+
+def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
+    report = report_of("served")
+    found = stated(report, log=READY)
+    assert (found.fits, found.estimate) == (True, None)
+    assert found.by_kind["KV cache"] == round(3.24 * 1024 * MIB)
+    assert sum(found.by_kind.values()) >= sum(each.at_peak for each in report.allocations)
+    assert found.cards[0].by_kind == found.by_kind
+    assert found.stated == "weights 16.87 GiB, room for a KV cache of 3.24 GiB"
+
+
+def test_a_refusal_after_which_vllm_answers_does_not_count() -> None:
+    assert report_of("refused").failed
+    assert stated(report_of("refused"), log=READY).fits
+
+
+@pytest.mark.parametrize(
+    ("log", "why", "estimate"),
+    [
+        (SMALL, "12.00 GiB KV cache is needed, which is larger than", 50176),
+        ("ValueError: No available memory for the cache blocks.", "No available memory", 0),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB. GPU 0 has a "
+            "total capacity of 23.42 GiB of which 2.25 GiB is free. ",
+            "Tried to allocate 2.37 GiB.",
+            0,
+        ),
+    ],
+)
+def test_vllm_says_what_the_card_has_no_room_for(log: str, why: str, estimate: int) -> None:
+    found = stated(report_of("served"), "ended with exit status 1", log)
+    assert not found.fits
+    assert found.why.startswith(f"no room: {why}")
+    assert found.estimate == estimate
+
+
+def test_another_fault_of_vllm_is_no_verdict_on_the_model() -> None:
+    with pytest.raises(UntriedError, match="for another reason than memory"):
+        stated(report_of("served"), "ended with exit status 1", "ValueError: unknown option")

@@ -91,9 +91,7 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
 ) -> None:
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "recipes").symlink_to(REPOSITORY / "recipes")
-    with pytest.raises(
-        UntriedError, match=f"no verified image of {RECIPE} ran on a simulated card"
-    ):
+    with pytest.raises(UntriedError, match=f"no image of {RECIPE} ran on a simulated card"):
         command([RECIPE], tmp_path)
     record.write(tmp_path / "state", of(None))
     command(None, tmp_path)
@@ -182,3 +180,18 @@ def test_every_kept_trial_is_of_a_preset_as_it_is_now() -> None:
         for name, found in kept.presets.items():
             assert presets[name].preset.recipe == kept.recipe
             assert presets[name].preset.identity == found.identity, name
+
+
+def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
+    refused = of(use(7))
+    wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
+    verdict = replace(refused.verdict, checks=(*refused.verdict.checks, wrong, wrong))
+    refused = refused.model_copy(update={"verdict": verdict})
+    assert record.newest_refused(tmp_path, RECIPE) is None
+    record.write(tmp_path, refused)
+    assert record.newest_good(tmp_path, RECIPE) is None
+    assert record.newest_refused(tmp_path, RECIPE) == refused
+    trials.write(tmp_path, refused)
+    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
+    page = trials_page.page(trials.kept(tmp_path), {}, {})
+    assert "| 1; refused: 2 of numbers failed |" in page

@@ -47,3 +47,37 @@ def test_what_a_log_does_not_state_has_no_value() -> None:
 def test_the_last_figure_counts_and_none_may_be_left() -> None:
     later = f"{LOG}INFO Available KV cache memory: -1.25 GiB\n"
     assert read(later).kv_cache == round(-1.25 * GIB)
+
+
+def test_what_the_card_has_no_room_for_is_read_with_the_largest_context() -> None:
+    """As ``vllm/v1/core/kv_cache_utils.py`` of 0.20.2 and PyTorch's allocator write it."""
+    small = (
+        "ValueError: To serve at least one request with the models's max seq len (75000), "
+        "(4.80 GiB KV cache is needed, which is larger than the available KV cache memory "
+        "(3.24 GiB). Based on the available memory, the estimated maximum model length is 50176. "
+        "Try increasing `gpu_memory_utilization`"
+    )
+    found = read(small)
+    assert found.longest == 50176
+    assert found.no_room == (
+        "4.80 GiB KV cache is needed, which is larger than the available KV cache memory (3.24 GiB)"
+    )
+    none = read("ValueError: No available memory for the cache blocks. Try increasing")
+    assert (none.no_room, none.longest) == ("No available memory for the cache blocks", None)
+    refused = read(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB. GPU 0 has a total "
+        "capacity of 23.42 GiB of which 2.25 GiB is free. Including non-PyTorch memory"
+    )
+    assert refused.no_room == (
+        "Tried to allocate 2.37 GiB. GPU 0 has a total capacity of 23.42 GiB of which 2.25 GiB is "
+        "free"
+    )
+
+
+def test_the_error_of_the_engine_is_read_although_the_server_ends_with_another() -> None:
+    log = (
+        '(EngineCore pid=7) ERROR 11-26 22:40:00 [core.py:1100]   File "x.py", line 1\n'
+        "(EngineCore pid=7) ERROR 11-26 22:40:00 [core.py:1100] RuntimeError: Triton Error [CUDA]\n"
+        "(APIServer pid=1) RuntimeError: Engine core initialization failed.\n"
+    )
+    assert read(log).error == "RuntimeError: Triton Error [CUDA]"

@@ -115,10 +115,10 @@ def test_vllm_is_started_without_weights_where_its_base_is_ours(
         _ = context.server
     if why:
         with pytest.raises(InapplicableError, match=why):
-            _ = context.dummy_server
+            _ = context.folder_server
     else:
-        assert context.dummy_server is not None
-        assert context.dummy_server.serve.arguments[-2:] == ["--load-format", "dummy"]
+        assert context.folder_server is not None
+        assert context.folder_server.serve.arguments[0] == "{model}"
     assert context.stub is None  # as for every image that extends another
 
 
@@ -127,7 +127,7 @@ def test_a_server_of_the_smoke_test_has_weights(family: str, tmp_path: Path) -> 
     recipe = HELLO.model_copy(update={"family": family})
     test = DeviceTest(card_for(REPOSITORY, HELLO, None), tmp_path, print)
     context = context_of(RUNTIME, recipe, tmp_path, devel="devel", device_test=test)
-    assert context.dummy_server is None
+    assert context.folder_server is None
     assert context.server.serve == HELLO.serve
 
 

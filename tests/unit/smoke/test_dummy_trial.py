@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builder.servers.vllm_log import GIB, VllmLog
+from builder.simulator import memory
 from builder.simulator.report import Allocation, CardUse, Report
-from builder.smoke.dummy_trial import by_kind, check_memory
+from builder.smoke.dummy_trial import check_memory
 
 LOG = VllmLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
 
@@ -24,9 +25,9 @@ def allocated(*sizes: int) -> Report:
 
 
 def test_the_log_names_the_parts_of_the_memory() -> None:
-    parts = by_kind(allocated(2 * GIB, 6 * GIB), LOG)
+    parts = memory.with_rest(allocated(2 * GIB, 6 * GIB), LOG.kinds)
     assert parts == {"weights": 2 * GIB, "KV cache": 5 * GIB, "other": GIB}
-    none = by_kind(allocated(3 * GIB), VllmLog(kv_cache=-GIB))
+    none = memory.with_rest(allocated(3 * GIB), VllmLog(kv_cache=-GIB).kinds)
     assert none == {"weights": 0, "KV cache": 0, "other": 3 * GIB}
 
 
