@@ -81,3 +81,9 @@ def test_the_error_of_the_engine_is_read_although_the_server_ends_with_another()
         "(APIServer pid=1) RuntimeError: Engine core initialization failed.\n"
     )
     assert read(log).error == "RuntimeError: Triton Error [CUDA]"
+    other = log + (
+        "(EngineCore pid=7) torch._dynamo.exc.Unsupported: Data-dependent assertion failed\n"
+        "(EngineCore pid=7)   Explanation: Dynamo has determined\n"
+        "(EngineCore pid=7) INFO 11-26 22:40:00 [core.py:1100] shutting down: now\n"
+    )
+    assert read(other).error == "torch._dynamo.exc.Unsupported: Data-dependent assertion failed"
