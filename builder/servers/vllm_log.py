@@ -29,7 +29,8 @@ _NO_ROOM = re.compile(
     r"[MG]iB of which [\d.]{1,20} (?:bytes|[KMG]iB) is free"
 )
 _ERROR = re.compile(
-    r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?((?:\w{1,40}\.){0,6}[A-Z]\w{1,40}: .{1,300})",
+    r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?"
+    r"((?:\w{1,40}\.){0,6}[A-Z]\w{1,40}: .{1,300})",
     re.MULTILINE,
 )
 _LONGEST = re.compile(r"the estimated maximum model length is (\d{1,9})")
