@@ -170,11 +170,18 @@ FAMILIES = (
         paths=VLLM_PATHS,
         # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
         serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
-        # Its caches are in HOME; without a network, it must not ask the Hub or report its use.
+        # Its caches are in HOME; without a network, it must not ask the Hub or report its use.  Its
+        # second model runner (the default of 0.33.0) reads back from the card how many tokens were
+        # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
         folder=Serve(
             api_flavor="openai",
             arguments=["{model}", "--max-model-len", "{context}"],
-            env={"HOME": "/tmp", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},  # noqa: S108
+            env={
+                "HOME": "/tmp",  # noqa: S108
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_NO_USAGE_STATS": "1",
+                "VLLM_USE_V2_MODEL_RUNNER": "0",
+            },
             seconds=900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
             memory=12.0,
         ),

@@ -205,19 +205,26 @@ def _card(subject: Subject) -> Capability | None:
     return Capability.of_arch(subject.recipe.cuda.arch[0]) if subject.recipe else None
 
 
+def options_for(subject: Subject) -> ReadOptions:
+    """The parts that every image is read for."""
+    recipe = subject.recipe
+    published = subject.extended if subject.devel is None else None
+    return ReadOptions(
+        texts=frozenset({LAYOUT.needs, *([starts.PLAN] if recipe and recipe.start else [])}),
+        card=_card(subject),
+        # A simulated card needs the code of all layers; an image on a published base has no card.
+        code_above=published.layers if published else 0,
+        code_outside=LAYOUT.cuda,
+    )
+
+
 def read(subject: Subject, work: Path) -> Contents:
     """The contents of the image; read twice if the file of a probe is a link.
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError``.
     """
     recipe = subject.recipe
-    options = ReadOptions(
-        texts=frozenset({LAYOUT.needs, *([starts.PLAN] if recipe and recipe.start else [])}),
-        card=_card(subject),
-        code_above=subject.extended.layers if subject.extended else 0,
-        code_outside=LAYOUT.cuda,
-    )
-    options = probes.read_options(recipe, options)
+    options = probes.read_options(recipe, options_for(subject))
     blobs = blobs_of(subject.reference, work, subject.digest)
     contents = reading.read(blobs, work, options, subject.cache)
     more = probes.behind_links(recipe, contents, options)

@@ -13,8 +13,9 @@ import pytest
 from builder import smoke
 from builder.contents.contents import Contents, File, Layer
 from builder.recipes.schema.probes import Accept
-from builder.smoke.check import CHECKS_OF_LAYERS, CHECKS_OF_PROGRAMS, Row
+from builder.smoke.check import CHECKS_OF_LAYERS, CHECKS_OF_PROGRAMS, Row, options_for
 from builder.smoke.context import Context
+from builder.smoke.subject import Subject
 from support.environment import REPOSITORY
 from support.smoke_tests import context_of, extended_image, hello_recipe
 
@@ -65,3 +66,13 @@ def test_programs_of_an_image_without_a_recipe_are_not_run() -> None:
 def test_what_can_be_accepted_is_checked() -> None:
     accepted = {*get_args(Accept.model_fields["check"].annotation)}
     assert accepted <= {row.kind for row in CHECKS}
+
+
+@pytest.mark.parametrize(("devel", "unread"), [("base:devel", 0), (None, 3)])
+def test_the_code_of_our_own_base_is_read_for_a_simulated_card(
+    devel: str | None, unread: int
+) -> None:
+    subject = Subject("vllm:1", "", hello_recipe(), devel=devel, extended=extended_image(3, {}))
+    options = options_for(subject)
+    assert str(options.card) == "12.0"
+    assert options.code_above == unread
