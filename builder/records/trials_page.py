@@ -70,7 +70,7 @@ def page(
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
-            "build: on the machine that wrote the file.",
+            "build: on the machine that wrote the file, without its base.",
             "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",
         ),
