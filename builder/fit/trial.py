@@ -33,6 +33,7 @@ from builder.simulator.server import SimulatedServer
 from builder.tools.demangle import function_of
 
 LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host
+LAUNCH = "it answered, although the card refused a launch"
 # Functions of ggml that allocate for others: their callers show the purpose.
 ALLOCATORS = (
     "ggml_cuda_device_malloc",
@@ -150,7 +151,7 @@ def evaluate(
     """
     refused = _refused(report, stacks)
     if report.violations and not fault:
-        fault = "it answered, although the card refused a launch"
+        fault = LAUNCH
     if fault and refused is None:
         raise _broken(report, stacks, context, fault)
     why = f"no room: {refused}" if refused else _left_behind(log)
@@ -183,6 +184,8 @@ def evaluate_stated(
     PyTorch asks again after the card refused: a refusal counts only where the server ended.
     """
     stated = vllm_log.read(log)
+    if report.violations and not fault:
+        raise _broken(report, stacks, context, LAUNCH)
     if fault and not stated.no_room:
         raise _broken(report, stacks, context, stated.error or fault)
     kinds = memory.with_rest(report, stated.kinds)

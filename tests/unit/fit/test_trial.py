@@ -158,6 +158,13 @@ def test_vllm_says_what_the_card_has_no_room_for(log: str, why: str, estimate: i
     assert found.estimate == estimate
 
 
+def test_a_refused_launch_of_vllm_is_no_verdict_although_it_answered() -> None:
+    refused = Violation(kernel="_Z5scalePf", error="", why="2048 threads", stack=0, count=1)
+    report = report_of("served").model_copy(update={"violations": (refused,)})
+    with pytest.raises(UntriedError, match="for another reason than memory"):
+        stated(report, log=READY)
+
+
 def test_another_fault_of_vllm_is_no_verdict_on_the_model() -> None:
     with pytest.raises(UntriedError, match="for another reason than memory"):
         stated(report_of("served"), "ended with exit status 1", "ValueError: unknown option")
