@@ -18,7 +18,9 @@ _SIZE = r"(-?\d{1,6}\.\d{1,9}) GiB"
 _WEIGHTS = re.compile(rf"Model loading took {_SIZE}")
 _KV_CACHE = re.compile(rf"Available KV cache memory: {_SIZE}")
 _TOKENS = re.compile(r"GPU KV cache size: (\d[\d,]{0,20}) tokens")
-_ATTENTION = re.compile(r"Using (\w{1,60}) attention backend")
+_ATTENTION = re.compile(
+    r"Using (?:(\w{1,60}) attention backend|AttentionBackendEnum\.(\w{1,60}) backend\.)"
+)
 _FLASH = re.compile(r"Using FlashAttention version (\d)")
 _GRAPHS = re.compile(rf"Graph capturing finished in \d+ secs, took {_SIZE}")
 _NO_ROOM = re.compile(
@@ -46,7 +48,7 @@ class VllmLog:
     """The room for the KV cache; negative where there is none."""
     kv_tokens: int | None = None
     attention: str | None = None
-    """The attention backend: ``FLASH_ATTN``."""
+    """The attention backends, a model's before its drafter's: ``FLASH_ATTN``."""
     flash: int | None = None
     """The version of FlashAttention."""
     graphs: int | None = None
@@ -89,7 +91,7 @@ def read(log: str) -> VllmLog:
         weights=_bytes(_last(_WEIGHTS, log)),
         kv_cache=_bytes(_last(_KV_CACHE, log)),
         kv_tokens=int(tokens.replace(",", "")) if tokens else None,
-        attention=_last(_ATTENTION, log),
+        attention=_attention(log),
         flash=int(flash) if flash else None,
         graphs=_bytes(_last(_GRAPHS, log)),
         compile_seconds=float(seconds) if seconds else None,
@@ -97,6 +99,11 @@ def read(log: str) -> VllmLog:
         error=_last(_ERROR, log) or "",
         longest=int(longest) if longest else None,
     )
+
+
+def _attention(log: str) -> str | None:
+    found = ["".join(groups) for groups in _ATTENTION.findall(log)]
+    return " and ".join(dict.fromkeys(found)) or None
 
 
 def _last(pattern: re.Pattern[str], log: str) -> str | None:

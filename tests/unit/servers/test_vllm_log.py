@@ -87,3 +87,14 @@ def test_the_error_of_the_engine_is_read_although_the_server_ends_with_another()
         "(EngineCore pid=7) INFO 11-26 22:40:00 [core.py:1100] shutting down: now\n"
     )
     assert read(other).error == "torch._dynamo.exc.Unsupported: Data-dependent assertion failed"
+
+
+def test_a_drafter_may_have_an_attention_of_its_own() -> None:
+    """vLLM 0.33.0 with ``--attention-backend TRITON_ATTN`` and MTP."""
+    log = (
+        "INFO [cuda.py:567] Using backend AttentionBackendEnum.FLASH_ATTN for vit attention\n"
+        "INFO [cuda.py:448] Using AttentionBackendEnum.TRITON_ATTN backend.\n"
+        "INFO [cuda.py:448] Using AttentionBackendEnum.TRITON_ATTN backend.\n"
+        "INFO [cuda.py:508] Using FLASHINFER attention backend out of potential backends: [].\n"
+    )
+    assert read(log).attention == "TRITON_ATTN and FLASHINFER"
