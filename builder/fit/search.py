@@ -216,7 +216,7 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
     found = {first: _one(target, first, work, log)}
     if is_final(found[first], target.request.options):
         return found
-    at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM takes 6 GB itself
+    at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM compiles on all cores
     with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
         trials = pool.map(lambda context: _one(target, context, work, log), others)
         return found | dict(zip(others, trials, strict=True))
