@@ -113,11 +113,12 @@ def _models(server: Server) -> str:
     return names[0]
 
 
-def completes(server: Server, prompt: str = PROMPT, seconds: float = ANSWER) -> str:
+def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None) -> str:
     """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long and
-    comes within so many seconds."""
+    comes within so many seconds; None: ``ANSWER``."""
     body = _completion(prompt=prompt)
-    answer = server.client.post(server.api_flavor.completions, body, Answer, seconds)
+    limit = ANSWER if seconds is None else seconds
+    answer = server.client.post(server.api_flavor.completions, body, Answer, limit)
     text = answer.text
     tokens = answer.usage.completion_tokens if answer.usage else None
     if not text or tokens != TOKENS:
