@@ -19,9 +19,9 @@ from pathlib import Path
 
 from builder.errors import UntriedError
 
-MESSAGE = 16 << 20  # bytes of one message; llama.cpp's have 20 KB, vLLM's several MB
+MESSAGE = 4 << 20  # bytes of one message; llama.cpp's have 20 KB
 PROCESSES = 256
-HELD = 64 << 20  # bytes of all messages
+HELD = 16 << 20  # bytes of all messages
 CONNECTIONS = 64  # at one time; others wait
 HEADER = re.compile(rb"(\d{1,10}) (\d{1,8})\n")
 LONGEST_HEADER = 20

@@ -77,11 +77,11 @@ MESSAGES = {
         """report(1, '{"version": 1, "stacks": [' . ("[1]," x 1e6) . "[]]}")""",
         "stacks: Input should be a valid string",
     ),
-    "too long": ("""raw("1 99999999\n"); raw("x" x 1e6)""", "more than 16 MiB at once"),
+    "too long": ("""raw("1 99999999\n"); raw("x" x 1e6)""", "more than 4 MiB at once"),
     "many processes": ("""report($_, "{}") or last for (1 .. 1e6)""", "more than 256 processes"),
     "unfinished": (
         """raw("$_ 4000000\n", "x" x 3e6) or last for (1 .. 100)""",
-        "64 MiB in all",
+        "16 MiB in all",
     ),
     "garbage": ("""raw("x" x 1e3)""", "no message of the simulator"),
 }

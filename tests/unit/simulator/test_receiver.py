@@ -114,7 +114,7 @@ def test_messages_that_are_not_finished_are_bounded(received: Receiver, folder: 
         for _ in range(6):
             streams.append(connected(folder))
             streams[-1].sendall(b"1 %d\n" % receiver.MESSAGE + (receiver.MESSAGE - 1) * b"x")
-    with pytest.raises(UntriedError, match="64 MiB in all"):
+    with pytest.raises(UntriedError, match="16 MiB in all"):
         received.messages()
     for each in streams:
         each.close()
