@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from builder.fit.results import Fit, FitTrial, LoadedFile
 
 MODEL = "FILE|URL|REPO:FILE"
-FOLDER = "FILE|URL|REPO:FILE|FOLDER|REPO"
+FOLDER = f"{MODEL}|FOLDER|REPO"
 MEMORY = ("memory", "context")
 """The figures of a card that decide whether a model fits."""
 

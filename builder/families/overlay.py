@@ -163,27 +163,29 @@ SGLANG_PATHS = PackagePaths(
 """Facts of SGLang's repository: the package is in ``python/``; the sources of sglang-kernel are in
 ``sgl-kernel/``, later in ``python/sglang/kernels/aot/``."""
 
+# `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
+VLLM_SERVE = Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"])
+
 FAMILIES = (
     overlay_family(
         name="vllm-overlay",
         project="vLLM",
         paths=VLLM_PATHS,
-        # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
-        serve=Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"]),
+        serve=VLLM_SERVE,
         # Its caches are in HOME; without a network, it must not ask the Hub or report its use.  Its
         # second model runner (the default of 0.33.0) reads back from the card how many tokens were
         # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
-        folder=Serve(
-            api_flavor="openai",
-            arguments=["{model}", "--max-model-len", "{context}"],
-            env={
-                "HOME": "/tmp",  # noqa: S108
-                "HF_HUB_OFFLINE": "1",
-                "VLLM_NO_USAGE_STATS": "1",
-                "VLLM_USE_V2_MODEL_RUNNER": "0",
-            },
-            seconds=900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
-            memory=12.0,
+        folder=VLLM_SERVE.model_copy(
+            update={
+                "env": {
+                    "HOME": "/tmp",  # noqa: S108
+                    "HF_HUB_OFFLINE": "1",
+                    "VLLM_NO_USAGE_STATS": "1",
+                    "VLLM_USE_V2_MODEL_RUNNER": "0",
+                },
+                "seconds": 900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
+                "memory": 12.0,
+            }
         ),
         dummy=("--load-format", "dummy"),
         port=8000,

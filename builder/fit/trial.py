@@ -159,15 +159,9 @@ def evaluate(
         context=context,
         fits=not why,
         why=why,
-        cards=tuple(
-            CardPeak(
-                name=card.name,
-                memory=card.memory,
-                context=card.context,
-                peak=card.peak,
-                by_kind=_by_kind(_of_card(report, number), stacks),
-            )
-            for number, card in enumerate(report.cards)
+        cards=_peaks(
+            report,
+            [_by_kind(_of_card(report, number), stacks) for number in range(len(report.cards))],
         ),
         by_kind=_by_kind(report, stacks),
         refused=refused,
@@ -193,21 +187,26 @@ def evaluate_stated(
         context=context,
         fits=not fault,
         why=f"no room: {stated.no_room}" if fault else "",
-        cards=tuple(
-            CardPeak(
-                name=card.name,
-                memory=card.memory,
-                context=card.context,
-                peak=card.peak,
-                by_kind=kinds if len(report.cards) == 1 else {},
-            )
-            for card in report.cards
-        ),
+        cards=_peaks(report, [kinds] if len(report.cards) == 1 else [{}] * len(report.cards)),
         by_kind=kinds,
         estimate=(stated.longest or 0) if fault else None,
         stated=stated.text,
         launches=report.launched,
         paths=report.paths,
+    )
+
+
+def _peaks(report: Report, kinds: Sequence[Mapping[str, int]]) -> tuple[CardPeak, ...]:
+    """The peaks of the cards, with the memory of each by kind."""
+    return tuple(
+        CardPeak(
+            name=card.name,
+            memory=card.memory,
+            context=card.context,
+            peak=card.peak,
+            by_kind=dict(own),
+        )
+        for card, own in zip(report.cards, kinds, strict=True)
     )
 
 

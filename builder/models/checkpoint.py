@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from builder.errors import FetchError
 from builder.models import hub, safetensors
-from builder.models.hollow import Copying, require_holes
+from builder.models.hollow import cut, require_holes, write_file
 from builder.models.location import REPOSITORY, Location, on_the_hub
 from builder.models.safetensors import NotSafetensorsError
 from builder.tools.log import Log
@@ -118,21 +118,14 @@ def _files(text: str) -> tuple[str, Mapping[str, Location]]:
 
 
 def _write_hollow(location: Location, target: Path, log: Log) -> safetensors.Header:
-    with location.opened(log) as real, target.open("wb") as sink:
-        try:
-            header = safetensors.read(Copying(real.stream, sink))
-        except NotSafetensorsError as error:
-            raise FetchError(
-                f"{location.shown} is not a file of safetensors", str(error), "download it again"
-            ) from error
-        if header.end != real.size:
-            raise FetchError(
-                f"{location.shown} is cut",
-                f"it has {real.size} bytes; with its weights it would have {header.end}",
-                "download it again",
-            )
-        sink.truncate(real.size)
-    target.chmod(0o644)
+    try:
+        header, size = write_file(location, target, safetensors.read, log)
+    except NotSafetensorsError as error:
+        raise FetchError(
+            f"{location.shown} is not a file of safetensors", str(error), "download it again"
+        ) from error
+    if header.end != size:
+        raise cut(location, size, header.end)
     return header
 
 

@@ -6,20 +6,21 @@ the disk, and no download; it reads as zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from builder.errors import FetchError, WorldError
 from builder.models import gguf
-from builder.models.gguf import CutError, Header, NotGgufError
+from builder.models.gguf import CutError, Header, NotGgufError, Readable
 from builder.models.location import Location, locate
 from builder.tools.log import Log
 from builder.tools.split_models import PART
 
 HOLE = 64 << 20  # bytes of the hole by which a file system is tried
 MOST_PARTS = 999
+H = TypeVar("H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ def _parts(location: Location, header: Header, named: int) -> int:
 
 def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
     """Write one hollow file; its header, and the size of the real file."""
-    target = folder / location.name
-    with location.opened(log) as real, target.open("wb") as sink:
+
+    def read(stream: Readable) -> Header:
         try:
-            header = gguf.read(Copying(real.stream, sink))
+            return gguf.read(stream)
         except CutError as error:
             raise FetchError(f"{location.shown} is cut", str(error), "download it again") from error
         except NotGgufError as error:
@@ -112,18 +113,37 @@ def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
                 str(error),
                 "name a complete .gguf file: models in other formats must be converted first",
             ) from error
-        if header.end > real.size:
-            raise FetchError(
-                f"{location.shown} is cut",
-                f"it has {real.size} bytes; with its weights it would have {header.end}",
-                "download it again",
-            )
+
+    header, size = write_file(location, folder / location.name, read, log)
+    if header.end > size:
+        raise cut(location, size, header.end)
+    return header, size
+
+
+def write_file(
+    location: Location, target: Path, read: Callable[[Readable], H], log: Log
+) -> tuple[H, int]:
+    """Copy the bytes that ``read`` takes of a file, with a hole behind them.
+
+    What it returns, and the size of the real file.  Raises like ``read`` and ``Location.opened``.
+    """
+    with location.opened(log) as real, target.open("wb") as sink:
+        header = read(_Copying(real.stream, sink))
         sink.truncate(real.size)
     target.chmod(0o644)  # the image's own user reads it
     return header, real.size
 
 
-class Copying:
+def cut(location: Location, size: int, whole: int) -> FetchError:
+    """The error of a file whose header describes another size."""
+    return FetchError(
+        f"{location.shown} is cut",
+        f"it has {size} bytes; with its weights it would have {whole}",
+        "download it again",
+    )
+
+
+class _Copying:
     """A stream that also writes each byte elsewhere when it is read."""
 
     def __init__(self, stream: BinaryIO, sink: BinaryIO) -> None:

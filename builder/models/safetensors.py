@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from builder.models.gguf import Readable
 
 LENGTH = struct.Struct("<Q")
 LONGEST = 100_000_000
@@ -20,10 +22,6 @@ _Offset = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 class NotSafetensorsError(Exception):
     """A file is no file of safetensors, or ends within its header; the text says why."""
-
-
-class _Readable(Protocol):
-    def read(self, count: int, /) -> bytes: ...
 
 
 class _Tensor(BaseModel):
@@ -52,7 +50,7 @@ class Header:
         return self.size + self.weights
 
 
-def read(stream: _Readable) -> Header:
+def read(stream: Readable) -> Header:
     """Read the header at the beginning of a stream, and no tensor.
 
     Raises ``NotSafetensorsError``.

@@ -95,11 +95,12 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
         test_model.write(model)
         with model.open("rb") as stream:
             header = gguf.read(stream)
+        extra: tuple[str, ...] = ()
     else:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
+        extra = ENGINES[context.recipe.family].dummy
     trial, torch = (DeviceTrial, False) if dummy is None else (DummyTrial, True)
-    extra = ENGINES[context.recipe.family].dummy if torch else ()
     with image.on([card], header, work / "simulator", samples=torch) as simulation:
         spec = ServeSpec(
             model,

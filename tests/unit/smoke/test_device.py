@@ -119,6 +119,7 @@ def test_vllm_is_started_without_weights_where_its_base_is_ours(
     else:
         assert context.folder_server is not None
         assert context.folder_server.serve.arguments[0] == "{model}"
+        assert families.ENGINES[recipe.family].dummy == ("--load-format", "dummy")
     assert context.stub is None  # as for every image that extends another
 
 
