@@ -26,6 +26,7 @@ from builder.recipes.schema import (
     RecipeImage,
     Serve,
 )
+from builder.servers.stated import LogReader
 
 if TYPE_CHECKING:
     from builder.recipes.edit import Recount
@@ -59,6 +60,17 @@ BASE_TABLES = {
 """Tables of a base that only some families use."""
 
 
+@dataclass(frozen=True, slots=True)
+class FolderServer:
+    """A server that loads a model folder on a simulated card: the smoke test starts none on the
+    CPU."""
+
+    serve: Serve
+    read_log: LogReader
+    dummy: tuple[str, ...] = ()
+    """More arguments, by which the engine makes up weights; empty: it cannot."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineFamily:
     """How one kind of engine is made.
@@ -88,11 +100,8 @@ class EngineFamily:
     requires_entrypoint: bool = False
     serve: Serve | None = None
     """How presets start the server if the smoke test does not start it."""
-    folder: Serve | None = None
-    """How a server is started with a model folder, on a simulated card, where the smoke test starts
-    none on the CPU; None: it cannot be."""
-    dummy: tuple[str, ...] = ()
-    """More arguments with ``folder``, by which the engine makes up weights."""
+    folder: FolderServer | None = None
+    """How the server is started with a model folder; None: it cannot be."""
     cache: str | None = None
     """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True
@@ -151,6 +160,10 @@ class EngineFamily:
         yield from self._unused(recipe)
         yield from self._overrides(recipe)
         yield from self.rules(recipe)
+
+    def server_of(self, recipe: Recipe) -> Serve | None:
+        """How a recipe's server is started on a simulated card; None: it cannot be."""
+        return recipe.serve or (None if self.folder is None else self.folder.serve)
 
     def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount | None:
         """A recipe's new number of commits, where it has one."""

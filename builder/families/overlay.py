@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from builder.families.family import EngineFamily, Finding, with_image
+from builder.families.family import EngineFamily, Finding, FolderServer, with_image
 from builder.families.layout import LAYOUT
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.schema import InstalledSource, Overlay, PypiSource, Recipe, Serve
+from builder.servers import lmdeploy_log, sglang_log, vllm_log
 
 
 def overlay_family(
@@ -24,15 +25,14 @@ def overlay_family(
     paths: PackagePaths,
     serve: Serve,
     port: int,
-    folder: Serve | None = None,
-    dummy: tuple[str, ...] = (),
+    folder: FolderServer | None = None,
     cache: str | None = None,
 ) -> EngineFamily:
     """A family of overlays over the package of ``paths``, which PyPI has under the same name.
 
     ``project`` is its name for people; ``port`` is the server's, whose page ``/health`` answers
-    when it is ready; ``folder`` and ``dummy`` are as for ``EngineFamily``; ``cache`` is the
-    directory of compiled code.
+    when it is ready; ``folder`` is as for ``EngineFamily``; ``cache`` is the directory of compiled
+    code.
     """
     return EngineFamily(
         name=name,
@@ -46,7 +46,6 @@ def overlay_family(
         uses_ccache=False,
         serve=serve,
         folder=folder,
-        dummy=dummy,
         cache=cache,
         tables=("overlay", "start"),
         rules=partial(_rules, name, paths.package),
@@ -163,8 +162,28 @@ SGLANG_PATHS = PackagePaths(
 """Facts of SGLang's repository: the package is in ``python/``; the sources of sglang-kernel are in
 ``sgl-kernel/``, later in ``python/sglang/kernels/aot/``."""
 
+
+def _on_a_card(serve: Serve, **env: str) -> Serve:
+    """How a server is started with a model folder, with these variables.
+
+    Its caches are in HOME; without a network, it must not ask the Hub.
+    """
+    return serve.model_copy(
+        update={
+            "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", **env},  # noqa: S108
+            "seconds": 900,  # compiles of Triton's, nvcc's and torch's kernels, on two cores
+            "memory": 12.0,
+        }
+    )
+
+
 # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
 VLLM_SERVE = Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"])
+# `lmdeploy serve api_server` takes it, too: lmdeploy/cli/serve.py.
+LMDEPLOY_SERVE = Serve(api_flavor="openai", arguments=["{model}", "--session-len", "{context}"])
+SGLANG_SERVE = Serve(
+    api_flavor="openai", arguments=["--model-path", "{model}", "--context-length", "{context}"]
+)
 
 FAMILIES = (
     overlay_family(
@@ -172,22 +191,14 @@ FAMILIES = (
         project="vLLM",
         paths=VLLM_PATHS,
         serve=VLLM_SERVE,
-        # Its caches are in HOME; without a network, it must not ask the Hub or report its use.  Its
-        # second model runner (the default of 0.33.0) reads back from the card how many tokens were
-        # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
-        folder=VLLM_SERVE.model_copy(
-            update={
-                "env": {
-                    "HOME": "/tmp",  # noqa: S108
-                    "HF_HUB_OFFLINE": "1",
-                    "VLLM_NO_USAGE_STATS": "1",
-                    "VLLM_USE_V2_MODEL_RUNNER": "0",
-                },
-                "seconds": 900,  # torch.compile, Triton's and FlashInfer's kernels on two cores
-                "memory": 12.0,
-            }
+        # Its second model runner (the default of 0.33.0) reads back from the card how many tokens
+        # were sampled, and waits forever where nothing is computed:
+        # vllm/v1/worker/gpu/async_utils.py.
+        folder=FolderServer(
+            _on_a_card(VLLM_SERVE, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
+            vllm_log.read,
+            ("--load-format", "dummy"),
         ),
-        dummy=("--load-format", "dummy"),
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
         cache="/root/.cache/vllm",
@@ -196,20 +207,20 @@ FAMILIES = (
         name="lmdeploy-overlay",
         project="LMDeploy",
         paths=LMDEPLOY_PATHS,
-        # `lmdeploy serve api_server` takes the model as its first argument, and listens on 23333:
-        # lmdeploy/cli/serve.py.  TurboMind has no way to make up weights.
-        serve=Serve(api_flavor="openai", arguments=["{model}", "--session-len", "{context}"]),
+        serve=LMDEPLOY_SERVE,
+        folder=FolderServer(
+            _on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
+            lmdeploy_log.read,
+        ),
         port=23333,
     ),
     overlay_family(
         name="sglang-overlay",
         project="SGLang",
         paths=SGLANG_PATHS,
-        # sglang/srt/server_args.py: it listens on 127.0.0.1:30000, which entrypoints must change.
-        serve=Serve(
-            api_flavor="openai",
-            arguments=["--model-path", "{model}", "--context-length", "{context}"],
-        ),
+        serve=SGLANG_SERVE,
+        folder=FolderServer(_on_a_card(SGLANG_SERVE), sglang_log.read, ("--load-format", "dummy")),
+        # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
         port=30000,
     ),
 )

@@ -118,7 +118,7 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
 
     Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
     """
-    serve, port = recipe.serve or ENGINES[recipe.family].folder, recipe.image.port
+    serve, port = ENGINES[recipe.family].server_of(recipe), recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
             f"{recipe.name} cannot be tried",
@@ -172,11 +172,12 @@ def _target(
 
     model: HollowModel | Checkpoint
     extra: Sequence[str] = ()
-    if recipe.serve is not None:
+    folder = ENGINES[recipe.family].folder if recipe.serve is None else None
+    if folder is None:
         model = hollowed(wanted.model, "model")
     else:
         model = checkpoint.write(wanted.model, _made(work / "model"), session.log)
-        extra = ENGINES[recipe.family].dummy if not model.size else ()
+        extra = folder.dummy if not model.size else ()
     draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
     projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
     cache = session.settings.cache_dir
@@ -187,7 +188,8 @@ def _target(
     simulated = SimulatedServer(reference, contents, *server, cache, session.log)
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
     files = _copied(reference, contents, work) if recipe.serve is not None else {}
-    return Target(simulated, wanted, model, draft, projector, files, extra)
+    read_log = folder.read_log if folder else None
+    return Target(simulated, wanted, model, draft, projector, files, extra, read_log)
 
 
 def _made(folder: Path) -> Path:

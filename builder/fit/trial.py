@@ -12,7 +12,6 @@ from builder.fit.fill import fill
 from builder.fit.results import CardPeak, FitTrial, Refused
 from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
-from builder.servers import vllm_log
 from builder.servers.client import UnansweredError
 from builder.servers.server import (
     ENDING,
@@ -23,6 +22,7 @@ from builder.servers.server import (
     launched,
     offloaded,
 )
+from builder.servers.stated import LogReader, StatedLog
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -74,6 +74,8 @@ class Target:
     """Copies of the image's files with device code, by path."""
     extra: Sequence[str] = ()
     """More arguments, by which an engine makes up weights."""
+    read_log: LogReader | None = None
+    """Reads the log of a server with a model folder; None: the model is a file."""
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:
@@ -128,8 +130,11 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     if report is None:
         raise _unused(target, fault)
     stacks = frames.named(report, target.files.get)
-    how = evaluate if isinstance(target.model, HollowModel) else evaluate_stated
-    return how(report, stacks, context, fault, log).model_copy(update={"filled": filled})
+    if target.read_log is None:
+        found = evaluate(report, stacks, context, fault, log)
+    else:
+        found = evaluate_stated(report, stacks, context, fault, target.read_log(log))
+    return found.model_copy(update={"filled": filled})
 
 
 def _fault(server: Server, error: Exception) -> str:
@@ -171,25 +176,26 @@ def evaluate(
 
 
 def evaluate_stated(
-    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
+    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, stated: StatedLog
 ) -> FitTrial:
-    """The trial of a server of vLLM, like ``evaluate``: its own log states the memory by kind.
+    """The trial of a server of PyTorch, like ``evaluate``: its own log states the memory by kind.
 
-    PyTorch asks again after the card refused: a refusal counts only where the server ended.
+    PyTorch asks again after the card refused: a refusal counts only where the server ended.  A
+    server may serve less than it was asked for.
     """
-    stated = vllm_log.read(log)
     if report.violations and not fault:
         raise _broken(report, stacks, context, LAUNCH)
     if fault and not stated.no_room:
         raise _broken(report, stacks, context, stated.error or fault)
     kinds = memory.with_rest(report, stated.kinds)
+    fits = not fault and stated.longest is None
     return FitTrial(
         context=context,
-        fits=not fault,
-        why=f"no room: {stated.no_room}" if fault else "",
+        fits=fits,
+        why="" if fits else f"no room: {stated.no_room}",
         cards=_peaks(report, [kinds] if len(report.cards) == 1 else [{}] * len(report.cards)),
         by_kind=kinds,
-        estimate=(stated.longest or 0) if fault else None,
+        estimate=None if fits else stated.longest or 0,
         stated=stated.text,
         launches=report.launched,
         paths=report.paths,

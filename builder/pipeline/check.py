@@ -111,7 +111,7 @@ def simulators(plan: Plan) -> list[bool]:
     A card that counts kernels is False.  A card that computes them is True, and takes most of the
     time to compile.
     """
-    serve = plan.recipe.serve or plan.family.folder
+    serve = plan.family.server_of(plan.recipe)
     if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
         return []
     return [False, True] if numbers.are_expected(plan) else [False]

@@ -1,8 +1,7 @@
-"""The test model of engines that load folders of the Hugging Face Hub: a few kilobytes.
+"""The test model of engines that load folders of the Hugging Face Hub.
 
-It has a configuration and a tokenizer, and no weights: the engine makes them up (vLLM:
-``--load-format dummy``).  Two layers of Qwen3: grouped attention, norms of queries and keys, gated
-units, positions by rotation.
+It has a configuration, a tokenizer of bytes, and weights that are zeros: a hole in the file.  Two
+layers of Qwen3: grouped attention, norms of queries and keys, gated units, positions by rotation.
 """
 
 from __future__ import annotations
@@ -11,7 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from builder.models import safetensors
+
 NAME = "tiny"
+WEIGHTS = "model.safetensors"
 CONTEXT = 2048  # tokens
 END = "<|endoftext|>"
 CHAT = (
@@ -39,7 +41,32 @@ def write(folder: Path) -> None:
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-        (folder / name).chmod(0o644)
+    safetensors.write_hollow(folder / WEIGHTS, _shapes())
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def _shapes() -> dict[str, list[int]]:
+    """The tensors, with the names of Transformers' ``Qwen3ForCausalLM``."""
+    width, queries, keys = EMBEDDING, HEADS * HEAD, KV_HEADS * HEAD
+    layer = {
+        "input_layernorm": [width],
+        "self_attn.q_proj": [queries, width],
+        "self_attn.k_proj": [keys, width],
+        "self_attn.v_proj": [keys, width],
+        "self_attn.o_proj": [width, queries],
+        "self_attn.q_norm": [HEAD],
+        "self_attn.k_norm": [HEAD],
+        "post_attention_layernorm": [width],
+        "mlp.gate_proj": [FEED_FORWARD, width],
+        "mlp.up_proj": [FEED_FORWARD, width],
+        "mlp.down_proj": [width, FEED_FORWARD],
+    }
+    whole = {"embed_tokens": [VOCABULARY, width], "norm": [width]}
+    for number in range(LAYERS):
+        whole |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
+    shapes = {f"model.{name}.weight": shape for name, shape in whole.items()}
+    return {**shapes, "lm_head.weight": [VOCABULARY, width]}
 
 
 def _configuration() -> dict[str, Any]:

@@ -25,7 +25,8 @@ VARIABLE = "BUILDER_SIMULATOR"
 RUNTIME = "libcudart.so.13"
 """The library without which there is nothing to simulate: the base's CUDA runtime."""
 PAGES = "libpages.so"
-STAND_INS = (RUNTIME, "libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1")
+_OF_CUDA = ("libcudart", "libcublas", "libcublasLt")
+STAND_INS = (*(f"{name}.so.{major}" for major in (13, 12) for name in _OF_CUDA), "libcuda.so.1")
 
 
 @dataclass(frozen=True, slots=True)

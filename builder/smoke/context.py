@@ -11,6 +11,7 @@ from pathlib import Path
 from builder.contents.contents import Contents
 from builder.errors import UntriedError
 from builder.families import ENGINES
+from builder.families.family import FolderServer
 from builder.kernels.paths import CodePaths
 from builder.numbers.cases import known_faults
 from builder.recipes.schema import Recipe, Serve
@@ -113,15 +114,19 @@ class Context:
         """
         return self._simulated(self.recipe.serve)
 
+    @property
+    def folder(self) -> FolderServer | None:
+        """How the server is started with a model folder; None: it is started with a file, or not
+        at all."""
+        return ENGINES[self.recipe.family].folder if self.recipe.serve is None else None
+
     @cached_property
-    def folder_server(self) -> SimulatedServer | None:
+    def folder_server(self) -> SimulatedServer:
         """The server, to be started on simulated cards with a model folder.
 
-        None where the family cannot, or the smoke test starts the server with a model.  Raises
-        ``InapplicableError`` where it cannot be simulated.
+        Raises ``InapplicableError`` where it cannot be simulated.
         """
-        folder = ENGINES[self.recipe.family].folder
-        return self._simulated(folder) if folder is not None and self.recipe.serve is None else None
+        return self._simulated(self.folder.serve if self.folder else None)
 
     def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import BuilderError, UsageError
-from builder.families import ENGINES
 from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.recipes.schema import Recipe
@@ -20,7 +19,7 @@ from builder.simulator import cards, run
 from builder.simulator.cards import Card
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import DeviceTrial
-from builder.smoke.dummy_trial import DummyTrial
+from builder.smoke.folder_trial import FolderTrial
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -82,33 +81,27 @@ def check(context: Context) -> Iterator[Check]:
 
 @contextmanager
 def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
-    """The server, started on the card with the test model, or with a model folder without weights.
+    """The server, started on the card with the test model: a file, or a folder.
 
     Raises ``BuilderError``.
     """
-    dummy, card = context.folder_server, context.card
-    image = dummy or context.server
+    folder, card = context.folder, context.card
+    image = context.folder_server if folder else context.server
     work.mkdir()
     work.chmod(0o755)  # the image's own user reads the model
-    if dummy is None:
+    if folder is None:
         model, tokens = work / f"{test_model.NAME}.gguf", CONTEXT
         test_model.write(model)
         with model.open("rb") as stream:
             header = gguf.read(stream)
-        extra: tuple[str, ...] = ()
     else:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
-        extra = ENGINES[context.recipe.family].dummy
-    trial, torch = (DeviceTrial, False) if dummy is None else (DummyTrial, True)
+    torch = folder is not None
     with image.on([card], header, work / "simulator", samples=torch) as simulation:
-        spec = ServeSpec(
-            model,
-            tokens,
-            extra=extra,
-            simulator=simulation.mounts,
-            verbose=True,
-            compiles=torch,
-        )
+        spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
         with launched(image.reference, image.serve, image.port, spec) as server:
-            yield trial(server, image.serve, simulation, card)
+            if folder is None:
+                yield DeviceTrial(server, image.serve, simulation, card)
+            else:
+                yield FolderTrial(server, image.serve, simulation, card, folder.read_log)

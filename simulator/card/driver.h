@@ -48,6 +48,9 @@ inline CUresult result(cudaError_t error) { return static_cast<CUresult>(driver_
 // The card of the calling thread's context, whose memory is taken; below 0: it has none.
 int context_card();
 
+// A card's primary context for a runtime that may use it later; the card must exist.
+CUcontext primary_context(int card);
+
 inline bool is_card(CUdevice device) {
     return device >= 0 && device < static_cast<int>(cards().size());
 }

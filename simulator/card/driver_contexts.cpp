@@ -68,6 +68,13 @@ CUresult create(CUcontext* context, unsigned flags, CUdevice device) {
 
 }  // namespace
 
+CUcontext simulator::primary_context(int card) {
+    const std::lock_guard lock(contexts_mutex());
+    CUctx_st& context = primary_contexts()[card];
+    ++context.users;
+    return &context;
+}
+
 int simulator::context_card() {
     const CUcontext context = current_context();
     if (context == nullptr || !is_context(context)) return -1;
@@ -97,12 +104,19 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     DRIVER();
     if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;
     reset_card(device);
     return CUDA_SUCCESS;
 }
+
+// By which the static runtime asks; cuda.h gives these names to the functions above.
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
     DRIVER();
@@ -184,6 +198,26 @@ CUresult cuCtxGetDevice(CUdevice* device) {
     return CUDA_SUCCESS;
 }
 
+// The name of CUDA 13, by which the static runtime asks; a null context is the current one.
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext context) {
+    DRIVER();
+    if (context == nullptr) return cuCtxGetDevice(device);
+    if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *device = context->card;
+    return CUDA_SUCCESS;
+}
+
+// Different for each context of a process: cuda.h.
+CUresult cuCtxGetId(CUcontext context, unsigned long long* number) {
+    DRIVER();
+    if (context == nullptr) context = current_context();
+    if (context == nullptr || !is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (number == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *number = reinterpret_cast<std::uintptr_t>(context);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetFlags(unsigned* flags) {
     IN_CONTEXT();
     if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -198,6 +232,9 @@ CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
     *version = 3020;  // of the context's interface: unchanged since CUDA 3.2
     return CUDA_SUCCESS;
 }
+
+// The name of CUDA 13, by which the static runtime asks.
+CUresult cuCtxSynchronize_v2(CUcontext) { return cuCtxSynchronize(); }
 
 CUresult cuCtxSynchronize(void) {
     IN_CONTEXT();

@@ -138,26 +138,6 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host, unsigned 
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) {
-    IN_CONTEXT();
-    if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return result(pool_allocate(current_pool(card), bytes, __func__,
-                                reinterpret_cast<void**>(pointer)));
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    IN_CONTEXT();
-    return result(release_in_order(stream, address(pointer)));
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-    DRIVER();
-    if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (device < 0 || device >= static_cast<int>(cards().size())) return CUDA_ERROR_INVALID_DEVICE;
-    *pool = reinterpret_cast<CUmemoryPool>(default_pool(device));
-    return CUDA_SUCCESS;
-}
-
 CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
     IN_CONTEXT();
     return copy_now(address(destination), address(source), bytes);
@@ -215,6 +195,11 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr sourc
     if (!known(destination) || !known(source)) return CUDA_ERROR_INVALID_VALUE;
     return copy_later(address(destination), address(source), bytes, cudaMemcpyDeviceToDevice,
                       stream);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext to, CUdeviceptr source, CUcontext from,
+                      size_t bytes) {
+    return cuMemcpyPeerAsync(destination, to, source, from, bytes, nullptr);
 }
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* p) {

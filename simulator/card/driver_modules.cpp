@@ -159,6 +159,14 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
     return load(module, image);
 }
 
+// The default since CUDA 12.2 (CUDA_MODULE_LOADING).
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+    DRIVER();
+    if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuModuleUnload(CUmodule module) {
     IN_CONTEXT();
     if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;

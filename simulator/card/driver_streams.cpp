@@ -129,6 +129,14 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     return result(launch_graph(executable, stream));
 }
 
+CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
+                              CUgraphExecUpdateResultInfo* found) {
+    IN_CONTEXT();
+    static_assert(sizeof *found == sizeof(cudaGraphExecUpdateResultInfo));
+    return result(
+        update(executable, graph, reinterpret_cast<cudaGraphExecUpdateResultInfo*>(found)));
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
     IN_CONTEXT();
     return result(destroy_executable(executable));

@@ -179,4 +179,19 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
     }
 }
 
+// What is not known of a pointer is 0, and the call succeeds: cuda.h.
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values,
+                                CUdeviceptr pointer) {
+    DRIVER();
+    if (attributes == nullptr || values == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; ++i) {
+        if (cuPointerGetAttribute(values[i], attributes[i], pointer) == CUDA_SUCCESS) continue;
+        const bool number = attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+                            attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
+                            attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        std::memset(values[i], 0, number ? sizeof(unsigned) : sizeof(void*));
+    }
+    return CUDA_SUCCESS;
+}
+
 }  // extern "C"

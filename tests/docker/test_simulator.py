@@ -33,7 +33,13 @@ CASES = [
     *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
     *("loading", "reset", "managed", "written"),
 ]
-RUNS = [("card", case) for case in CASES] + [(kind, "one") for kind in KINDS]
+# What a program with the static runtime does like others; it has no managed variables here.
+SAME = ["arithmetic", "leak", "shared", "cooperative", "pools", "forked", "written", "one"]
+RUNS = [
+    *(("card", case) for case in CASES),
+    *((kind, "one") for kind in KINDS),
+    *(("static", case) for case in (*SAME, "full", "graph", "two_cards")),
+]
 OK = "cudaSuccess"
 
 
@@ -55,6 +61,7 @@ def programs(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     calls = [
         f"nvcc -cudart=shared {flag} -o {name} /card.cu {driver}" for name, flag in KINDS.items()
     ]
+    calls.append(f"nvcc -cudart=static -DSTATIC {KINDS['card']} -o static /card.cu {driver}")
     calls.append("echo '__managed__ int value; __global__ void kernel() {}' > library.cu")
     calls.append("nvcc -cudart=shared -shared -Xcompiler -fPIC -o library.so library.cu")
     mounts = [f"--volume={folder}:/work", f"--volume={PROGRAM}:/card.cu:ro"]
@@ -72,7 +79,7 @@ def ran(
 ) -> Mapping[tuple[str, str], Case]:
     """All cases, by the program and the case's name."""
     card = cards.load(REPOSITORY, "5090")
-    code = code_of({f"/work/{name}": programs / name for name in KINDS}, card)
+    code = code_of({f"/work/{name}": programs / name for name in (*KINDS, "static")}, card)
     reached = card.model_copy(update={"peer": True})
     lines = cards.text([reached, reached], vocabulary=1000, tokens=(5, 6, 7))
     image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
@@ -178,6 +185,22 @@ def test_device_code_that_the_card_does_not_take(ran: Ran) -> None:
     assert (case.number("binary"), case.number("PTX")) == (120, 90)
     case = ran["card", "one"]
     assert (case.number("binary"), case.number("PTX")) == (120, 120)
+
+
+def test_a_program_may_link_the_runtime_statically(ran: Ran) -> None:
+    """``libcudart_static.a``, which nvcc links by default, asks the driver for tables."""
+    for case in SAME:
+        assert ran["static", case].lines == ran["card", case].lines, case
+    [launch] = ran["static", "one"].report["launches"]
+    assert (launch["kernel"], launch["count"]) == ("_Z5plainPf", 1)
+    full, graph = ran["static", "full"], ran["static", "graph"]
+    assert full.number("gibibytes") == ran["card", "full"].number("gibibytes")
+    assert full.told("then") == "cudaErrorMemoryAllocation"
+    assert graph.told("changed") == ran["card", "graph"].told("changed")
+    assert sum(found["count"] for found in graph.report["launches"]) == 15
+    # Only the card that a program uses has a context, although the runtime asks for all.
+    assert [card["peak"] > 0 for card in ran["static", "one"].report["cards"]] == [True, False]
+    assert ran["static", "two_cards"].number("received") == 42
 
 
 def test_a_call_that_is_not_simulated_is_named(ran: Ran) -> None:

@@ -119,6 +119,52 @@ def test_the_driver_and_the_runtime_answer_for_the_card(simulated: Simulated) ->
     ]
 
 
+BEFORE = """
+rt, blas = library("libcudart.so.12"), library("libcublas.so.12")
+now = library("libcudart.so.13")
+properties = c.create_string_buffer(b"\\xff" * 1032, 1032)
+def number(place, kind=c.c_int):
+    return kind.from_buffer(properties, place).value
+place, handle = c.c_void_p(), c.c_void_p()
+result = {
+    "properties": rt.cudaGetDeviceProperties_v2(properties, 0),
+    "name": properties.value.decode(),
+    "sizes": [number(at, c.c_size_t) for at in (288, 352, 568, 640, 696, 720)],
+    "numbers": [number(at) for at in (360, 364, 388, 612, 616, 688, 712)],
+    "not there": [number(at) for at in (348, 384, 392, 404, 416, 608, 668, 692, 780, 1028)],
+    "allocated": rt.cudaMalloc(c.byref(place), c.c_size_t(5 << 20)),
+    "freed by the other": now.cudaFree(place),
+    "cuBLAS": blas.cublasCreate_v2(c.byref(handle)),
+    "this release alone": [hasattr(each, "cudaGetDeviceProperties_v2") for each in (rt, now)],
+}
+"""
+
+
+def test_programs_for_cuda_12_share_the_cards_with_those_for_13(simulated: Simulated) -> None:
+    """The places of the fields: offsetof with ``driver_types.h`` of CUDA 12.8.
+
+    LMDeploy's wheel links CUDA 12's libraries, its PyTorch CUDA 13's.
+    """
+    result, report = simulated(BEFORE, card())
+    used = cards.load(installed(), "5090")
+    assert result["properties"] == 0
+    assert result["name"] == used.name
+    # totalGlobalMem, totalConstMem, surfaceAlignment, sharedMemPerMultiprocessor, …BlockOptin,
+    # reservedSharedMemPerBlock
+    assert result["sizes"] == [
+        *(report["cards"][0]["memory"], 65536, 512, used.shared_per_multiprocessor),
+        *(used.shared_per_block_optin, 1024),
+    ]
+    # major, minor, multiProcessorCount, memoryBusWidth, l2CacheSize, cooperativeLaunch,
+    # maxBlocksPerMultiProcessor
+    assert result["numbers"] == [12, 0, used.multiprocessors, used.bus_width, used.l2, 1, 24]
+    # clockRate, deviceOverlap, kernelExecTimeoutEnabled, computeMode, maxTexture1DLinear,
+    # memoryClockRate, singleToDoublePrecisionPerfRatio, cooperativeMultiDeviceLaunch, reserved
+    assert set(result["not there"]) == {0}
+    assert (result["allocated"], result["freed by the other"], result["cuBLAS"]) == (0, 0, 0)
+    assert result["this release alone"] == [True, False]
+
+
 VMM = """
 cu = library("libcuda.so.1")
 cu.cuInit(0)

@@ -13,6 +13,7 @@ import pytest
 from builder.errors import SmokeError, UntriedError
 from builder.fit import trial
 from builder.fit.results import FitTrial
+from builder.servers import sglang_log, vllm_log
 from builder.simulator import frames
 from builder.simulator.report import Report, Unsupported, Violation
 from support import caches
@@ -120,7 +121,8 @@ SMALL = READY + (
 
 
 def stated(report: Report, fault: str = "", log: str = "") -> FitTrial:
-    return trial.evaluate_stated(report, frames.named(report), 32768, fault, log)
+    read = vllm_log.read(log)
+    return trial.evaluate_stated(report, frames.named(report), 32768, fault, read)
 
 
 def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
@@ -131,6 +133,14 @@ def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
     assert sum(found.by_kind.values()) >= sum(each.at_peak for each in report.allocations)
     assert found.cards[0].by_kind == found.by_kind
     assert found.stated == "weights 16.87 GiB, room for a KV cache of 3.24 GiB"
+
+
+def test_a_server_that_serves_less_than_it_was_asked_for_has_no_room() -> None:
+    log = "max_total_num_tokens=6202, max_running_requests=48, context_len=32768, available\n"
+    report, read = report_of("served"), sglang_log.read(log)
+    found = trial.evaluate_stated(report, frames.named(report), 32768, "", read)
+    assert (found.fits, found.estimate) == (False, 6202)
+    assert found.why == "no room: a KV cache of 6,202 tokens"
 
 
 def test_a_refusal_after_which_vllm_answers_does_not_count() -> None:

@@ -39,6 +39,7 @@ def real(tmp_path: Path) -> Path:
     folder = tmp_path / "hub" / REPO
     folder.parent.mkdir(parents=True)
     model_folder.write(folder)
+    (folder / model_folder.WEIGHTS).unlink()
     weights_of(folder / "model-00001-of-00002.safetensors", "a", "b")
     weights_of(folder / "model-00002-of-00002.safetensors", "c")
     (folder / "model.safetensors.index.json").write_text("{}")
@@ -97,6 +98,7 @@ def test_only_headers_of_a_repository_are_fetched(
 
 def test_without_weights_the_engine_makes_them_up(work: Path, tmp_path: Path) -> None:
     model_folder.write(tmp_path / "tiny")
+    (tmp_path / "tiny" / model_folder.WEIGHTS).unlink()
     found = write(tmp_path / "tiny", work)
     assert (found.size, found.weights) == (0, 0)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from builder.models import safetensors
+from builder.models.hollow import is_hole
 from builder.servers import model_folder
 
 
@@ -15,7 +17,8 @@ from builder.servers import model_folder
 def files(tmp_path: Path) -> dict[str, Any]:
     """The content of each file, by its name."""
     model_folder.write(tmp_path / "model")
-    return {file.name: json.loads(file.read_text()) for file in (tmp_path / "model").iterdir()}
+    found = (tmp_path / "model").glob("*.json")
+    return {file.name: json.loads(file.read_text()) for file in found}
 
 
 def test_each_byte_is_a_token_with_the_letter_of_gpt_2() -> None:
@@ -41,6 +44,22 @@ def test_the_configuration_fits_the_tokenizer_and_itself(files: dict[str, Any]) 
     assert config["vocab_size"] > end["id"]
     assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
     assert config["max_position_embeddings"] == files["tokenizer_config.json"]["model_max_length"]
+
+
+def test_the_weights_are_a_hole_of_the_size_that_the_configuration_says(
+    files: dict[str, Any], tmp_path: Path
+) -> None:
+    file, config = tmp_path / "model" / model_folder.WEIGHTS, files["config.json"]
+    with file.open("rb") as stream:
+        header = safetensors.read(stream)
+    assert header.end == file.stat().st_size
+    assert is_hole(file)
+    width, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    attention = 2 * width * head * (heads + groups) + 2 * head
+    layer = attention + 3 * width * inner + 2 * width
+    whole = 2 * config["vocab_size"] * width + width
+    assert header.weights == 2 * (config["num_hidden_layers"] * layer + whole)
 
 
 def test_every_user_may_read_it(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.servers.vllm_log import GIB, VllmLog, read
+from builder.servers.stated import GIB, StatedLog
+from builder.servers.vllm_log import read
 
 # vLLM 0.20.2 on a simulated RTX 5070 Ti.
 LOG = """
@@ -18,7 +19,7 @@ LOG = """
 (EngineCore pid=139) INFO [kv_cache_utils.py:1709] Maximum concurrency for 2,048 tokens per request: 3588.48x
 (EngineCore pid=139) INFO [gpu_model_runner.py:6133] Graph capturing finished in 1 secs, took 0.03 GiB
 """  # noqa: E501
-FIGURES = VllmLog(
+FIGURES = StatedLog(
     weights=round(0.01 * GIB),
     kv_cache=round(14.02 * GIB),
     kv_tokens=7_349_216,
@@ -38,8 +39,8 @@ def test_all_figures_are_read() -> None:
 
 
 def test_what_a_log_does_not_state_has_no_value() -> None:
-    assert read("INFO: Application startup complete.") == VllmLog()
-    assert VllmLog().text == ""
+    assert read("INFO: Application startup complete.") == StatedLog()
+    assert StatedLog().text == ""
     eager = "\n".join(line for line in LOG.splitlines() if "torch.compile" not in line)
     assert read(eager) == replace(FIGURES, compile_seconds=None)
 

@@ -1,4 +1,4 @@
-"""A started server of vLLM on a simulated card, with a model folder without weights."""
+"""A started server on a simulated card, with a model folder whose weights are a hole."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from builder.servers import vllm_log
-from builder.servers.vllm_log import ROUNDED, VllmLog
+from builder.servers.stated import ROUNDED, LogReader, StatedLog
 from builder.simulator import memory
 from builder.simulator.figures import mib
 from builder.simulator.report import Report
@@ -17,18 +16,19 @@ from builder.smoke.verdict import Check
 
 
 @dataclass(frozen=True, slots=True)
-class DummyTrial(DeviceTrial):
-    """A server of vLLM: Python and PyTorch allocate, so its own log says what the memory is for."""
+class FolderTrial(DeviceTrial):
+    """A server where Python and PyTorch allocate: its own log says what the memory is for."""
 
-    STOP: ClassVar[int] = 60  # eight seconds on an idle machine of two cores
+    STOP: ClassVar[int] = 60  # vLLM: eight seconds on an idle machine of two cores
+    read_log: LogReader
 
-    def _log(self) -> VllmLog:
-        return vllm_log.read(self.server.container.log())
+    def _log(self) -> StatedLog:
+        return self.read_log(self.server.container.log())
 
     def _loaded(self) -> Check:
         log = self._log()
-        found = log.text or "its log mentions neither weights nor KV cache"
-        loaded = log.weights is not None and bool(log.kv_tokens)
+        found = log.text or "its log mentions no KV cache"
+        loaded = (log.kv_cache or 0) > 0 and log.kv_tokens != 0
         return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
     def _answers(self) -> Sequence[Request]:
@@ -43,7 +43,7 @@ class DummyTrial(DeviceTrial):
         return check_kernels(report, compiled_too=True)  # wheels have PTX for newer cards
 
     def _memory(self, report: Report, stacks: Stacks, log: str) -> Check:  # noqa: ARG002
-        stated = vllm_log.read(log)
+        stated = self.read_log(log)
         return check_memory(report, stated)
 
     def _stated(self) -> str:
@@ -53,11 +53,11 @@ class DummyTrial(DeviceTrial):
         return memory.with_rest(report, self._log().kinds)
 
 
-def check_memory(report: Report, log: VllmLog) -> Check:
+def check_memory(report: Report, log: StatedLog) -> Check:
     """The log states no more than was allocated, each figure within its rounding."""
     kinds = memory.with_rest(report, log.kinds)
     parts = [f"{kind} {mib(size)}" for kind, size in kinds.items()]
-    stated = kinds["weights"] + kinds["KV cache"]
+    stated = sum(log.kinds.values())
     allocated = sum(each.at_peak for each in report.allocations)
     lacking = stated - allocated > 2 * ROUNDED
     wrong = [f"its log states {mib(stated)}, allocated were {mib(allocated)}"] if lacking else []

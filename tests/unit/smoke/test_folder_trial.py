@@ -1,15 +1,15 @@
-"""The memory of a vLLM server: its log's figures beside the simulator's."""
+"""The memory of a server with a model folder: its log's figures beside the simulator's."""
 
 from __future__ import annotations
 
 import pytest
 
-from builder.servers.vllm_log import GIB, VllmLog
+from builder.servers.stated import GIB, StatedLog
 from builder.simulator import memory
 from builder.simulator.report import Allocation, CardUse, Report
-from builder.smoke.dummy_trial import check_memory
+from builder.smoke.folder_trial import check_memory
 
-LOG = VllmLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
+LOG = StatedLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
 
 
 def allocated(*sizes: int) -> Report:
@@ -27,8 +27,8 @@ def allocated(*sizes: int) -> Report:
 def test_the_log_names_the_parts_of_the_memory() -> None:
     parts = memory.with_rest(allocated(2 * GIB, 6 * GIB), LOG.kinds)
     assert parts == {"weights": 2 * GIB, "KV cache": 5 * GIB, "other": GIB}
-    none = memory.with_rest(allocated(3 * GIB), VllmLog(kv_cache=-GIB).kinds)
-    assert none == {"weights": 0, "KV cache": 0, "other": 3 * GIB}
+    none = memory.with_rest(allocated(3 * GIB), StatedLog(kv_cache=-GIB).kinds)
+    assert none == {"KV cache": 0, "other": 3 * GIB}
 
 
 @pytest.mark.parametrize(
