@@ -118,8 +118,8 @@ def trials(
 
     The smoke test starts each preset on its simulated card; the figures come from the record of the
     newest verified image, else of the newest one that was refused. trials/README.md gets tables of
-    all images. Recipes without an image that ran on a simulated card are left out. The exit code is
-    8 if you name one of them.
+    all images. Without names, recipes without an image that ran on a simulated card are left out.
+    The exit code is 8 if you name a recipe without an image.
     """
     from builder import settings
     from builder.errors import UntriedError
@@ -133,11 +133,11 @@ def trials(
     files = {}
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
-        if kept is not None and kept.verdict.device is not None:
+        if kept is not None and (recipes or kept.verdict.device is not None):
             files[name] = kept_trials.write(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
-            what = f"no image of {name} ran on a simulated card"
+            what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / kept_trials.FOLDER).is_dir():
         trials_page.write(found, presets)

@@ -91,12 +91,16 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
 ) -> None:
     monkeypatch.setenv("BUILDER_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "recipes").symlink_to(REPOSITORY / "recipes")
-    with pytest.raises(UntriedError, match=f"no image of {RECIPE} ran on a simulated card"):
+    with pytest.raises(UntriedError, match=f"no image of {RECIPE} was checked"):
         command([RECIPE], tmp_path)
     record.write(tmp_path / "state", of(None))
     command(None, tmp_path)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "trials").exists()
+    command([RECIPE], tmp_path)  # a recipe that is named has a row, too, where no server ran
+    assert capsys.readouterr().out.splitlines()[1].startswith(RECIPE)
+    row = (tmp_path / "trials" / "README.md").read_text().split(f"| {RECIPE} | ")[1].splitlines()[0]
+    assert row.endswith("|  |  |")
     record.write(tmp_path / "state", of(use(7)))
     command(None, tmp_path)
     assert capsys.readouterr().out.splitlines() == [
