@@ -69,6 +69,9 @@ class FolderServer:
     read_log: LogReader
     dummy: tuple[str, ...] = ()
     """More arguments, by which the engine makes up weights; empty: it cannot."""
+    until: str = ""
+    """What its log says when all is loaded, where it answers only on a card that computes; empty:
+    it answers on any."""
 
 
 @dataclass(frozen=True, kw_only=True)

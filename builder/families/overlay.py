@@ -208,9 +208,12 @@ FAMILIES = (
         project="LMDeploy",
         paths=LMDEPLOY_PATHS,
         serve=LMDEPLOY_SERVE,
+        # TurboMind decides on the card when a request ends: where nothing is computed, its warm-up
+        # never ends (src/turbomind/engine/scheduler.cc).
         folder=FolderServer(
             _on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
             lmdeploy_log.read,
+            until="Warm-up lengths",
         ),
         port=23333,
     ),

@@ -133,6 +133,16 @@ class Server:
             time.sleep(PAUSE)
         raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
+    def wait_for_log(self, text: str, seconds: float) -> float:
+        """Wait until its log has a text; the seconds that it took.  Raises like ``wait``."""
+        start = time.monotonic()
+        while time.monotonic() - start < seconds:
+            self.require_running()
+            if text in self.container.log():
+                return time.monotonic() - start
+            time.sleep(PAUSE)
+        raise NotReadyError(f"its log does not say {text!r} after {seconds:.0f} s; {self._log()}")
+
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another
         platform."""

@@ -104,4 +104,4 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
             if folder is None:
                 yield DeviceTrial(server, image.serve, simulation, card)
             else:
-                yield FolderTrial(server, image.serve, simulation, card, folder.read_log)
+                yield FolderTrial(server, image.serve, simulation, card, folder)

@@ -64,20 +64,16 @@ class DeviceTrial:
 
     def checks(self) -> Iterator[Check]:
         """All checks, from the server's start to its end."""
-        expected = f"healthy within {self.serve.seconds} s on the simulated {self.card.name}"
-        try:
-            took = self.server.wait(self.serve.seconds)
-        except NotServingError as error:
-            yield Check.of("device", "starts", expected, str(error), False)
+        started = self._started()
+        yield started
+        if not started.passed:
             report = self.simulation.report()
             yield from _refusals(report, frames.named(report)) if report else ()
             return
-        yield Check.of("device", "starts", expected, f"after {took:.1f} s", True)
         yield replace(self._loaded(), kind="device")
         log = self.server.container.log()  # requests follow, which fill it
-        yield from self._requests()
-        yield replace(serves.stops(self.server, self.STOP), kind="device")
-        report = self.simulation.report()  # written at the end of each process
+        yield from self._used()
+        report = self.simulation.settled()
         if report is None:
             none = "it called no function of CUDA"
             yield Check.of("device", "kernels", "launched on the card", none, False)
@@ -86,6 +82,23 @@ class DeviceTrial:
         yield self._kernels(report)
         yield from _refusals(report, stacks)
         yield self._memory(report, stacks, log)
+
+    def _started(self) -> Check:
+        """Whether it is ready in time."""
+        expected = f"healthy within {self.serve.seconds} s on the simulated {self.card.name}"
+        return self._in_time(expected, self.server.wait)
+
+    def _in_time(self, expected: str, wait: Callable[[float], float]) -> Check:
+        try:
+            took = wait(self.serve.seconds)
+        except NotServingError as error:
+            return Check.of("device", "starts", expected, str(error), False)
+        return Check.of("device", "starts", expected, f"after {took:.1f} s", True)
+
+    def _used(self) -> Iterator[Check]:
+        """The checks of its requests, and of its end."""
+        yield from self._requests()
+        yield replace(serves.stops(self.server, self.STOP), kind="device")
 
     def _loaded(self) -> Check:
         """Whether the model is on the card, by the server's own log."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from builder.servers.stated import ROUNDED, LogReader, StatedLog
+from builder.families.family import FolderServer
+from builder.servers.stated import ROUNDED, StatedLog
 from builder.simulator import memory
 from builder.simulator.figures import mib
 from builder.simulator.report import Report
@@ -20,10 +22,21 @@ class FolderTrial(DeviceTrial):
     """A server where Python and PyTorch allocate: its own log says what the memory is for."""
 
     STOP: ClassVar[int] = 60  # vLLM: eight seconds on an idle machine of two cores
-    read_log: LogReader
+    folder: FolderServer
+
+    def _started(self) -> Check:
+        if not self.folder.until:
+            return DeviceTrial._started(self)
+        expected = (
+            f"logs {self.folder.until!r} within {self.serve.seconds} s on the {self.card.name}"
+        )
+        return self._in_time(expected, partial(self.server.wait_for_log, self.folder.until))
+
+    def _used(self) -> Iterator[Check]:
+        return DeviceTrial._used(self) if not self.folder.until else iter(())
 
     def _log(self) -> StatedLog:
-        return self.read_log(self.server.container.log())
+        return self.folder.read_log(self.server.container.log())
 
     def _loaded(self) -> Check:
         log = self._log()
@@ -43,7 +56,7 @@ class FolderTrial(DeviceTrial):
         return check_kernels(report, compiled_too=True)  # wheels have PTX for newer cards
 
     def _memory(self, report: Report, stacks: Stacks, log: str) -> Check:  # noqa: ARG002
-        stated = self.read_log(log)
+        stated = self.folder.read_log(log)
         return check_memory(report, stated)
 
     def _stated(self) -> str:

@@ -10,7 +10,6 @@ namespace simulator {
 namespace {
 
 thread_local int thread_card = 0;
-thread_local cudaError_t thread_error = cudaSuccess;
 std::atomic<bool> started = false;
 std::atomic<bool> forked = false;  // in a child whose parent had started the driver
 
@@ -109,17 +108,6 @@ void reset_card(int card) {
 unsigned resets(int card) {
     const Lock lock(mutex());
     return facts().cards[card].resets;
-}
-
-cudaError_t remember(cudaError_t error) {
-    if (error != cudaSuccess) thread_error = error;
-    return error;
-}
-
-cudaError_t last_error(bool forget) {
-    const cudaError_t error = thread_error;
-    if (forget) thread_error = cudaSuccess;
-    return error;
 }
 
 void unsupported(const char* function) {

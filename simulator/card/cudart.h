@@ -9,6 +9,13 @@
 #include "memory.h"
 #include "streams.h"
 
+namespace simulator {
+
+// Remembers the error for cudaGetLastError, returns it.  Each runtime of a process has its own.
+cudaError_t remember(cudaError_t error);
+
+}  // namespace simulator
+
 namespace cudart {
 
 // Whether `device` is a card; else the error to return.

@@ -1,22 +1,35 @@
 // libcudart: errors and versions. The library's entries are handed to the report here.
 #include <dlfcn.h>
 
+#include <utility>
+
 #include "cudart.h"
 
 using namespace simulator;
 
 SIMULATED_LIBRARY()
 
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+}  // namespace
+
+cudaError_t simulator::remember(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+
 extern "C" {
 
 cudaError_t cudaGetLastError() {
     SIMULATED();
-    return last_error(true);
+    return std::exchange(last_error, cudaSuccess);
 }
 
 cudaError_t cudaPeekAtLastError() {
     SIMULATED();
-    return last_error(false);
+    return last_error;
 }
 
 const char* cudaGetErrorName(cudaError_t error) {

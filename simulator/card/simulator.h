@@ -106,9 +106,6 @@ SIMULATOR_API void reset_card(int card);
 // How often the card was reset: addresses from before are no longer valid.
 SIMULATOR_API unsigned resets(int card);
 
-// Remembers the error for cudaGetLastError, returns it.
-SIMULATOR_API cudaError_t remember(cudaError_t error);
-SIMULATOR_API cudaError_t last_error(bool forget);
 // As cudaGetErrorName and cudaGetErrorString return them.
 SIMULATOR_API const char* error_name(cudaError_t error);
 SIMULATOR_API const char* error_text(cudaError_t error);

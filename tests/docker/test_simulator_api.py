@@ -135,6 +135,8 @@ result = {
     "allocated": rt.cudaMalloc(c.byref(place), c.c_size_t(5 << 20)),
     "freed by the other": now.cudaFree(place),
     "cuBLAS": blas.cublasCreate_v2(c.byref(handle)),
+    "refused": rt.cudaSetDevice(7),
+    "last": [now.cudaGetLastError(), rt.cudaPeekAtLastError(), rt.cudaGetLastError()],
     "this release alone": [hasattr(each, "cudaGetDeviceProperties_v2") for each in (rt, now)],
 }
 """
@@ -162,6 +164,8 @@ def test_programs_for_cuda_12_share_the_cards_with_those_for_13(simulated: Simul
     # memoryClockRate, singleToDoublePrecisionPerfRatio, cooperativeMultiDeviceLaunch, reserved
     assert set(result["not there"]) == {0}
     assert (result["allocated"], result["freed by the other"], result["cuBLAS"]) == (0, 0, 0)
+    assert result["refused"] == 101  # cudaErrorInvalidDevice
+    assert result["last"] == [0, 101, 101]  # each runtime has an error of its own
     assert result["this release alone"] == [True, False]
 
 
