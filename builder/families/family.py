@@ -12,6 +12,7 @@ from builder.families import cmake_calls, entrypoint
 from builder.families.cmake_calls import Command, DefinitionLayer, Definitions
 from builder.families.debian import StagePackages, compiling, running
 from builder.families.package_paths import PackagePaths
+from builder.families.stated import LogReader
 from builder.families.tree import Draft, ReadableTree
 from builder.platforms import Platforms, of_target
 from builder.recipes import lockfile
@@ -26,7 +27,6 @@ from builder.recipes.schema import (
     RecipeImage,
     Serve,
 )
-from builder.servers.stated import LogReader
 
 if TYPE_CHECKING:
     from builder.recipes.edit import Recount

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from builder.families import lmdeploy_log, sglang_log, vllm_log
 from builder.families.family import EngineFamily, Finding, FolderServer, with_image
 from builder.families.layout import LAYOUT
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
 from builder.recipes.schema import InstalledSource, Overlay, PypiSource, Recipe, Serve
-from builder.servers import lmdeploy_log, sglang_log, vllm_log
 
 
 def overlay_family(

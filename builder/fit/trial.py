@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import SmokeError, UntriedError
+from builder.families.stated import LogReader, StatedLog
 from builder.fit.fill import fill
 from builder.fit.results import CardPeak, FitTrial, Refused
 from builder.models.checkpoint import Checkpoint
@@ -22,7 +23,6 @@ from builder.servers.server import (
     launched,
     offloaded,
 )
-from builder.servers.stated import LogReader, StatedLog
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib

@@ -1,4 +1,4 @@
-"""Files of safetensors: their headers, which have the places of tensors.
+"""The header of a file of safetensors: the places of its tensors.
 
 The format (huggingface/safetensors, README, "Format"): eight bytes with the length of the header, a
 little-endian number; the header, JSON by the name of a tensor; then the tensors.
@@ -6,13 +6,9 @@ little-endian number; the header, JSON by the name of a tensor; then the tensors
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -75,16 +71,3 @@ def read(stream: Readable) -> Header:
     return Header(
         LENGTH.size + length, max((each.data_offsets[1] for each in tensors.values()), default=0)
     )
-
-
-def write_hollow(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write a file with tensors in BF16 of these shapes, by name; all weights are zeros, a hole."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # Transformers refuses others
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with file.open("wb") as stream:
-        stream.write(LENGTH.pack(len(text)) + text)
-        stream.truncate(LENGTH.size + len(text) + end)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from builder.families.family import FolderServer
-from builder.servers.stated import ROUNDED, StatedLog
+from builder.families.stated import ROUNDED, StatedLog
 from builder.simulator import memory
 from builder.simulator.figures import mib
 from builder.simulator.report import Report

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import SmokeError, UntriedError
+from builder.families import sglang_log, vllm_log
 from builder.fit import trial
 from builder.fit.results import FitTrial
-from builder.servers import sglang_log, vllm_log
 from builder.simulator import frames
 from builder.simulator.report import Report, Unsupported, Violation
 from support import caches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.servers.stated import GIB, StatedLog
+from builder.families.stated import GIB, StatedLog
 from builder.simulator import memory
 from builder.simulator.report import Allocation, CardUse, Report
 from builder.smoke.folder_trial import check_memory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.servers.stated import GIB, StatedLog
-from builder.servers.vllm_log import read
+from builder.families.stated import GIB, StatedLog
+from builder.families.vllm_log import read
 
 # vLLM 0.20.2 on a simulated RTX 5070 Ti.
 LOG = """

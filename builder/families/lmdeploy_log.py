@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from builder.servers.stated import GIB, StatedLog, last
+from builder.families.stated import GIB, StatedLog, last
 
 _CACHE = re.compile(r"Object cache budget: (\d{1,9}\.\d{2}) MB from free")
 

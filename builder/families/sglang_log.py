@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from builder.servers.stated import TORCH_NO_ROOM, StatedLog, last, size_of
+from builder.families.stated import TORCH_NO_ROOM, StatedLog, last, size_of
 
 _SIZE = r"(\d{1,6}\.\d{2}) ?GB"
 _WEIGHTS = re.compile(rf"Load weight end\..{{1,300}} mem usage={_SIZE}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from builder.servers.stated import TORCH_NO_ROOM, StatedLog, last, size_of
+from builder.families.stated import TORCH_NO_ROOM, StatedLog, last, size_of
 
 _SIZE = r"(-?\d{1,6}\.\d{1,9}) GiB"
 _WEIGHTS = re.compile(rf"Model loading took {_SIZE}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.servers.sglang_log import read
-from builder.servers.stated import GIB, StatedLog
+from builder.families.sglang_log import read
+from builder.families.stated import GIB, StatedLog
 
 # SGLang 0.5.23 on a simulated RTX 5050, shortened.
 LOG = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from builder.servers.lmdeploy_log import read
-from builder.servers.stated import GIB, StatedLog
+from builder.families.lmdeploy_log import read
+from builder.families.stated import GIB, StatedLog
 
 
 def test_the_room_for_the_cache_is_read() -> None:
