@@ -164,6 +164,11 @@ class EngineFamily:
         yield from self._overrides(recipe)
         yield from self.rules(recipe)
 
+    def folder_of(self, recipe: Recipe) -> FolderServer | None:
+        """How a recipe's server is started with a model folder; None: it loads a file, or it cannot
+        be started."""
+        return self.folder if recipe.serve is None else None
+
     def server_of(self, recipe: Recipe) -> Serve | None:
         """How a recipe's server is started on a simulated card; None: it cannot be."""
         return recipe.serve or (None if self.folder is None else self.folder.serve)

@@ -115,7 +115,7 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
 
 def require_counted(recipe: Recipe) -> None:
     """Raise ``RecipeError`` where a recipe's server answers only on a card that computes."""
-    folder = ENGINES[recipe.family].folder if recipe.serve is None else None
+    folder = ENGINES[recipe.family].folder_of(recipe)
     if folder is not None and folder.until:
         raise RecipeError(
             f"{recipe.name} cannot be tried",
@@ -184,7 +184,7 @@ def _target(
 
     model: HollowModel | Checkpoint
     extra: Sequence[str] = ()
-    folder = ENGINES[recipe.family].folder if recipe.serve is None else None
+    folder = ENGINES[recipe.family].folder_of(recipe)
     if folder is None:
         model = hollowed(wanted.model, "model")
     else:

@@ -118,7 +118,7 @@ class Context:
     def folder(self) -> FolderServer | None:
         """How the server is started with a model folder; None: it is started with a file, or not
         at all."""
-        return ENGINES[self.recipe.family].folder if self.recipe.serve is None else None
+        return ENGINES[self.recipe.family].folder_of(self.recipe)
 
     @cached_property
     def folder_server(self) -> SimulatedServer:
