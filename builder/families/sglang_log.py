@@ -50,5 +50,4 @@ def read(log: str) -> StatedLog:
 
 
 def _sum(sizes: list[str]) -> int | None:
-    found = [size for size in map(size_of, sizes) if size is not None]
-    return sum(found) if found else None
+    return sum(map(size_of, sizes)) if sizes else None

@@ -71,9 +71,9 @@ def last(pattern: re.Pattern[str], log: str) -> str | None:
     return str(found[-1]) if found else None
 
 
-def size_of(gib: str | None) -> int | None:
+def size_of(gib: str) -> int:
     """Bytes of a figure in GiB."""
-    return None if gib is None else round(float(gib) * GIB)
+    return round(float(gib) * GIB)
 
 
 def _gib(size: int) -> str:

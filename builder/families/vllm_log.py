@@ -40,12 +40,12 @@ def read(log: str) -> StatedLog:
     flash, seconds = last(_FLASH, log), last(_COMPILED, log)
     room, longest = _NO_ROOM.search(log), last(_LONGEST, log)
     return StatedLog(
-        weights=size_of(last(_WEIGHTS, log)),
-        kv_cache=size_of(last(_KV_CACHE, log)),
+        weights=_size(_WEIGHTS, log),
+        kv_cache=_size(_KV_CACHE, log),
         kv_tokens=int(tokens.replace(",", "")) if tokens else None,
         attention=_attention(log),
         flash=int(flash) if flash else None,
-        graphs=size_of(last(_GRAPHS, log)),
+        graphs=_size(_GRAPHS, log),
         compile_seconds=float(seconds) if seconds else None,
         no_room=room[0] if room else "",
         error=last(_ERROR, log) or "",
@@ -56,3 +56,8 @@ def read(log: str) -> StatedLog:
 def _attention(log: str) -> str | None:
     found = ["".join(groups) for groups in _ATTENTION.findall(log)]
     return " and ".join(dict.fromkeys(found)) or None
+
+
+def _size(pattern: re.Pattern[str], log: str) -> int | None:
+    found = last(pattern, log)
+    return None if found is None else size_of(found)

@@ -183,13 +183,11 @@ def _target(
         return hollow.write(text, _made(work / name), session.log)
 
     model: HollowModel | Checkpoint
-    extra: Sequence[str] = ()
     folder = ENGINES[recipe.family].folder_of(recipe)
     if folder is None:
         model = hollowed(wanted.model, "model")
     else:
         model = checkpoint.write(wanted.model, _made(work / "model"), session.log)
-        extra = folder.dummy if not model.size else ()
     draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
     projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
     cache = session.settings.cache_dir
@@ -199,9 +197,8 @@ def _target(
     contents = reading.read(blobs_of(reference, work), work, options, cache)
     simulated = SimulatedServer(reference, contents, *server, cache, session.log)
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
-    files = _copied(reference, contents, work) if recipe.serve is not None else {}
-    read_log = folder.read_log if folder else None
-    return Target(simulated, wanted, model, draft, projector, files, extra, read_log)
+    files = _copied(reference, contents, work) if folder is None else {}
+    return Target(simulated, wanted, model, draft, projector, files, folder)
 
 
 def _made(folder: Path) -> Path:

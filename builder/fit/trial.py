@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import SmokeError, UntriedError
-from builder.families.stated import LogReader, StatedLog
+from builder.families.family import FolderServer
+from builder.families.stated import StatedLog
 from builder.fit.fill import fill
 from builder.fit.results import CardPeak, FitTrial, Refused
 from builder.models.checkpoint import Checkpoint
@@ -72,10 +73,8 @@ class Target:
     projector: HollowModel | None
     files: Mapping[str, Path]
     """Copies of the image's files with device code, by path."""
-    extra: Sequence[str] = ()
-    """More arguments, by which an engine makes up weights."""
-    read_log: LogReader | None = None
-    """Reads the log of a server with a model folder; None: the model is a file."""
+    folder: FolderServer | None
+    """How the server loads a model folder; None: the model is a file."""
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:
@@ -95,12 +94,13 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
 
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     """The trial of one context; raises like ``attempt``."""
-    request = target.request
+    request, folder = target.request, target.folder
+    made_up = folder.dummy if folder is not None and not target.model.size else ()
     spec = ServeSpec(
         target.model.file,
         context,
         target.draft.file if target.draft else None,
-        [*target.extra, *request.options],
+        [*made_up, *request.options],
         simulator=simulation.mounts,
         verbose=True,
         limited=False,
@@ -130,10 +130,10 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     if report is None:
         raise _unused(target, fault)
     stacks = frames.named(report, target.files.get)
-    if target.read_log is None:
+    if folder is None:
         found = evaluate(report, stacks, context, fault, log)
     else:
-        found = evaluate_stated(report, stacks, context, fault, target.read_log(log))
+        found = evaluate_stated(report, stacks, context, fault, folder.read_log(log))
     return found.model_copy(update={"filled": filled})
 
 

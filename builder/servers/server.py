@@ -119,10 +119,8 @@ class Server:
 
         Raises like ``require_running``, and ``NotReadyError`` after ``seconds``.
         """
-        start = time.monotonic()
         last = "it does not listen"
-        while time.monotonic() - start < seconds:
-            self.require_running()
+        for start in self._tries(seconds):
             try:
                 status = self.client.status(self.api_flavor.health, HEALTH_TIMEOUT)
                 if status == 200:
@@ -130,18 +128,22 @@ class Server:
                 last = f"{self.api_flavor.health} answers {status}"
             except UnansweredError as error:
                 last = str(error)
-            time.sleep(PAUSE)
         raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
     def wait_for_log(self, text: str, seconds: float) -> float:
         """Wait until its log has a text; the seconds that it took.  Raises like ``wait``."""
+        for start in self._tries(seconds):
+            if text in self.container.log():
+                return time.monotonic() - start
+        raise NotReadyError(f"its log does not say {text!r} after {seconds:.0f} s; {self._log()}")
+
+    def _tries(self, seconds: float) -> Iterator[float]:
+        """The time of the first try, once for each try; raises like ``require_running``."""
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             self.require_running()
-            if text in self.container.log():
-                return time.monotonic() - start
+            yield start
             time.sleep(PAUSE)
-        raise NotReadyError(f"its log does not say {text!r} after {seconds:.0f} s; {self._log()}")
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

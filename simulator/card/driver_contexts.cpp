@@ -112,12 +112,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-// By which the static runtime asks; cuda.h gives these names to the functions above.
-#undef cuDevicePrimaryCtxRelease
-#undef cuDevicePrimaryCtxReset
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
-CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
-
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
     DRIVER();
     if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -232,9 +226,6 @@ CUresult cuCtxGetApiVersion(CUcontext, unsigned* version) {
     *version = 3020;  // of the context's interface: unchanged since CUDA 3.2
     return CUDA_SUCCESS;
 }
-
-// The name of CUDA 13, by which the static runtime asks.
-CUresult cuCtxSynchronize_v2(CUcontext) { return cuCtxSynchronize(); }
 
 CUresult cuCtxSynchronize(void) {
     IN_CONTEXT();

@@ -65,10 +65,6 @@ CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-// By which the static runtime asks; cuda.h gives this name to the function above.
-#undef cuDeviceGetUuid
-CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
-
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
     WITH_DEVICE(device);
     if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -4,6 +4,8 @@
 // NVIDIA does not document them.  ZLUDA does: dark_api/src/lib.rs has the tables' identifiers,
 // their lengths and the types of their functions; zluda/src/impl/driver.rs says what they do.
 #include <array>
+#include <cstdio>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -26,20 +28,10 @@ Function entry(F* function) {
     return reinterpret_cast<Function>(function);
 }
 
-// The first place of most tables: their size in bytes.
-template <std::size_t count>
-Function size_of_table() {
-    return reinterpret_cast<Function>(count * sizeof(Function));
-}
-
 // What ZLUDA does not name.
 CUresult not_named() {
     unsupported("cuGetExportTable, a function of its tables");
     return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult load_wrapped(CUmodule* module, const void* wrapper) {
-    return cuModuleLoadData(module, wrapper);
 }
 
 CUresult load_wrapped_with(CUmodule* module, const void* wrapper, void*, void*, unsigned) {
@@ -62,16 +54,11 @@ void ignored(std::size_t) {}
 CUresult load_compilers() { return CUDA_SUCCESS; }
 
 // Buffers of the runtime's own, of which ZLUDA knows the sizes alone: in numbers of 32 bits.
-void first_buffer(void** buffer, std::size_t* size) {
-    static unsigned zeros[1024];
+template <std::size_t count>
+void give_buffer(void** buffer, std::size_t* size) {
+    static unsigned zeros[count];
     *buffer = zeros;
-    *size = std::size(zeros);
-}
-
-void second_buffer(void** buffer, std::size_t* size) {
-    static unsigned zeros[14];
-    *buffer = zeros;
-    *size = std::size(zeros);
+    *size = count;
 }
 
 // What the runtime keeps for each context, by a key of its own.
@@ -123,68 +110,53 @@ unsigned check() { return 0; }
 
 CUresult prove(unsigned version, std::uint64_t seconds, std::uint64_t proof[2]);
 
-const Function kRuntime[13] = {
-    size_of_table<13>(),
-    entry(load_wrapped),
-    entry(give_primary_context),
-    entry(not_named),
-    entry(not_named),
-    entry(not_named),
-    entry(load_wrapped_with),
-    entry(ignored),
-    entry(load_with),
-    entry(not_named),
-    entry(not_named),
-    entry(not_named),
-    entry(load_compilers),
-};
-const Function kThreads[4] = {size_of_table<4>(), entry(not_named), entry(cuCtxGetCurrent),
-                              entry(not_named)};
-const Function kHooks[7] = {
-    size_of_table<7>(), entry(not_named), entry(first_buffer),  entry(not_named),
-    entry(not_named),   entry(not_named), entry(second_buffer),
-};
-const Function kKept[4] = {entry(keep), entry(forget), entry(find_kept), entry(not_named)};
-const Function kProof[3] = {size_of_table<3>(), entry(prove), entry(not_named)};
+// A table of so many places.  The first one is its size in bytes unless a function is there.
+template <std::size_t count>
+std::array<Function, count> table_of(
+    std::initializer_list<std::pair<std::size_t, Function>> functions) {
+    std::array<Function, count> table;
+    table.fill(entry(not_named));
+    table[0] = reinterpret_cast<Function>(sizeof table);
+    for (const auto& [place, function] : functions) table[place] = function;
+    return table;
+}
+
+const auto kRuntime = table_of<13>({{1, entry(cuModuleLoadData)},
+                                    {2, entry(give_primary_context)},
+                                    {6, entry(load_wrapped_with)},
+                                    {7, entry(ignored)},
+                                    {8, entry(load_with)},
+                                    {12, entry(load_compilers)}});
+const auto kThreads = table_of<4>({{2, entry(cuCtxGetCurrent)}});
+const auto kHooks = table_of<7>({{2, entry(give_buffer<1024>)}, {6, entry(give_buffer<14>)}});
+const auto kKept = table_of<4>({{0, entry(keep)}, {1, entry(forget)}, {2, entry(find_kept)}});
+const auto kProof = table_of<3>({{1, entry(prove)}});
+const auto kContexts = table_of<4>({{2, entry(check_context)}, {3, entry(check)}});
 // The static runtime of CUDA 13.4 starts only where this table is.
-const std::array<Function, 95> kToolsContexts = [] {
-    std::array<Function, 95> functions;
-    functions.fill(entry(not_named));
-    functions[0] = size_of_table<95>();
-    functions[4] = entry(cuCtxGetId);
-    return functions;
-}();
-const Function kContexts[4] = {size_of_table<4>(), entry(not_named), entry(check_context),
-                               entry(check)};
+const auto kToolsContexts = table_of<95>({{4, entry(cuCtxGetId)}});
 
 struct Table {
-    unsigned char id[16];
+    const char* id;  // the bytes in hexadecimal digits
     const Function* functions;
 };
 
 const Table kTables[] = {
-    {{0x6B, 0xD5, 0xFB, 0x6C, 0x5B, 0xF4, 0xE7, 0x4A, 0x89, 0x87, 0xD9, 0x39, 0x12, 0xFD, 0x9D,
-      0xF9},
-     kRuntime},
-    {{0x42, 0xD8, 0x5A, 0x81, 0x23, 0xF6, 0xCB, 0x47, 0x82, 0x98, 0xF6, 0xE7, 0x8A, 0x3A, 0xEC,
-      0xDC},
-     kThreads},
-    {{0xA0, 0x94, 0x79, 0x8C, 0x2E, 0x74, 0x2E, 0x74, 0x93, 0xF2, 0x08, 0x00, 0x20, 0x0C, 0x0A,
-      0x66},
-     kHooks},
-    {{0xC6, 0x93, 0x33, 0x6E, 0x11, 0x21, 0xDF, 0x11, 0xA8, 0xC3, 0x68, 0xF3, 0x55, 0xD8, 0x95,
-      0x93},
-     kKept},
-    {{0xD4, 0x08, 0x20, 0x55, 0xBD, 0xE6, 0x70, 0x4B, 0x8D, 0x34, 0xBA, 0x12, 0x3C, 0x66, 0xE1,
-      0xF2},
-     kProof},
-    {{0x26, 0x3E, 0x88, 0x60, 0x7C, 0xD2, 0x61, 0x43, 0x92, 0xF6, 0xBB, 0xD5, 0x00, 0x6D, 0xFA,
-      0x7E},
-     kContexts},
-    {{0x21, 0x31, 0x8C, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8C, 0xA6, 0x41, 0xFF, 0x73, 0x24, 0xC8,
-      0xF2},
-     kToolsContexts.data()},
+    {"6bd5fb6c5bf4e74a8987d93912fd9df9", kRuntime.data()},
+    {"42d85a8123f6cb478298f6e78a3aecdc", kThreads.data()},
+    {"a094798c2e742e7493f20800200c0a66", kHooks.data()},
+    {"c693336e1121df11a8c368f355d89593", kKept.data()},
+    {"d4082055bde6704b8d34ba123c66e1f2", kProof.data()},
+    {"263e88607cd2614392f6bbd5006dfa7e", kContexts.data()},
+    {"21318c60971432488ca641ff7324c8f2", kToolsContexts.data()},
 };
+
+std::string digits_of(const CUuuid& id) {
+    char text[2 * sizeof id.bytes + 1] = {};
+    for (std::size_t i = 0; i < sizeof id.bytes; ++i) {
+        std::snprintf(text + 2 * i, 3, "%02x", static_cast<unsigned char>(id.bytes[i]));
+    }
+    return text;
+}
 
 // What the runtime checks the driver by: an HMAC (RFC 2104) with MD2 over the call and the cards,
 // as ZLUDA's integrity_check computes it.
@@ -200,7 +172,7 @@ CUresult prove(unsigned version, std::uint64_t seconds, std::uint64_t proof[2]) 
         const void *functions, *table, *function;
         std::uint64_t seconds;
     } const call{CUDA_VERSION, version, static_cast<unsigned>(getpid()),
-                 static_cast<unsigned>(pthread_self()), kRuntime, kProof, kProof[1], seconds};
+                 static_cast<unsigned>(pthread_self()), kRuntime.data(), kProof.data(), kProof[1], seconds};
     std::string message(reinterpret_cast<const char*>(&call), sizeof call);
     for (const Card& card : cards()) {
         struct {
@@ -226,8 +198,9 @@ extern "C" {
 CUresult cuGetExportTable(const void** table, const CUuuid* id) {
     SIMULATED();
     if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const std::string wanted = digits_of(*id);
     for (const Table& known : kTables) {
-        if (std::memcmp(known.id, id->bytes, sizeof known.id) != 0) continue;
+        if (wanted != known.id) continue;
         *table = known.functions;
         return CUDA_SUCCESS;
     }

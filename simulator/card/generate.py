@@ -39,6 +39,15 @@ PLAIN_TYPES = {
     "struct cudaChannelFormatDesc": "struct cudaChannelFormatDesc",  # driver_types.h
 }
 
+# Other names of functions that take the same arguments, or more that change nothing: by the older
+# ones, and by the newest one, the static runtime asks for them.
+OTHER_NAMES = {
+    "cuDeviceGetUuid": "cuDeviceGetUuid_v2",
+    "cuDevicePrimaryCtxRelease": "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxReset": "cuDevicePrimaryCtxReset_v2",
+    "cuCtxSynchronize_v2": "cuCtxSynchronize",
+}
+
 QUALIFIERS = {"extern", "enum", "const", "static", "inline"}
 PER_THREAD = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"
 ALL_VERSIONS = "-D__CUDA_API_VERSION_INTERNAL"
@@ -150,7 +159,7 @@ def sorted_out(names: list[str], own: set[str]) -> dict[str, str]:
     """
     definer: dict[str, str] = {}
     for name in names:
-        base = re.sub(r"_pt[sd][sz]$", "", name)
+        base = OTHER_NAMES.get(name) or re.sub(r"_pt[sd][sz]$", "", name)
         if name in own:
             definer[name] = "source"
         else:
