@@ -53,9 +53,21 @@ class KernelSummary:
     libraries: tuple[LibrarySummary, ...]
 
     def shortened(self, most: int) -> KernelSummary:
-        """The same with at most so many spilling kernels of each library, the worst."""
-        libraries = (replace(each, worst=each.worst[:most]) for each in self.libraries)
+        """The libraries that spill, with at most so many spilling kernels of each, the worst."""
+        spilling = (each for each in self.libraries if each.spills)
+        libraries = (replace(each, worst=each.worst[:most]) for each in spilling)
         return replace(self, libraries=tuple(libraries))
+
+
+    @property
+    def spilling(self) -> int:
+        """Number of kernels that spill."""
+        return sum(each.spilling for each in self.libraries)
+
+    @property
+    def spills(self) -> int:
+        """Bytes of the spill stores and loads of all kernels."""
+        return sum(each.spills for each in self.libraries)
 
 
 def summary(libraries: Iterable[Library], card: Capability) -> KernelSummary:
@@ -101,7 +113,7 @@ def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
 
 def _sentence(before: LibrarySummary | None, after: LibrarySummary) -> str:
     if before is None:
-        return f"{after.library}: {_spilling(after)}; it is new"
+        return f"{after.library}: {_spilling(after)}, before none"
     old = {each.name: each.spills for each in before.worst}
     most = max(after.worst, key=lambda each: each.spills - old.get(each.name, 0))
     was = f"{old[most.name]:,} -> " if most.name in old else ""

@@ -13,12 +13,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import RecipeError
+from builder.kernels.summary import KernelSummary
 from builder.presets.catalog import PresetEntry
 from builder.records.record import Record
 from builder.smoke.verdict import PresetUse
 from builder.tools.files import write_json
 
 FOLDER = "trials"
+WORST = 3
+"""Spilling kernels of each library that a file keeps."""
 COVERAGE = ("numbers", "coverage")
 """Kind and subject of the check that counts the compared cases."""
 
@@ -50,6 +53,8 @@ class KeptTrials(BaseModel):
     """The number of checks that failed, by kind; empty: the image is verified."""
     kernels: int
     """Different kernels that the server launched on its simulated card."""
+    code: KernelSummary | None = None
+    """The kernels of its libraries, with those that spill most; None: not known."""
     coverage: str
     """The cases that the check ``numbers`` compared, in words; empty: none."""
     presets: Mapping[str, PresetUse]
@@ -104,6 +109,7 @@ def write(root: Path, record: Record) -> Path:
         checks=sum(verdict.passed_by_kind.values()),
         failed=verdict.failed_by_kind,
         kernels=len(verdict.device.launches) if verdict.device else 0,
+        code=verdict.kernels.shortened(WORST) if verdict.kernels else None,
         coverage=next(iter(coverage), ""),
         presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )

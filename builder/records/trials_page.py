@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
+from builder.kernels.summary import worse
 from builder.kernels.work import texts_by_work
 from builder.models import shapes
 from builder.models.shapes import reads
@@ -33,11 +36,28 @@ SHORT = 12  # digits of a commit
 STEP = 1024  # tokens
 
 
-def commits_of(catalog: Catalog) -> dict[str, str]:
-    """The commits of the sources that are git repositories, by recipe."""
-    recipes = {name: entry.recipe for name, entry in catalog.engines.items() if entry.recipe}
-    sources = {name: recipe.source for name, recipe in recipes.items()}
-    return {name: each.commit for name, each in sources.items() if isinstance(each, GitSource)}
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What the page says of a recipe."""
+
+    engine: str
+    commit: str
+    """The source's; empty: it is no git repository."""
+    build: int
+    """The number of its commits; 0: not known."""
+
+
+def pinned(catalog: Catalog) -> dict[str, Pinned]:
+    """The recipes of a catalog."""
+    return {
+        name: Pinned(
+            recipe.engine,
+            recipe.source.commit if isinstance(recipe.source, GitSource) else "",
+            recipe.llama.build_number if recipe.llama else 0,
+        )
+        for name, entry in catalog.engines.items()
+        if (recipe := entry.recipe)
+    }
 
 
 def write(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
@@ -45,15 +65,15 @@ def write(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
 
     Raises ``RecipeError`` where a file is invalid, ``OSError`` where the page cannot be written.
     """
-    text = page(kept(catalog.root), commits_of(catalog), presets)
+    text = page(kept(catalog.root), pinned(catalog), presets)
     with atomic_write(catalog.root / FOLDER / "README.md") as new:
         new.write_text(text, "utf-8")
 
 
 def page(
-    images: Sequence[KeptTrials], commits: Mapping[str, str], presets: Mapping[str, Preset]
+    images: Sequence[KeptTrials], recipes: Mapping[str, Pinned], presets: Mapping[str, Preset]
 ) -> str:
-    """The page as Markdown; ``commits`` are the commits that the recipes name, by recipe."""
+    """The page as Markdown."""
     built = Overview(
         "Images",
         (
@@ -64,16 +84,24 @@ def page(
             "to download",
             "checks",
             "kernels",
+            "spills",
             "numbers",
         ),
-        tuple(_image(each, commits.get(each.recipe, "")) for each in images),
+        tuple(_image(each, recipes.get(each.recipe)) for each in images),
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
             "build: on the machine that wrote the file, without its base.",
             "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",
+            "spills: of all kernels for the card; bytes of their spill stores and loads.",
         ),
+    )
+    grown = Overview(
+        "Spills that grew",
+        ("recipe", "from", "library"),
+        tuple(_grown(images, recipes)),
+        ("against the newest earlier commit of the engine that has a row with spills.",),
     )
     used = Overview(
         "Presets on their simulated cards",
@@ -98,14 +126,14 @@ def page(
         tuple(row for each in images for row in _paths(each)),
         ("by the kernels that the server launched: docs/checks.md, Paths.",),
     )
-    tables = (markdown.of_table(each) for each in (built, used, taken))
+    tables = (markdown.of_table(each) for each in (built, grown, used, taken))
     return HEAD + "\n".join(tables).rstrip("\n") + "\n"
 
 
-def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
+def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
     built = image.commit[:SHORT]
-    if image.commit != commit:
-        built += f" (the recipe has {commit[:SHORT] or 'none'})"
+    if recipe is not None and image.commit != recipe.commit:
+        built += f" (the recipe has {recipe.commit[:SHORT]})"
     took = duration(image.build_seconds) if image.build_seconds is not None else ""
     return (
         image.recipe,
@@ -115,6 +143,7 @@ def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
         sizes.shown(image.download_size),
         _checks(image),
         str(image.kernels or ""),
+        _spills(image),
         image.coverage,
     )
 
@@ -122,6 +151,24 @@ def _image(image: KeptTrials, commit: str) -> tuple[str, ...]:
 def _checks(image: KeptTrials) -> str:
     failed = ", ".join(f"{count} of {kind}" for kind, count in image.failed.items())
     return f"{image.checks}; refused: {failed} failed" if failed else str(image.checks)
+
+
+def _spills(image: KeptTrials) -> str:
+    if image.code is None:
+        return ""
+    return f"{image.code.spilling:,} kernels, {image.code.spills:,} bytes"
+
+
+def _grown(
+    images: Sequence[KeptTrials], recipes: Mapping[str, Pinned]
+) -> Iterator[tuple[str, str, str]]:
+    """The libraries that spill more than at the commit before, of the same engine."""
+    known = {each.recipe: each.code for each in images if each.code and each.recipe in recipes}
+    order = sorted(known, key=lambda name: (recipes[name].engine, recipes[name].build))
+    for before, after in pairwise(order):
+        if recipes[before].engine == recipes[after].engine and recipes[before].build:
+            for text in worse(known[before], known[after]):
+                yield after, before, text
 
 
 def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple[str, ...]]:

@@ -34,6 +34,7 @@ def test_it_is_read_back_and_shortened() -> None:
     found = summary_of(8, 16, 24)
     text = json.dumps(asdict(found))
     assert TypeAdapter(KernelSummary).validate_json(text, strict=True) == found
+    assert summary_of(0).shortened(1).libraries == ()
     short = found.shortened(1).libraries[0]
     assert ([each.name for each in short.worst], short.spilling) == (["k2"], 3)
 
@@ -55,7 +56,7 @@ def test_a_new_library_that_spills() -> None:
     new = summary_of(8, path="/opt/libnew.so")
     old = summary_of(0)
     both = replace(new, libraries=old.libraries + new.libraries)
-    assert worse(old, both) == ["libnew.so: 1 of 1 kernels spill 8 bytes; it is new"]
+    assert worse(old, both) == ["libnew.so: 1 of 1 kernels spill 8 bytes, before none"]
 
 
 def test_as_many_or_fewer_spills_are_not_worse() -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from builder.cli.ci import trials as command
 from builder.errors import RecipeError, UntriedError
+from builder.kernels.summary import KernelSummary, LibrarySummary, SpillingKernel
 from builder.kernels.work import WorkPath
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.records import record, trials, trials_page
 from builder.records.record import Record
 from builder.records.trials import KeptTrials
+from builder.records.trials_page import Pinned
 from builder.smoke.verdict import Check, ContextUse, DeviceUse, PresetUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
@@ -109,7 +111,7 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
     ]
     assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
     page = (tmp_path / "trials" / "README.md").read_text()
-    pinned = trials_page.commits_of(RECIPES)[RECIPE][:12]
+    pinned = trials_page.pinned(RECIPES)[RECIPE].commit[:12]
     assert f"| {RECIPE} | {'e' * 12} (the recipe has {pinned}) | " in page
     # Another file is named, also where no image is found.
     (tmp_path / "trials" / "other-1.json").write_text("{}")
@@ -129,9 +131,9 @@ def kept_of(**changes: Any) -> KeptTrials:
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     image = kept_of(objects=453, reused=41)
-    page = trials_page.page([image], {RECIPE: "c" * 40}, presets)
+    page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets)
     assert (
-        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 | 9 cases |" in page
+        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 |  | 9 cases |" in page
     )
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -141,9 +143,33 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
-    page = trials_page.page([odd], {RECIPE: "d" * 40}, {})
-    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |" in page
+    page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {})
+    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |  |" in page
     assert "| unknown |" in page
+
+
+def code_of(*spills: int, card: str = "12.0") -> KernelSummary:
+    """A library with a kernel for each number of spilled bytes."""
+    spilling = [SpillingKernel(f"k{place}", 255, 8, size) for place, size in enumerate(spills)]
+    found = tuple(each for each in spilling if each.spills)
+    size = sum(spills)
+    library = LibrarySummary("liba.so", ("sm_120a",), len(spills), 9, size, len(found), found)
+    return KernelSummary(card, (library,))
+
+
+def test_spills_that_grew_are_named_with_the_commit_before() -> None:
+    names = {"new": (9, (0, 40, 2000)), "old": (7, (8, 40, 0)), "older": (5, (900, 900, 900))}
+    images = [kept_of(recipe=name, code=code_of(*found)) for name, (_, found) in names.items()]
+    recipes = {name: Pinned("an-engine", "c" * 40, build) for name, (build, _) in names.items()}
+    page = trials_page.page(images, recipes, {})
+    assert "| 2 kernels, 2,040 bytes |" in page
+    grown = page.split("### Spills that grew")[1].split("###")[0]
+    assert "| new | old | liba.so: 2 of 3 kernels spill 2,040 bytes, before 2 of 3" in grown
+    assert "| old |" not in grown.replace("| new | old |", "")  # it spills less than the older one
+    # Neither another engine nor an order that is not known counts.
+    for other in (Pinned("another", "c" * 40, 7), Pinned("an-engine", "c" * 40, 0)):
+        page = trials_page.page(images[:2], {"new": recipes["new"], "old": other}, {})
+        assert "liba.so" not in page
 
 
 @pytest.mark.parametrize(
@@ -170,9 +196,9 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     kept = [
         KeptTrials.model_validate_json(each.read_bytes()) for each in sorted(root.glob("*.json"))
     ]
-    commits = trials_page.commits_of(RECIPES)
+    pinned = trials_page.pinned(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    made = trials_page.page(kept, commits, presets)
+    made = trials_page.page(kept, pinned, presets)
     assert (root / "README.md").read_text() == made, "`./farm ci trials` writes it anew"
 
 
