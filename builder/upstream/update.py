@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from builder.errors import PatchError, Problem, RecipeError
+from builder.errors import FetchError, PatchError, Problem, RecipeError
 from builder.families import ENGINES
 from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
@@ -25,7 +25,13 @@ from builder.upstream.compatibility import PIN, PYTHON
 from builder.upstream.patch_state import PatchFinding
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
 from builder.upstream.session import RecipeChange, SourceSession
-from builder.upstream.source_names import absent_paths, absent_submodules, lost_options, naming
+from builder.upstream.source_names import (
+    KeyPath,
+    absent_paths,
+    absent_submodules,
+    lost_options,
+    naming,
+)
 from builder.upstream.source_tree import SourceTree
 
 
@@ -142,11 +148,25 @@ def evaluate(
     tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
     if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
-        before = SourceTree(source.url, NamedCommit(PIN, old.source.commit, "commit"), repositories)
-        now = SourceTree(source.url, NamedCommit(PIN, source.commit, "commit"), repositories)
-        found += lost_options(change.recipe, before, now)
+        found += _lost_options(session, change.recipe, source, old.source.commit)
     if old is not None and isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
     elif old is not None and old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), session.findings(change)
+
+
+def _lost_options(
+    session: SourceSession, recipe: Recipe, source: GitCommit, old: str
+) -> list[tuple[KeyPath, str]]:
+    """The probed options that the old commit had; none if upstream no longer has that commit."""
+    repositories = session.repositories
+    try:
+        repositories.walk(source.url, old)
+    except FetchError:
+        lacks = f"{source.url} no longer has {old[:9]}"
+        session.context.log(f"{lacks}: options that are gone since are not shown")
+        return []
+    commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
+    before, now = (SourceTree(source.url, commit, repositories) for commit in commits)
+    return [*lost_options(recipe, before, now)]

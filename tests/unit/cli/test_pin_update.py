@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,33 @@ def test_update_tells_which_probed_options_and_values_are_gone(
     llama_tree.commit("moved", **{"tools/server/CMakeLists.txt": "# nothing\n"})
     said = run("pin", "update", "mini", "--to", "main", "--dry-run", status=3)
     assert "family: the tree is one of llama.cpp's, but no recipe can be written for it" in said
+
+
+def test_options_are_compared_with_a_pin_that_is_no_ancestor_or_is_gone(
+    builder: Builder, catalog: Path, llama_tree: Upstream, own_cache: Path
+) -> None:
+    def update() -> str:
+        shutil.rmtree(own_cache, ignore_errors=True)
+        done = builder("pin", "update", "mini", "--dry-run", "--catalog", catalog)
+        assert done.returncode == 3, done.stderr
+        return done.stderr
+
+    llama_tree.git("tag", "v0.1.0")
+    about = ("--name", "mini-0.1.0", "--about", "LLaMa 0.1.0, small")
+    assert builder("recipe", "new", llama_tree.url, *about, "--catalog", catalog).returncode == 0
+    arguments = (llama_tree.folder / "common/arg.cpp").read_text()
+    llama_tree.git("checkout", "-q", "--orphan", "rewritten")
+    llama_tree.commit("fewer", **{"common/arg.cpp": arguments.replace("draft-mtp|", "")})
+    llama_tree.git("tag", "v0.2.0")
+    assert "--spec-type no longer lists draft-mtp" in update()
+    old = llama_tree.git("rev-parse", "v0.1.0").strip()
+    llama_tree.git("tag", "-d", "v0.1.0")
+    llama_tree.git("branch", "-D", "main")
+    llama_tree.git("reflog", "expire", "--expire=now", "--all")
+    llama_tree.git("gc", "-q", "--prune=now")
+    said = update()
+    assert f"no longer has {old[:9]}: options that are gone since are not shown" in said
+    assert "--spec-type" not in said
 
 
 def test_a_ref_that_the_recipe_did_not_have_stands_before_the_commit(farm: Farm) -> None:
