@@ -19,6 +19,7 @@ from builder.families import (
     published,
     python_sdist,
     python_wheels,
+    tabbyapi,
 )
 from builder.families.family import BaseFamily, EngineFamily
 from builder.recipes import catalog
@@ -44,6 +45,7 @@ ENGINES: dict[str, EngineFamily] = {
         llama_cpp.FAMILY,
         ggml_python.FAMILY,
         python_sdist.FAMILY,
+        tabbyapi.FAMILY,
         *overlay.FAMILIES,
     )
 }

@@ -92,6 +92,8 @@ class EngineFamily:
     """Stages that the base must have."""
     extends_base: bool = False
     """The image is the base's with changed files, and starts as the base does."""
+    compiles_at_target: bool = False
+    """It compiles on the base's stage ``runtime``, on the target platform."""
     uses_ccache: bool = True
     """Some stage compiles with the compiler cache mounted."""
     no_vmm: str | None = None
@@ -187,7 +189,9 @@ class EngineFamily:
         build = (*self.debian_build, *of_target(recipe.debian.build, platforms.target))
         runtime = (*self.debian_runtime, *recipe.debian.runtime)
         stages = (
-            compiling("build", "devel", build, platforms),
+            running("build", "runtime", build, platforms)
+            if self.compiles_at_target
+            else compiling("build", "devel", build, platforms),
             running("runtime", "runtime", runtime, platforms),
         )
         return tuple(stage for stage in stages if stage.packages)

@@ -58,7 +58,6 @@ class KernelSummary:
         libraries = (replace(each, worst=each.worst[:most]) for each in spilling)
         return replace(self, libraries=tuple(libraries))
 
-
     @property
     def spilling(self) -> int:
         """Number of kernels that spill."""

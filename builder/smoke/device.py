@@ -19,7 +19,7 @@ from builder.simulator import cards, run
 from builder.simulator.cards import Card
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import DeviceTrial
-from builder.smoke.folder_trial import FolderTrial
+from builder.smoke.folder_trial import FolderTrial, LoadingTrial
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -104,4 +104,5 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
             if folder is None:
                 yield DeviceTrial(server, image.serve, simulation, card)
             else:
-                yield FolderTrial(server, image.serve, simulation, card, folder)
+                trial = LoadingTrial if folder.until else FolderTrial
+                yield trial(server, image.serve, simulation, card, folder)

@@ -24,17 +24,6 @@ class FolderTrial(DeviceTrial):
     STOP: ClassVar[int] = 60  # vLLM: eight seconds on an idle machine of two cores
     folder: FolderServer
 
-    def _started(self) -> Check:
-        if not self.folder.until:
-            return DeviceTrial._started(self)
-        expected = (
-            f"logs {self.folder.until!r} within {self.serve.seconds} s on the {self.card.name}"
-        )
-        return self._in_time(expected, partial(self.server.wait_for_log, self.folder.until))
-
-    def _used(self) -> Iterator[Check]:
-        return DeviceTrial._used(self) if not self.folder.until else iter(())
-
     def _log(self) -> StatedLog:
         return self.folder.read_log(self.server.container.log())
 
@@ -64,6 +53,20 @@ class FolderTrial(DeviceTrial):
 
     def _by_kind(self, report: Report) -> Mapping[str, int]:
         return memory.with_rest(report, self._log().kinds)
+
+
+class LoadingTrial(FolderTrial):
+    """A server that answers only on a card that computes: it loads its model, as its log says."""
+
+    __slots__ = ()
+
+    def _started(self) -> Check:
+        until = self.folder.until
+        expected = f"logs {until!r} within {self.serve.seconds} s on the {self.card.name}"
+        return self._in_time(expected, partial(self.server.wait_for_log, until))
+
+    def _used(self) -> Iterator[Check]:
+        return iter(())
 
 
 def check_memory(report: Report, log: StatedLog) -> Check:

@@ -14,7 +14,7 @@ summary = "x"
 license = "MIT"
 family  = "{family}"
 base    = "cuda-13.0"
-cuda    = {{ arch = ["120"], vmm = {vmm} }}
+cuda    = {{ arch = ["{cuda}"], vmm = {vmm} }}
 
 [image]
 repository = "x"
@@ -39,9 +39,11 @@ LOCKED = '[python]\nlock = "lock.toml"\n'
 RUNS = 'entrypoint = ["x"]'
 
 
-def problems(catalog: Path, family: str, *parts: str, image: str = "", vmm: str = "false") -> str:
+def problems(
+    catalog: Path, family: str, *parts: str, image: str = "", vmm: str = "false", cuda: str = "120"
+) -> str:
     """The problems of a catalog with a recipe."""
-    text = HEAD.format(family=family, image=image, vmm=vmm) + "\n".join(parts)
+    text = HEAD.format(family=family, image=image, vmm=vmm, cuda=cuda) + "\n".join(parts)
     (catalog / "recipes" / "x-1.toml").write_text(text)
     return "\n".join(str(problem) for problem in load(catalog).problems())
 

@@ -45,7 +45,7 @@ def measured(
     catalog: Path, monkeypatch: pytest.MonkeyPatch, accepted: list[str], *wheels: str
 ) -> tuple[int, Any]:
     """Exit code and output for a recipe that accepts libraries."""
-    recipe = HEAD.format(family="vllm-overlay", image="", vmm="true")
+    recipe = HEAD.format(family="vllm-overlay", image="", vmm="true", cuda="120")
     recipe = recipe.replace('"cuda-13.0"', '"wheels"') + '[source]\ninstalled = "vllm"\n' + OVERLAY
     (catalog / "recipes/x-1.toml").write_text(recipe + "".join(map(ACCEPT.format, accepted)))
     (catalog / "recipes/bases/wheels.toml").write_text(BASE)

@@ -55,7 +55,7 @@ def test_an_overlay(catalog: Path, parts: tuple[str, ...], image: str, message: 
 
 
 def test_what_runs_at_start_is_data(catalog: Path) -> None:
-    text = HEAD.format(family="vllm-overlay", image="", vmm="true") + WHEEL
+    text = HEAD.format(family="vllm-overlay", image="", vmm="true", cuda="120") + WHEEL
     hostile = '"; touch /x; $(touch /y) \\\\ ]'
     text += f"[[start]]\nrun = ['x', '{hostile}']\nwhy = 'x'\n"
     (catalog / "recipes" / "x-1.toml").write_text(text)
@@ -72,7 +72,7 @@ def test_another_engine_is_an_entry(catalog: Path) -> None:
     family = overlay_family(
         name="other-overlay", project="Other", paths=paths, serve=serve, port=3000
     )
-    text = HEAD.format(family="vllm-overlay", image="", vmm="true") + WHEEL
+    text = HEAD.format(family="vllm-overlay", image="", vmm="true", cuda="120") + WHEEL
     recipe, _ = parse(text.replace("vllm", "other"), catalog / "x-1.toml", Recipe)
     assert recipe is not None
     assert [*family.check(recipe)] == []

@@ -133,7 +133,8 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     image = kept_of(objects=453, reused=41)
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets)
     assert (
-        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 |  | 9 cases |" in page
+        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 |  | 9 cases |"
+        in page
     )
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]

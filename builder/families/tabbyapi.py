@@ -1,0 +1,78 @@
+"""Family ``tabbyapi``: TabbyAPI's server, and the extension of PyTorch that ExLlamaV3 needs.
+
+PyPI's wheel of ExLlamaV3 compiles its extension when it is first imported (``exllamav3/ext.py``).
+Here that is done once, when the image is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from builder.families import tabbyapi_log
+from builder.families.family import EngineFamily, Finding, FolderServer, with_image
+from builder.families.layout import LAYOUT
+from builder.platforms import Platforms
+from builder.recipes.schema import Recipe, Serve
+
+PARTS = ("main.py", "backends", "common", "endpoints", "LICENSE")
+"""What the server consists of, in TabbyAPI's tree."""
+
+# Flags: common/args.py and common/config_models.py.  An absolute name of a model is its path:
+# main.py joins it to the directory of models.
+SERVE = Serve(
+    api_flavor="openai",
+    arguments=[
+        *("--model-name", "{model}", "--max-seq-len", "{context}", "--cache-size", "{context}"),
+        *("--disable-auth", "true"),
+    ],
+)
+
+
+def _rules(recipe: Recipe) -> Iterator[Finding]:
+    for index, arch in enumerate(recipe.cuda.arch):
+        if "-" in arch:
+            yield ("cuda", "arch", index), "the family tabbyapi makes machine code only: 120"
+
+
+def _complete(recipe: Recipe) -> Recipe:
+    image = recipe.image
+    server = [f"{LAYOUT.programs}/python", f"{LAYOUT.engine}/tabbyapi/main.py"]
+    return with_image(
+        recipe,
+        port=image.port or 5000,  # common/config_models.py
+        health=image.health or "health",
+        entrypoint=image.entrypoint or [*server, "--host", "0.0.0.0"],  # noqa: S104
+    )
+
+
+def _variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:  # noqa: ARG001
+    command = ["python3", "/inside/extension.py", "exllamav3.ext", "exllamav3_ext", "/layer"]
+    return {"extension": [*command, *recipe.cuda.arch], "parts": PARTS}
+
+
+FAMILY = EngineFamily(
+    name="tabbyapi",
+    summary="TabbyAPI's server, and the extension that ExLlamaV3 compiles when it is imported",
+    template="tabbyapi.Dockerfile.j2",
+    scripts=("extension.py", "jobs", "reproducible"),
+    requires_stages=("runtime",),
+    compiles_at_target=True,
+    tools="debian-trixie-gcc",
+    machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
+    serve=SERVE,
+    folder=FolderServer(
+        SERVE.model_copy(
+            update={
+                "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1"},  # noqa: S108
+                "seconds": 900,  # Triton compiles kernels
+                "memory": 12.0,
+            }
+        ),
+        tabbyapi_log.read,
+    ),
+    rules=_rules,
+    complete=_complete,
+    debian_build=("ccache",),
+    variables=_variables,
+)

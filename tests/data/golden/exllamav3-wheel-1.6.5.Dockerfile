@@ -1,0 +1,15 @@
+# exllamav3-wheel-1.6.5: Python packages out of locked wheels. Rendered by builder.
+FROM base-devel AS build
+RUN --network=none ["python3", "-m", "venv", "/venv"]
+RUN --network=none ["python3", "-m", "venv", "--without-pip", "/opt/engine"]
+RUN --network=none --mount=type=bind,from=wheels,target=/wheels ["sh", "-euc", "/venv/bin/python -m pip --python /opt/engine/bin/python install --no-index --no-deps --no-compile --disable-pip-version-check /wheels/*.whl"]
+RUN --network=none ["/venv/bin/python", "-m", "pip", "--python", "/opt/engine/bin/python", "check"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/diet.py", "/opt/engine", "12.0"]
+# What the wheels of the toolkit lack to link with: lib64, libcudart.so, the driver's stub.
+RUN --network=none ["sh", "-euc", "cd \"$0\"; ln -s lib/python3*/site-packages/nvidia/cu13 \"$1\"; cd \"$1\"; ln -s lib lib64; ln -s libcudart.so.13 lib/libcudart.so; mkdir lib/stubs; cp -P \"$2\"/lib64/stubs/libcuda.so* lib/stubs/", "/opt/engine", "/opt/engine/cuda", "/usr/local/cuda"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/opt"]
+
+FROM base-runtime AS runtime
+RUN --network=none --mount=type=bind,from=debian-runtime,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795573351", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
+COPY --link --from=build /opt/ /opt/
+ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" CUDA_HOME="/opt/engine/cuda"
