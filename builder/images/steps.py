@@ -22,6 +22,8 @@ NAMES = tuple(
         (r"cross\.cmake", "set up the cross compiler"),
         (r"\"cmake\".* \"-S\"", "configure"),
         (r"\"cmake\", \"--build\"", "compile"),
+        (r"extension\.py", "compile the extension"),
+        (r"-name 'libggml-cuda", "set the library of kernels apart"),
         (r"\"pip\", \"wheel\"", "compile the Python package"),
         (r"-m pip .*install ", "install Python packages"),
         (r"\"pip\".* \"check\"", "check the Python packages"),
@@ -38,6 +40,7 @@ NAMES = tuple(
         (r"^ADD rootfs", "unpack Debian's root"),
         (r"^COPY .*--from=source ", "copy the source"),
         (r"^COPY .*--from=devel /libraries/", "copy CUDA's libraries"),
+        (r"^COPY .*--from=build /kernels/", "copy the kernels"),
         (r"^COPY .*--from=build ", "copy the engine"),
         (r"^COPY .*--from=entrypoint ", "copy the entrypoint"),
     )

@@ -331,6 +331,23 @@ def test_a_recipe_that_was_written_for_the_tree(
         *(("option", f"has {value}") for value in ("none", "draft-mtp", "ngram-simple")),
         *(("option", f"has {value}") for value in ("f32", "f16", "q8_0")),
     }
+    # A commit that changes no kernel: only the rest of the engine is new.
+    before = layers(result)
+    llama_tree.commit("words", **{"README.md": "# Other words\n"})
+    assert builder("pin", "update", "shaped-new", "--catalog", catalog).returncode == 0
+    done = builder("build", "shaped-new", "--catalog", catalog, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    made.update(result["references"])
+    changed = [old != new for old, new in zip(before, layers(result), strict=True)]
+    assert changed[-4:] == [False, True, False, False]  # kernels, engine, entrypoint, home
+    assert sum(changed) == 1
+
+
+def layers(result: Any) -> list[str]:
+    """The layers of a built image, by the digests of their files."""
+    text = docker("image", "inspect", "--format={{json .RootFS.Layers}}", result["references"][0])
+    return [str(layer) for layer in json.loads(text)]
 
 
 def test_with_the_memory_management_of_the_driver(

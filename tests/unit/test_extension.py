@@ -8,8 +8,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import pytest
-
 from support.environment import REPOSITORY
 
 SCRIPT = REPOSITORY / "dockerfiles" / "scripts" / "extension.py"

@@ -12,9 +12,13 @@ RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache ["cmake",
 ARG BUILDER_JOBS
 RUN --network=none --mount=type=cache,id=builder-ccache,target=/ccache --mount=type=bind,from=inside,target=/inside ["/inside/jobs", "3.0", "cmake", "--build", "/build/1", "--target", "llama-server", "llama-cli", "llama-bench"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["python3", "/inside/collect.py", "--strip", "x86_64-linux-gnu-strip", "/build/1/bin", "/opt/engine/bin", "llama-server", "llama-cli", "llama-bench"]
+# Most commits change no kernel: the library of kernels is a layer of its own, which stays.
+RUN --network=none ["sh", "-euc", "mkdir -p /kernels$0; find $0 -name 'libggml-cuda.so*' -exec mv -t /kernels$0 {} +", "/opt/engine/bin"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/kernels"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/opt"]
 
 FROM base-runtime AS image
+COPY --link --from=build /kernels/ /
 COPY --link --from=build /opt/ /opt/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 COPY --link --from=entrypoint /layer/ /
