@@ -124,7 +124,8 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
         return WorldError(f"{who} went away during the build", f"{error}\nthe log is {log.path}")
     text = log.path.read_text("utf-8", errors="replace")
     errors = "\n".join(log.errors) or "\n".join(text.splitlines()[-15:])
-    what, why = f"the build of {reference} failed", f"{errors}\nthe full log is {log.path}"
+    what = f"the build of {reference} failed" + (f": {log.reason}" if log.reason else "")
+    why = f"{errors}\nthe full log is {log.path}"
     if log.breakdown:
         return BreakdownError(what, why, log.breakdown)
     hints = " and ".join(sorted(log.all_text_hints))

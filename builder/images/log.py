@@ -26,6 +26,8 @@ FIRST_ERROR = re.compile(
 NOT_AN_ERROR = re.compile(
     r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
 )
+# Lines of ninja, Python and BuildKit without a reason.
+HEADING = re.compile(r"FAILED:|Traceback|(?:#\d+ )?ERROR: process")
 # As dockerfiles/scripts/counted prints it.
 REUSED = re.compile(r"compiler cache: (\d+) of (\d+) objects$")
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
@@ -106,6 +108,12 @@ class BuildLog:
         self.race_lost = self.disk_full = False
         self.breakdown = ""
         self._breakdowns.clear()
+
+    @property
+    def reason(self) -> str:
+        """The first error that gives a reason; empty: none does."""
+        found = (each for each in self.errors if FIRST_ERROR.search(each))
+        return next((each for each in found if not HEADING.match(each)), "")
 
     def line(self, line: str) -> BuildStep | str:
         """Write one line; return it, or the compile step that it reports."""

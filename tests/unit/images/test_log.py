@@ -107,6 +107,7 @@ def test_the_log_keeps_every_line_and_the_first_errors(log: BuildLog) -> None:
         "/usr/local/cuda/bin/nvcc -c /src/x.cu -o x.o",
         '/src/x.cu(7): error: identifier "missing" is undefined',
     ]
+    assert log.reason == log.errors[2]
 
 
 def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog) -> None:
@@ -114,6 +115,12 @@ def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog
         log.line(f"#9 1.0 /src/{number}.cpp:1:1: error: no {number}")
     assert log.errors[0] == "/src/0.cpp:1:1: error: no 0"
     assert len(log.errors) < 20
+
+
+def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None:
+    log.line('#22 ERROR: process "sh -c x" did not complete successfully: exit code: 1')
+    assert log.errors
+    assert log.reason == ""
 
 
 @pytest.mark.parametrize(
@@ -134,6 +141,7 @@ def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog
 def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
     log.line(f"#9 12.30 {line}")
     assert log.errors == [line]
+    assert log.reason == ("" if line.startswith("Traceback") else line)
 
 
 @pytest.mark.parametrize(
