@@ -43,8 +43,8 @@ class StatedLog:
     @property
     def kinds(self) -> dict[str, int]:
         """Bytes by kind, of those that it states."""
-        cache = {"KV cache": max(self.kv_cache or 0, 0)}
-        return cache if self.weights is None else {"weights": self.weights, **cache}
+        found = {"weights": self.weights, "KV cache": self.kv_cache}
+        return {kind: max(size, 0) for kind, size in found.items() if size is not None}
 
     @property
     def text(self) -> str:

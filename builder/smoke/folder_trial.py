@@ -30,7 +30,8 @@ class FolderTrial(DeviceTrial):
     def _loaded(self) -> Check:
         log = self._log()
         found = log.text or "its log mentions no KV cache"
-        loaded = (log.kv_cache or 0) > 0 and log.kv_tokens != 0
+        stated = [size for size in (log.kv_cache, log.kv_tokens) if size is not None]
+        loaded = bool(stated) and min(stated) > 0
         return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
     def _answers(self) -> Sequence[Request]:

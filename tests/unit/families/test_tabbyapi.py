@@ -35,3 +35,10 @@ def test_the_card_without_room_is_read_from_the_log() -> None:
     )
     assert read(text).no_room.startswith("Tried to allocate 2.37 GiB. GPU 0 has")
     assert not read("INFO: Model successfully loaded.").no_room
+
+
+def test_the_cache_counts_once_the_model_is_loaded() -> None:
+    cache = "INFO:     Using configured cache_size: 2048 tokens.\n"
+    assert read(cache).kv_tokens is None
+    found = read(f"{cache}INFO:     Model successfully loaded.\n")
+    assert (found.kv_tokens, found.kinds, found.text) == (2048, {}, "2,048 tokens")
