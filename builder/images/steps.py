@@ -22,6 +22,7 @@ NAMES = tuple(
         (r"cross\.cmake", "set up the cross compiler"),
         (r"\"cmake\".* \"-S\"", "configure"),
         (r"\"cmake\", \"--build\"", "compile"),
+        (r"\"compileall\"", "compile Python's files"),
         (r"extension\.py", "compile the extension"),
         (r"-name 'libggml-cuda", "set the library of kernels apart"),
         (r"\"pip\", \"wheel\"", "compile the Python package"),
