@@ -67,8 +67,7 @@ def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
             message = f"{patch.name} has no probe: nothing checks it in the finished image"
             yield entry.problem(("patch", index), message)
     recipe = complete(entry.recipe)
-    # An image that extends a published engine needs a GPU to start: its files are checked.
-    ours = not families.ENGINES[recipe.family].extends_base
-    if ours and recipe.image.port is not None and recipe.serve is None:
+    started = families.ENGINES[recipe.family].server_of(recipe) is not None
+    if recipe.image.port is not None and not started:
         message = "no [serve]: the server is never started before it is published"
         yield entry.problem(("image", "port"), message)
