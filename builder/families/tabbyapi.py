@@ -31,18 +31,24 @@ SERVE = Serve(
 
 def _rules(recipe: Recipe) -> Iterator[Finding]:
     for index, arch in enumerate(recipe.cuda.arch):
-        if "-" in arch:
-            yield ("cuda", "arch", index), "the family tabbyapi makes machine code only: 120"
+        if not arch.rstrip("a").isdigit():  # what torch/utils/cpp_extension.py takes
+            yield ("cuda", "arch", index), "the family tabbyapi takes cards as 120 or 120a"
+    if recipe.cuda.arm64 is not None:
+        yield ("cuda", "arm64"), "the family tabbyapi has images for linux/amd64 only"
+    if recipe.debian.runtime:
+        yield ("debian", "runtime"), "name them in [runtime] packages of the base"
 
 
 def _complete(recipe: Recipe) -> Recipe:
     image = recipe.image
+    port = image.port or 5000  # common/config_models.py
     server = [f"{LAYOUT.programs}/python", f"{LAYOUT.engine}/tabbyapi/main.py"]
+    server += ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
     return with_image(
         recipe,
-        port=image.port or 5000,  # common/config_models.py
+        port=port,
         health=image.health or "health",
-        entrypoint=image.entrypoint or [*server, "--host", "0.0.0.0"],  # noqa: S104
+        entrypoint=image.entrypoint or server,
     )
 
 

@@ -10,7 +10,8 @@ import re
 from builder.families.stated import TORCH_NO_ROOM, StatedLog, last
 
 _TOKENS = re.compile(r"Using configured cache_size: (\d{1,12}) tokens\.")
-_NO_ROOM = re.compile(TORCH_NO_ROOM)
+# The second in ExLlamaV3's model/model_ls.py, where a part of the model does not fit.
+_NO_ROOM = re.compile(rf"{TORCH_NO_ROOM}|Insufficient VRAM in split for model and cache")
 LOADED = "Model successfully loaded."
 
 

@@ -26,8 +26,10 @@ FIRST_ERROR = re.compile(
 NOT_AN_ERROR = re.compile(
     r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
 )
-# Lines of ninja, Python and BuildKit without a reason.
-HEADING = re.compile(r"FAILED:|Traceback|(?:#\d+ )?ERROR: process")
+# Lines of ninja, Python, BuildKit and CMake that give no reason.
+HEADING = re.compile(
+    r"FAILED:|(?:\d+\.\d+ )?Traceback|(?:#\d+ )?ERROR: (?:failed to \w+: )*process|CMake Error.*:$"
+)
 # As dockerfiles/scripts/counted prints it.
 REUSED = re.compile(r"compiler cache: (\d+) of (\d+) objects$")
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")

@@ -112,7 +112,8 @@ def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
 
 def _sentence(before: LibrarySummary | None, after: LibrarySummary) -> str:
     if before is None:
-        return f"{after.library}: {_spilling(after)}, before none"
+        worst = "".join(f"; {each.name}: {each.spills:,} bytes" for each in after.worst[:1])
+        return f"{after.library}: {_spilling(after)}, before none{worst}"
     old = {each.name: each.spills for each in before.worst}
     most = max(after.worst, key=lambda each: each.spills - old.get(each.name, 0))
     was = f"{old[most.name]:,} -> " if most.name in old else ""

@@ -55,7 +55,8 @@ def compile_image(plan: Plan, session: BuildSession) -> str | None:
         return None
     session.settings.require_directories()
     with session.active(f"base-{plan.base.name}") as active:
-        return ensure_bases(plan.base, active)["devel"].reference
+        ensure_bases(plan.base, active)
+    return plan.devel
 
 
 def save(

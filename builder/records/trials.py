@@ -54,7 +54,7 @@ class KeptTrials(BaseModel):
     kernels: int
     """Different kernels that the server launched on its simulated card."""
     code: KernelSummary | None = None
-    """The kernels of its libraries, with those that spill most; None: not known."""
+    """Its libraries that spill, with the kernels that spill most; None: not known."""
     coverage: str
     """The cases that the check ``numbers`` compared, in words; empty: none."""
     presets: Mapping[str, PresetUse]

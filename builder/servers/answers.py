@@ -6,6 +6,8 @@ its model is refused; no error shows its content.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -90,15 +92,30 @@ class Answer(_Answer):
         return ""
 
 
+LOWEST = -3.4028234663852886e38  # std::numeric_limits<float>::lowest()
 Logarithm = Annotated[float, Field(le=1e-3, allow_inf_nan=False)]
 """The logarithm of a probability; rounding may take it above 0."""
 
 
 class TokenCandidate(_Answer):
-    """A token that may follow."""
+    """A token that may follow.
+
+    ik_llama.cpp has its text and probability instead (``probs_vector_to_json`` of
+    examples/server/server-common.cpp): a number that is made of the text is its id.
+    """
 
     id: Count
     logprob: Logarithm
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_probability(cls, data: Any) -> Any:
+        match data:
+            case {"tok_str": str(text), "prob": int() | float() as probability}:
+                return {"id": _number(text), "logprob": _logarithm(probability)}
+            case {"content": str(text), "probs": list(candidates)}:
+                return {"id": _number(text), "logprob": 0.0, "top_logprobs": candidates}
+        return data
 
 
 class PredictedToken(TokenCandidate):
@@ -106,6 +123,15 @@ class PredictedToken(TokenCandidate):
 
     top_logprobs: list[TokenCandidate] = []
     """Without any, ``logprob`` says nothing: llama.cpp has no probabilities of drafted tokens."""
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+def _logarithm(probability: float) -> float:
+    """As llama.cpp has it: of 0, the lowest number that a float can be (server-common.h)."""
+    return math.log(probability) if probability > 0 else LOWEST
 
 
 class Prediction(_Answer):

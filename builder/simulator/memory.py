@@ -29,6 +29,8 @@ FUNCTIONS: Sequence[tuple[str, Kind]] = (
     (r"load_tensors|^llama_model_load|^llama_model_loader|^llama_adapter", "weights"),
     (r"^ggml_(gallocr|backend_sched|cuda_|backend_cuda_graph|backend_graph)", "compute"),
     (r"^llama_context|^llama_(de|en)code", "compute"),
+    # ik_llama.cpp: the cache is made in a static function of this one's (src/llama.cpp).
+    (r"^llama_init_from_model", "KV cache"),
 )
 # llama.cpp's logs: "CUDA0 model buffer size = 10038.14 MiB"; RS: the state of recurrent layers.
 LOGGED = re.compile(

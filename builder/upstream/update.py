@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from builder.errors import FetchError, PatchError, Problem, RecipeError
+from builder.errors import GoneError, PatchError, Problem, RecipeError
 from builder.families import ENGINES
 from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
@@ -31,6 +31,7 @@ from builder.upstream.source_names import (
     absent_submodules,
     lost_options,
     naming,
+    reads_options,
 )
 from builder.upstream.source_tree import SourceTree
 
@@ -161,9 +162,11 @@ def _lost_options(
 ) -> list[tuple[KeyPath, str]]:
     """The probed options that the old commit had; none if upstream no longer has that commit."""
     repositories = session.repositories
+    if not reads_options(recipe):
+        return []
     try:
         repositories.walk(source.url, old)
-    except FetchError:
+    except GoneError:
         lacks = f"{source.url} no longer has {old[:9]}"
         session.context.log(f"{lacks}: options that are gone since are not shown")
         return []

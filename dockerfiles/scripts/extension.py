@@ -25,13 +25,15 @@ CACHE = {
 
 def capability(arch: str) -> str:
     """ "120a" as TORCH_CUDA_ARCH_LIST has it: "12.0a"."""
-    digits = arch.rstrip("af")
+    digits = arch.rstrip("a")
     return f"{digits[:-1]}.{digits[-1]}{arch[len(digits) :]}"
 
 
 def main() -> None:
     """Compile and install."""
     module, name, layer, *archs = sys.argv[1:]
+    if "CUDA_HOME" not in os.environ:
+        sys.exit("error: the base has no nvcc: set nvcc = true in its [python]")
     os.environ |= CACHE
     # What torch/utils/cpp_extension.py reads.
     os.environ |= {

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.families import complete
 from builder.families.tabbyapi_log import read
+from support.catalogs import load
 from support.family_recipes import CALL, GIT, LOCKED, problems
 
 
@@ -23,9 +25,24 @@ def test_tables_without_effect_are_refused(
     assert message in problems(catalog, "tabbyapi", *parts)
 
 
-def test_only_machine_code_is_compiled(catalog: Path) -> None:
-    found = problems(catalog, "tabbyapi", GIT, cuda="120-virtual")
-    assert "the family tabbyapi makes machine code only: 120" in found
+@pytest.mark.parametrize("cuda", ["120-virtual", "120f"])
+def test_only_machine_code_is_compiled(catalog: Path, cuda: str) -> None:
+    found = problems(catalog, "tabbyapi", GIT, cuda=cuda)
+    assert "the family tabbyapi takes cards as 120 or 120a" in found
+    assert "the family tabbyapi takes" not in problems(catalog, "tabbyapi", GIT, cuda="120a")
+
+
+def test_packages_to_run_with_belong_to_the_base(catalog: Path) -> None:
+    found = problems(catalog, "tabbyapi", GIT, '[debian]\nruntime = ["curl"]\n')
+    assert "debian.runtime: name them in [runtime] packages of the base" in found
+
+
+@pytest.mark.parametrize(("image", "port"), [("", 5000), ("port = 8000", 8000)])
+def test_the_server_listens_on_the_port_of_the_image(catalog: Path, image: str, port: int) -> None:
+    problems(catalog, "tabbyapi", GIT, image=image)
+    found = complete(load(catalog).engine("x-1").recipe).image
+    assert (found.port, found.health) == (port, "health")
+    assert found.entrypoint[-4:] == ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
 
 
 def test_the_card_without_room_is_read_from_the_log() -> None:
@@ -34,6 +51,8 @@ def test_the_card_without_room_is_read_from_the_log() -> None:
         "capacity of 23.46 GiB of which 1.50 GiB is free. Including non-PyTorch memory"
     )
     assert read(text).no_room.startswith("Tried to allocate 2.37 GiB. GPU 0 has")
+    split = "RuntimeError: Insufficient VRAM in split for model and cache\n"
+    assert read(split).no_room == "Insufficient VRAM in split for model and cache"
     assert not read("INFO: Model successfully loaded.").no_room
 
 

@@ -118,8 +118,15 @@ def test_what_follows_from_the_first_errors_does_not_push_them_out(log: BuildLog
 
 
 def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None:
-    log.line('#22 ERROR: process "sh -c x" did not complete successfully: exit code: 1')
-    assert log.errors
+    for line in (
+        "#9 1.20 Traceback (most recent call last):",
+        '#22 ERROR: process "sh -c x" did not complete successfully: exit code: 1',
+        "1.20 Traceback (most recent call last):",
+        'ERROR: failed to build: failed to solve: process "sh -c x" did not complete successfully',
+        "#9 1.30 CMake Error at CMakeLists.txt:3 (message):",
+    ):
+        log.line(line)
+    assert len(log.errors) == 5
     assert log.reason == ""
 
 
@@ -141,7 +148,7 @@ def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None
 def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
     log.line(f"#9 12.30 {line}")
     assert log.errors == [line]
-    assert log.reason == ("" if line.startswith("Traceback") else line)
+    assert log.reason == ("" if line.startswith(("Traceback", "CMake Error")) else line)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_new_library_that_spills() -> None:
     new = summary_of(8, path="/opt/libnew.so")
     old = summary_of(0)
     both = replace(new, libraries=old.libraries + new.libraries)
-    assert worse(old, both) == ["libnew.so: 1 of 1 kernels spill 8 bytes, before none"]
+    assert worse(old, both) == ["libnew.so: 1 of 1 kernels spill 8 bytes, before none; k0: 8 bytes"]
 
 
 def test_as_many_or_fewer_spills_are_not_worse() -> None:

@@ -14,6 +14,11 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
     assert done.returncode == 0, done.stderr
     assert "atomic-b8995.toml:" in done.stdout
     assert "pull 6 has no probe" in done.stdout
+    # A server that a family starts with a folder needs no [serve].
+    unstarted = [line for line in done.stdout.splitlines() if "the server is never started" in line]
+    assert [line.partition(".toml")[0].rpartition("/")[2] for line in unstarted] == [
+        "lucebox-f12a87c"
+    ]
     done = builder("recipe", "check", "--strict")
     assert done.returncode == 3
     assert "recipes are invalid: atomic-b8995, beellama-0.1.1, beellama-0.1.2," in done.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.servers.answers import Prediction
+from builder.servers.answers import LOWEST, Prediction
 from builder.servers.predictions import Continued, Difference, described, difference
 
 VOCABULARY = 5
@@ -89,6 +89,19 @@ def test_an_answer_of_llama_cpp_is_read() -> None:
     first, second = Prediction.model_validate_json(text).completion_probabilities
     assert [each.id for each in first.top_logprobs] == [5, 7]
     assert (second.id, second.top_logprobs) == (6, [])
+
+
+def test_an_answer_of_ik_llama_cpp_is_read() -> None:
+    # examples/server/server-common.cpp, probs_vector_to_json
+    text = """{"content": "ab", "completion_probabilities": [
+        {"content": "a", "probs": [{"tok_str": "a", "prob": 1}, {"tok_str": "c", "prob": 0.25},
+                                   {"tok_str": "b", "prob": 0.0}]},
+        {"content": "b", "probs": []}]}"""
+    first, second = Prediction.model_validate_json(text).completion_probabilities
+    assert [each.logprob for each in first.top_logprobs] == [0, math.log(0.25), LOWEST]
+    ids = [each.id for each in first.top_logprobs]
+    assert (first.id, second.id) == (ids[0], ids[2])
+    assert len({*ids}) == 3
 
 
 @pytest.mark.parametrize("value", ["null", "NaN", "1.5", '"x"'])

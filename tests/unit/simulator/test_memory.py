@@ -41,6 +41,8 @@ def named(stack: list[str]) -> list[frames.Frame]:
         (SCRATCH, "compute"),
         (POOL, "compute"),
         (PROJECTOR, "projector"),
+        ([ALLOCATE, "/l.so+0x2 llama_init_from_model"], "KV cache"),
+        ([*SCRATCH, "/l.so+0x2 llama_init_from_model"], "compute"),
         ([*SCRATCH, "/m.so+0x1 _ZN17clip_model_loader6warmupER8clip_ctx"], "projector"),
         ([*WEIGHTS, *DRAFTER], "drafter"),
         ([*CACHE, *DRAFTER], "drafter"),
