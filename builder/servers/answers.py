@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -98,24 +99,10 @@ Logarithm = Annotated[float, Field(le=1e-3, allow_inf_nan=False)]
 
 
 class TokenCandidate(_Answer):
-    """A token that may follow.
-
-    ik_llama.cpp has its text and probability instead (``probs_vector_to_json`` of
-    examples/server/server-common.cpp): a number that is made of the text is its id.
-    """
+    """A token that may follow."""
 
     id: Count
     logprob: Logarithm
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_probability(cls, data: Any) -> Any:
-        match data:
-            case {"tok_str": str(text), "prob": int() | float() as probability}:
-                return {"id": _number(text), "logprob": _logarithm(probability)}
-            case {"content": str(text), "probs": list(candidates)}:
-                return {"id": _number(text), "logprob": 0.0, "top_logprobs": candidates}
-        return data
 
 
 class PredictedToken(TokenCandidate):
@@ -124,14 +111,40 @@ class PredictedToken(TokenCandidate):
     top_logprobs: list[TokenCandidate] = []
     """Without any, ``logprob`` says nothing: llama.cpp has no probabilities of drafted tokens."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_texts(cls, data: Any) -> Any:
+        """ik_llama.cpp has texts and probabilities in place of ids and logarithms
+        (examples/server/server-common.cpp, ``probs_vector_to_json``).  A number that is made of the
+        text becomes the id, and of the place among tokens of the same text, the likeliest first."""
+        try:
+            found = _WordedToken.model_validate(data)
+        except ValueError:
+            return data  # its own fields are wrong, or it is of the usual format
+        seen: Counter[str] = Counter()
+        candidates = []
+        for each in found.probs:
+            # llama.cpp has the lowest number of a float where the probability is 0.
+            logarithm = math.log(each.prob) if each.prob > 0 else LOWEST
+            candidates.append(
+                {"id": _number(each.tok_str, seen[each.tok_str]), "logprob": logarithm}
+            )
+            seen[each.tok_str] += 1
+        return {"id": _number(found.content, 0), "logprob": 0.0, "top_logprobs": candidates}
 
-def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+class _WordedCandidate(_Answer):
+    tok_str: str
+    prob: Speed
 
 
-def _logarithm(probability: float) -> float:
-    """As llama.cpp has it: of 0, the lowest number that a float can be (server-common.h)."""
-    return math.log(probability) if probability > 0 else LOWEST
+class _WordedToken(_Answer):
+    content: str
+    probs: list[_WordedCandidate]
+
+
+def _number(text: str, place: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{place} {text}".encode()).digest()[:6])
 
 
 class Prediction(_Answer):

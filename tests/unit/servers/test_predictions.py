@@ -94,7 +94,7 @@ def test_an_answer_of_llama_cpp_is_read() -> None:
 def test_an_answer_of_ik_llama_cpp_is_read() -> None:
     # examples/server/server-common.cpp, probs_vector_to_json
     text = """{"content": "ab", "completion_probabilities": [
-        {"content": "a", "probs": [{"tok_str": "a", "prob": 1}, {"tok_str": "c", "prob": 0.25},
+        {"content": "a", "probs": [{"tok_str": "a", "prob": 1}, {"tok_str": "a", "prob": 0.25},
                                    {"tok_str": "b", "prob": 0.0}]},
         {"content": "b", "probs": []}]}"""
     first, second = Prediction.model_validate_json(text).completion_probabilities
