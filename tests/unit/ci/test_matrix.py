@@ -223,7 +223,9 @@ def test_disk_is_the_sum_of_what_the_recipes_say() -> None:
         assert job.clear is (said > FREE)
         assert job.runner == (HOSTED if said <= CLEARED else "")
         # What cannot be built there stands on wheels with torch, and nothing else.
-        assert (job.runner == "") is (job.engine in {"vllm", "lmdeploy", "sglang"}), job.recipe
+        assert (job.runner == "") is (job.engine in {"vllm", "lmdeploy", "sglang", "tabbyapi"}), (
+            job.recipe
+        )
 
 
 def test_an_emulator_is_for_images_of_another_platform() -> None:
