@@ -28,11 +28,7 @@ class FolderTrial(DeviceTrial):
         return self.folder.read_log(self.server.container.log())
 
     def _loaded(self) -> Check:
-        log = self._log()
-        found = log.text or "its log mentions no KV cache"
-        stated = [size for size in (log.kv_cache, log.kv_tokens) if size is not None]
-        loaded = bool(stated) and min(stated) > 0
-        return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
+        return check_loaded(self._log())
 
     def _answers(self) -> Sequence[Request]:
         """All requests, as none was made on the CPU, after one that compiles kernels."""
@@ -68,6 +64,14 @@ class LoadingTrial(FolderTrial):
 
     def _used(self) -> Iterator[Check]:
         return iter(())
+
+
+def check_loaded(log: StatedLog) -> Check:
+    """The log states a KV cache: its size, its tokens, or both."""
+    found = log.text or "its log mentions no KV cache"
+    stated = [size for size in (log.kv_cache, log.kv_tokens) if size is not None]
+    loaded = bool(stated) and min(stated) > 0
+    return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
 
 def check_memory(report: Report, log: StatedLog) -> Check:

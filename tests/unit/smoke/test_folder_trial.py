@@ -7,7 +7,7 @@ import pytest
 from builder.families.stated import GIB, StatedLog
 from builder.simulator import memory
 from builder.simulator.report import Allocation, CardUse, Report
-from builder.smoke.folder_trial import check_memory
+from builder.smoke.folder_trial import check_loaded, check_memory
 
 LOG = StatedLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
 
@@ -39,3 +39,17 @@ def test_the_log_states_no_more_than_was_allocated(size: int, passed: bool) -> N
     check = check_memory(allocated(size), LOG)
     assert check.passed is passed
     assert ("its log states 7168 MiB" in check.found) is not passed
+
+
+@pytest.mark.parametrize(
+    ("log", "loaded"),
+    [
+        (LOG, True),
+        (StatedLog(kv_tokens=2048), True),  # TabbyAPI states no sizes
+        (StatedLog(kv_tokens=0, kv_cache=GIB), False),
+        (StatedLog(kv_cache=-GIB), False),
+        (StatedLog(weights=GIB), False),
+    ],
+)
+def test_a_model_is_loaded_when_the_log_states_a_cache(log: StatedLog, loaded: bool) -> None:
+    assert check_loaded(log).passed is loaded
