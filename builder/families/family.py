@@ -74,6 +74,20 @@ class FolderServer:
     it answers on any."""
 
 
+def on_a_card(serve: Serve, **env: str) -> Serve:
+    """How a server is started with a model folder, with these variables.
+
+    Its caches are in HOME; without a network, it must not ask the Hub.
+    """
+    return serve.model_copy(
+        update={
+            "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", **env},  # noqa: S108
+            "seconds": 900,  # compiles of Triton's, nvcc's and torch's kernels, on two cores
+            "memory": 12.0,
+        }
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineFamily:
     """How one kind of engine is made.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from builder.families import lmdeploy_log, sglang_log, vllm_log
-from builder.families.family import EngineFamily, Finding, FolderServer, with_image
+from builder.families.family import EngineFamily, Finding, FolderServer, on_a_card, with_image
 from builder.families.layout import LAYOUT
 from builder.families.package_paths import PackagePaths
 from builder.platforms import Platforms
@@ -163,20 +163,6 @@ SGLANG_PATHS = PackagePaths(
 ``sgl-kernel/``, later in ``python/sglang/kernels/aot/``."""
 
 
-def _on_a_card(serve: Serve, **env: str) -> Serve:
-    """How a server is started with a model folder, with these variables.
-
-    Its caches are in HOME; without a network, it must not ask the Hub.
-    """
-    return serve.model_copy(
-        update={
-            "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", **env},  # noqa: S108
-            "seconds": 900,  # compiles of Triton's, nvcc's and torch's kernels, on two cores
-            "memory": 12.0,
-        }
-    )
-
-
 # `vllm serve` takes the model as its first argument: vllm/entrypoints/cli/serve.py.
 VLLM_SERVE = Serve(api_flavor="openai", arguments=["{model}", "--max-model-len", "{context}"])
 # `lmdeploy serve api_server` takes it, too: lmdeploy/cli/serve.py.
@@ -195,7 +181,7 @@ FAMILIES = (
         # were sampled, and waits forever where nothing is computed:
         # vllm/v1/worker/gpu/async_utils.py.
         folder=FolderServer(
-            _on_a_card(VLLM_SERVE, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
+            on_a_card(VLLM_SERVE, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
             vllm_log.read,
             ("--load-format", "dummy"),
         ),
@@ -211,7 +197,7 @@ FAMILIES = (
         # TurboMind decides on the card when a request ends: where nothing is computed, its warm-up
         # never ends (src/turbomind/engine/scheduler.cc).
         folder=FolderServer(
-            _on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
+            on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
             lmdeploy_log.read,
             until="Warm-up lengths",
         ),
@@ -222,7 +208,7 @@ FAMILIES = (
         project="SGLang",
         paths=SGLANG_PATHS,
         serve=SGLANG_SERVE,
-        folder=FolderServer(_on_a_card(SGLANG_SERVE), sglang_log.read, ("--load-format", "dummy")),
+        folder=FolderServer(on_a_card(SGLANG_SERVE), sglang_log.read, ("--load-format", "dummy")),
         # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
         port=30000,
     ),

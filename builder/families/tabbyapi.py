@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.families import tabbyapi_log
-from builder.families.family import EngineFamily, Finding, FolderServer, with_image
+from builder.families.family import EngineFamily, Finding, FolderServer, on_a_card, with_image
 from builder.families.layout import LAYOUT
 from builder.platforms import Platforms
 from builder.recipes.schema import Recipe, Serve
@@ -67,16 +67,7 @@ FAMILY = EngineFamily(
     tools="debian-trixie-gcc",
     machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
     serve=SERVE,
-    folder=FolderServer(
-        SERVE.model_copy(
-            update={
-                "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1"},  # noqa: S108
-                "seconds": 900,  # Triton compiles kernels
-                "memory": 12.0,
-            }
-        ),
-        tabbyapi_log.read,
-    ),
+    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read),
     rules=_rules,
     complete=_complete,
     debian_build=("ccache",),

@@ -132,9 +132,9 @@ def page(
 
 def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
     built = image.commit[:SHORT]
-    pinned = recipe.commit if recipe is not None else ""
-    if image.commit != pinned:
-        built += f" (the recipe has {pinned[:SHORT] or 'none'})"
+    commit = recipe.commit if recipe is not None else ""
+    if image.commit != commit:
+        built += f" (the recipe has {commit[:SHORT] or 'none'})"
     took = duration(image.build_seconds) if image.build_seconds is not None else ""
     return (
         image.recipe,

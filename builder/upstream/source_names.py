@@ -47,12 +47,6 @@ def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Missing:
     yield from ENGINES[recipe.family].absent(recipe, paths)
 
 
-def reads_options(recipe: Recipe) -> bool:
-    """Whether the family reads the options that the recipe probes from a tree."""
-    probes = any(isinstance(each, OptionProbe) for each in recipe.probe)
-    return probes and ENGINES[recipe.family].draft is not None
-
-
 def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Missing:
     """The keys of probed options, and of their values, that the source before had, with a message.
 
@@ -60,7 +54,7 @@ def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Mis
     """
     draft = ENGINES[recipe.family].draft
     probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
-    if draft is None:
+    if draft is None or not probes:
         return
     try:
         old = draft(before, recipe.cuda)

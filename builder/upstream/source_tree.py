@@ -10,7 +10,7 @@ from functools import cached_property
 from builder.errors import FetchError
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import GITLINK
+from builder.tools.git.repository import GITLINK, Item
 from builder.tools.git.submodules import submodule_urls
 from builder.tools.licenses import identified
 from builder.tools.versions import version_order
@@ -28,16 +28,23 @@ FETCHED_TOGETHER = 500  # commits: each is an argument of git
 
 @dataclass(frozen=True)
 class SourceTree:
-    """The commit that a target names; its history is there."""
+    """The commit that a target names; its history is fetched when it is first read.
+
+    Every attribute and method raises ``FetchError``, ``GoneError`` if upstream lacks the commit.
+    """
 
     url: str
     target: NamedCommit
     repositories: Repositories
 
     @cached_property
+    def _items(self) -> tuple[Item, ...]:
+        self.repositories.walk(self.url, self.target.commit)
+        return tuple(self.repositories.scratch.items(self.target.commit))
+
+    @cached_property
     def _blobs(self) -> dict[str, str]:
-        items = self.repositories.scratch.items(self.target.commit)
-        return {item.path: item.object for item in items if item.mode != GITLINK}
+        return {item.path: item.object for item in self._items if item.mode != GITLINK}
 
     @cached_property
     def paths(self) -> frozenset[str]:
@@ -47,8 +54,7 @@ class SourceTree:
     @cached_property
     def gitlinks(self) -> tuple[str, ...]:
         """The paths of its submodules."""
-        items = self.repositories.scratch.items(self.target.commit)
-        return tuple(item.path for item in items if item.mode == GITLINK)
+        return tuple(item.path for item in self._items if item.mode == GITLINK)
 
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
         """The texts of the files that exist.  Raises ``FetchError``."""

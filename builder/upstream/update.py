@@ -31,7 +31,6 @@ from builder.upstream.source_names import (
     absent_submodules,
     lost_options,
     naming,
-    reads_options,
 )
 from builder.upstream.source_tree import SourceTree
 
@@ -161,15 +160,11 @@ def _lost_options(
     session: SourceSession, recipe: Recipe, source: GitCommit, old: str
 ) -> list[tuple[KeyPath, str]]:
     """The probed options that the old commit had; none if upstream no longer has that commit."""
-    repositories = session.repositories
-    if not reads_options(recipe):
-        return []
+    commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
+    before, now = (SourceTree(source.url, commit, session.repositories) for commit in commits)
     try:
-        repositories.walk(source.url, old)
+        return [*lost_options(recipe, before, now)]
     except GoneError:
         lacks = f"{source.url} no longer has {old[:9]}"
         session.context.log(f"{lacks}: options that are gone since are not shown")
         return []
-    commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
-    before, now = (SourceTree(source.url, commit, repositories) for commit in commits)
-    return [*lost_options(recipe, before, now)]

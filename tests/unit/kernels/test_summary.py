@@ -7,20 +7,8 @@ from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter
 
-from builder.kernels.ledger import FatBinary, Library
-from builder.kernels.selection import Capability
-from builder.kernels.summary import KernelSummary, SpillingKernel, summary, worse
-from builder.tools.cubin import Kernel
-
-
-def summary_of(*spills: int, path: str = "/opt/lib/liba.so.1", card: int = 120) -> KernelSummary:
-    """The summary of a library with a kernel for each number of spilled bytes."""
-    kernels = tuple(
-        Kernel(f"_Z2k{number}PKcS0_", 40, 0, spilled, spilled, 0, 0, 0, 128, "")
-        for number, spilled in enumerate(spills)
-    )
-    found = Library(path, (FatBinary(0, "sm_120a", kernels), FatBinary(1, "none")))
-    return summary([found], Capability(*divmod(card, 10)))
+from builder.kernels.summary import KernelSummary, SpillingKernel, worse
+from support.kernel_summaries import summary_of
 
 
 def test_totals_and_the_worst_kernels() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from builder.cli.ci import trials as command
 from builder.errors import RecipeError, UntriedError
-from builder.kernels.summary import KernelSummary, LibrarySummary, SpillingKernel
 from builder.kernels.work import WorkPath
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
@@ -22,6 +21,7 @@ from builder.records.trials_page import Pinned
 from builder.smoke.verdict import Check, ContextUse, DeviceUse, PresetUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
+from support.kernel_summaries import summary_of
 from support.preset_uses import use_of
 from support.shipped import RECIPES
 
@@ -149,18 +149,9 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     assert "| unknown |" in page
 
 
-def code_of(*spills: int, card: str = "12.0") -> KernelSummary:
-    """A library with a kernel for each number of spilled bytes."""
-    spilling = [SpillingKernel(f"k{place}", 255, 8, size) for place, size in enumerate(spills)]
-    found = tuple(each for each in spilling if each.spills)
-    size = sum(spills)
-    library = LibrarySummary("liba.so", ("sm_120a",), len(spills), 9, size, len(found), found)
-    return KernelSummary(card, (library,))
-
-
 def test_spills_that_grew_are_named_with_the_commit_before() -> None:
     names = {"new": (9, (0, 40, 2000)), "old": (7, (8, 40, 0)), "older": (5, (900, 900, 900))}
-    images = [kept_of(recipe=name, code=code_of(*found)) for name, (_, found) in names.items()]
+    images = [kept_of(recipe=name, code=summary_of(*found)) for name, (_, found) in names.items()]
     recipes = {name: Pinned("an-engine", "c" * 40, build) for name, (build, _) in names.items()}
     page = trials_page.page(images, recipes, {})
     assert "| 2 kernels, 2,040 bytes |" in page
