@@ -7,8 +7,8 @@
 Each instruction of the interpreter's unit vectors, and a product of quantized rows, runs on the
 card and in the interpreter, and must give the same bits.  Approximate functions, and products of
 matrices (``mma.sync``) with floating point, are compared with the exact value, and both errors are
-reported; products of integers must be exact.  What the card's driver refuses, because the compute
-capability is too low, is counted apart.
+reported; products of integers must be exact.  What the card's driver refuses, mostly because the
+compute capability is too low, is counted apart.
 """
 
 from __future__ import annotations

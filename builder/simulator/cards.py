@@ -146,7 +146,7 @@ class Compute:
     """The directory, in the container, with the PTX of machine code: ``DIGEST.ptx`` by its sha256.
     PTX that is beside the machine code in a program goes first."""
     races: bool = False
-    """Whether races on shared memory are found; that is slow."""
+    """Whether races of warps and of blocks are found; that is slow."""
     outputs: bool = False
     """Whether the report has a checksum of the values that each launch stored."""
 

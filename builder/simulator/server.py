@@ -52,7 +52,7 @@ class SimulatedServer:
 
         ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
-        race on shared memory is a fault of its kernel, which makes kernels slow.  ``outputs``:
+        race is a fault of its kernel; looking for it makes kernels slow.  ``outputs``:
         the report has a checksum of the values that each launch stored.  ``samples``: as for
         ``config.files``.  Raises ``UntriedError`` where the device code of a file could not be
         read, and like ``build.libraries``.

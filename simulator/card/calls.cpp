@@ -93,7 +93,6 @@ void reset_card(int card) {
     reset_programs(card);
     const Lock lock(mutex());
     reset_streams(card);
-    reset_pools(card);
     reset_physical(card);
     reset_allocations(card);
     reset_kernels(card);

@@ -187,7 +187,13 @@ cudaError_t take_arguments(Launch& launch, void* const* each, void* const* extra
             std::memcpy(arguments->each[i], each[i], kernel->parameters()[i].size);
         }
     } else if (packed(extra, &bytes, &size)) {
-        std::memcpy(arguments->bytes.data(), bytes, std::min(size, arguments->bytes.size()));
+        // As too many arguments are (cuda.h); driver 580.159.04 refuses bytes of padding at the end.
+        if (size > arguments->bytes.size()) {
+            return refuse(launch, cudaErrorLaunchOutOfResources,
+                          std::to_string(size) + " bytes of packed arguments; the kernel's parameters have " +
+                              std::to_string(arguments->bytes.size()));
+        }
+        std::memcpy(arguments->bytes.data(), bytes, size);
     } else if (!arguments->each.empty()) {
         return refuse(launch, cudaErrorInvalidValue, "a launch without arguments");
     }

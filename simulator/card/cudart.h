@@ -25,6 +25,11 @@ inline cudaError_t check_device(int device) {
     return known ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
+// What a launch returns for a grid or a block that no launch may have: NVIDIA's runtime 13.0 hands on
+// the driver's cudaErrorInvalidValue (seen with driver 580.159.04), though its headers name
+// cudaErrorInvalidConfiguration, which 12.9 returns (before_launches.cpp).
+cudaError_t size_error();
+
 // What is true of all simulated cards, as of every card since compute capability 7.0.
 constexpr int kWarp = 32, kLeastPriority = 0, kGreatestPriority = -5;
 

@@ -16,7 +16,8 @@ cudaError_t launch_kernel(const void* function, dim3 grid, dim3 block, void** ar
                    .grid = grid,
                    .block = block,
                    .shared = shared,
-                   .cooperative = cooperative},
+                   .cooperative = cooperative,
+                   .size_error = cudart::size_error()},
                   arguments, nullptr, stream);
 }
 
@@ -26,7 +27,8 @@ Launch launch_of(const cudaLaunchConfig_t& config, const void* function) {
                   .card = current_card(),
                   .grid = config.gridDim,
                   .block = config.blockDim,
-                  .shared = config.dynamicSmemBytes};
+                  .shared = config.dynamicSmemBytes,
+                  .size_error = cudart::size_error()};
     for (unsigned i = 0; i < config.numAttrs; ++i) {
         const cudaLaunchAttribute& attribute = config.attrs[i];
         if (attribute.id == cudaLaunchAttributeCooperative) {
@@ -91,6 +93,9 @@ cudaError_t blocks_of(int* blocks, const void* function, int threads, std::size_
 }
 
 }  // namespace
+
+// Weak: libcudart.so.12 has its own.
+__attribute__((weak)) cudaError_t cudart::size_error() { return cudaErrorInvalidValue; }
 
 extern "C" {
 

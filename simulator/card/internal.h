@@ -150,7 +150,6 @@ bool find_pooled(std::uintptr_t address, Range* range);
 // ---- What a reset of the card destroys (reset_card) ----
 
 void reset_allocations(int card);  // memory.cpp
-void reset_pools(int card);        // pools.cpp
 void reset_physical(int card);     // vmm.cpp
 void reset_streams(int card);      // streams.cpp
 void reset_kernels(int card);      // modules.cpp: what cudaFuncSetAttribute allowed

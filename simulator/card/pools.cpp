@@ -1,5 +1,6 @@
 // Pools: memory in stream order (cudaMallocAsync). A pool takes memory of its card in larger pieces
-// and gives it back at synchronizations, above its release threshold.
+// and gives it back at synchronizations, above its release threshold. A reset of the card leaves pools
+// and their memory (cuda_runtime_api.h, cudaDeviceReset).
 #include <algorithm>
 #include <memory>
 
@@ -12,12 +13,12 @@ struct Pool {
     std::uint64_t most = 0;  // 0: not limited
     std::uint64_t threshold = 0, reserved = 0, reserved_high = 0, used = 0, used_high = 0;
     int reuse[3] = {1, 1, 1};  // event dependencies, opportunistic, internal dependencies
-    bool destroyed = false;    // by the program: the pool goes with its last allocation
+    bool destroyed = false;    // by the program: the pool goes when no allocation is left
 };
 
 namespace {
 
-// Assumed: NVIDIA does not document in which steps a pool grows.
+// Seen with driver 580.159.04; NVIDIA does not document in which steps a pool grows.
 constexpr std::uint64_t kStep = 32 << 20;
 
 struct Pooled {
@@ -155,28 +156,9 @@ cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const char* function, 
 bool pool_release(std::uintptr_t address) {
     const auto found = pools().allocations.find(address);
     if (found == pools().allocations.end()) return false;
-    Pool* const pool = found->second.pool;
     free_pooled(address, found->second);
     pools().allocations.erase(found);
-    if (pool->destroyed && !has_allocations(pool)) drop(pool);
     return true;
-}
-
-void reset_pools(int card) {
-    std::erase_if(pools().allocations, [card](const auto& entry) {
-        if (entry.second.pool->card != card) return false;
-        free_pooled(entry.first, entry.second);
-        return true;
-    });
-    each_pool([card](Pool& pool) {
-        if (pool.card == card) facts().cards[card].used -= pool.reserved;
-    });
-    pools().current.erase(card);
-    std::erase_if(pools().created,
-                  [card](const auto& entry) { return entry.second->card == card; });
-    // Its handle stays: programs get it once.
-    const auto unused = pools().defaults.find(card);
-    if (unused != pools().defaults.end()) *unused->second = Pool{.card = card};
 }
 
 bool find_pooled(std::uintptr_t address, Range* range) {
@@ -241,6 +223,13 @@ cudaError_t pool_trim(Pool* pool, std::uint64_t keep) {
 void trim_pools() {
     const Lock lock(mutex());
     each_pool([](Pool& pool) { trim(pool, pool.threshold); });
+    // Not at the last free, which is in the order of its stream: the memory of a destroyed pool was
+    // still taken after it (driver 580.159.04).
+    std::vector<Pool*> unused;
+    each_pool([&unused](Pool& pool) {
+        if (pool.destroyed && !has_allocations(&pool)) unused.push_back(&pool);
+    });
+    for (Pool* const pool : unused) drop(pool);
 }
 
 }  // namespace simulator

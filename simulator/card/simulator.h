@@ -45,7 +45,7 @@ struct Config {
     bool launches_write = false;
     bool compute = false;  // kernels run on the CPU, and memory has contents; else both are counted
     std::string ptx;       // where PTX is found by the digest of its machine code: DIGEST.ptx
-    bool races = false;    // computed kernels are searched for races on shared memory
+    bool races = false;    // computed kernels are searched for races
     bool outputs = false;  // the report has a checksum of what each computed launch stored
 };
 

@@ -105,6 +105,8 @@ public:
         auto threads = static_cast<unsigned>(
             std::min<u64>(launch_.options.threads == 0 ? cores : launch_.options.threads, blocks));
         if (launch_.options.races || launch_.options.uninitialized) threads = 1;
+        if (launch_.options.races && !launch_.cooperative && !program_.orders && blocks > 1)
+            sharing_ = std::make_unique<Sharing>();
         Pool::get().run(threads, [this, threads] {
             const Environment environment;
             const double before = cpu_time();
@@ -154,6 +156,7 @@ private:
         block.parameters = parameters_.data();
         block.parameter_size = program_.parameter_bytes;
         block.watched = launch_.options.races || launch_.options.uninitialized;
+        block.sharing = sharing_.get();
         const u32 warps = (block.threads + kLanes - 1) / kLanes;
         const std::size_t registers = lines(program_.register_bytes);
         const std::size_t local = lines(std::size_t{block.local_stride} * warps * kLanes);
@@ -184,6 +187,7 @@ private:
 
     void finish(Block& block) {
         if (block.watched) settle_writes(block);
+        if (block.sharing != nullptr) block.sharing->settle();
         const std::lock_guard lock(mutex_);
         for (const Warp& warp : block.warps) {
             result_.warp_instructions += warp.warp_instructions;
@@ -265,6 +269,7 @@ private:
     std::atomic<u64> next_{0};
     std::atomic<bool> cancelled_{false};
     std::mutex mutex_;
+    std::unique_ptr<Sharing> sharing_;
     Result result_;
     std::exception_ptr error_;
 };

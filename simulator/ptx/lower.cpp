@@ -140,6 +140,7 @@ private:
         insn.meet = blocks_.post_dominator[block];  // a block until patch()
         const std::string_view base = statement.parts[0];
         Lowering lowering(*this, step, insn);
+        program_->orders |= orders(statement);
         bool known = false;
         if (base == "bra") {
             insn.target = blocks_.block_of[step.targets[0]];
@@ -178,6 +179,17 @@ private:
         }
         first_operand_.push_back(first);
         program_->code.push_back(insn);
+    }
+
+    // Whether an instruction lets threads of other blocks see what this one wrote (PTX ISA 8).
+    static bool orders(const Statement& statement) {
+        const std::string_view base = statement.parts[0];
+        if (base == "fence" || base == "membar") return true;
+        if (base != "ld" && base != "st" && base != "atom" && base != "red") return false;
+        constexpr std::string_view kOrders[] = {"volatile", "relaxed", "acquire", "release", "acq_rel"};
+        return std::any_of(statement.parts.begin(), statement.parts.end(), [&](std::string_view part) {
+            return std::find(std::begin(kOrders), std::end(kOrders), part) != std::end(kOrders);
+        });
     }
 
     bool knows_specials(const Statement& statement) const {

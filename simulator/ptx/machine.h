@@ -64,6 +64,7 @@ struct Program {
     std::vector<Range> ranges;                  // of the module's variables, sorted
     std::vector<std::string> range_names;       // theirs
     std::vector<std::unique_ptr<u64[]>> plans;  // what instructions keep beside their operands
+    bool orders = false;  // it has fences or ordered accesses: blocks may wait for each other's data
 };
 
 // Threads of a warp that are at one place.  Those that parted from each other are the children of
@@ -126,6 +127,7 @@ struct alignas(64) Warp {
 };
 
 struct Races;
+struct Sharing;
 
 struct Block {
     const Program* program = nullptr;
@@ -142,6 +144,7 @@ struct Block {
     u32 arrived[16] = {};  // threads that bar.arrive counted at each barrier
     Races* races = nullptr;
     bool watched = false;  // races or uninitialized reads are looked for
+    Sharing* sharing = nullptr;  // of the launch, where races between blocks are looked for
     std::function<void(const std::string&)> print;
     // What cooperative groups find through %envreg1 and %envreg2 (driver_abi.h): its size and the
     // counter of the grid's barrier.  0: the launch is not cooperative.
@@ -198,6 +201,7 @@ void find_global(Warp& warp, const Insn& insn, u32 lanes, const u64* addresses, 
 [[noreturn]] void raise_misaligned(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 bytes);
 // races.cpp: options `races` and `uninitialized`.
 void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
+void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use);
 void sync_warps(Block& block, const std::vector<u32>& warps);
 
 // ---- system.cpp: what leaves the arithmetic ----

@@ -28,7 +28,7 @@ An ARG is a parameter of the kernel, in their order:
 
   --print N:TYPE:COUNT  after the run: the first numbers of parameter N's memory (N from 0)
   --save N:PATH         after the run: writes parameter N's memory to a file
-  --races               find races on shared memory
+  --races               find races: of warps on shared memory, of blocks on global memory
   --uninitialized       find reads of shared memory that nothing wrote
   --cooperative         all blocks make progress at once
   --threads N           threads of the host; else one for each core

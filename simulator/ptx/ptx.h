@@ -113,7 +113,7 @@ struct Size {
 
 struct Options {
     unsigned threads = 0;                 // of the host; 0: one for each core
-    bool races = false;                   // find races on shared memory (slow)
+    bool races = false;                   // find races of warps and of blocks (slow)
     bool uninitialized = false;           // find reads of shared memory that nothing wrote (slow)
     bool checksum = false;                // of all bytes that the kernel stored to global memory
     std::uint8_t shared_fill = 0;         // what shared memory holds at the start of a block

@@ -4,6 +4,9 @@
 // the last barrier they shared (vector clocks; Flanagan and Freund, "FastTrack").  Threads of one
 // warp run in step here, so what they do to each other is not looked at.
 //
+// Blocks have no order at all (Sharing).  Kernels with fences or ordered accesses are left out: they
+// may hand data from block to block.
+//
 // A write that leaves a byte as it was is no race: whoever reads the byte finds one value, before
 // the write and after it.  ggml's mmq has several warps write one value, in tiles with fewer rows
 // than the tile is high.
@@ -133,6 +136,72 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
                 byte.read.clear();
                 byte.same.clear();
             }
+        }
+    }
+}
+
+namespace {
+
+u32 number_of(const Block& block) {
+    const Size& grid = block.launch->grid;
+    return block.index.x + grid.x * (block.index.y + grid.y * block.index.z);
+}
+
+[[noreturn]] void fail_between(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 other,
+                               const char* what, Use use) {
+    const std::string who =
+        other == kAll ? "other blocks" : "block " + std::to_string(other - 1);
+    raise(warp, insn, lane, Fault::Kind::race,
+          std::string(use == Use::read ? "reads" : "writes") + " global memory, which " + who + " " +
+              what + ": blocks run in any order",
+          address);
+}
+
+u16 value_at(u64 address) {
+    u16 value;
+    std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
+    return value;
+}
+
+}  // namespace
+
+Sharing::Cell& Sharing::cell(u64 address) {
+    auto& page = pages[address / kPage];
+    if (page == nullptr) page = std::make_unique<std::array<Cell, kPage / kBytes>>();
+    return (*page)[address % kPage / kBytes];
+}
+
+void Sharing::settle() {
+    for (const Write& write : std::exchange(writes, {})) {
+        if (value_at(write.address) == write.before) continue;
+        if (write.other != 0)
+            fail_between(*write.warp, *write.insn, write.lane, write.address, write.other,
+                         write.what, Use::write);
+        write.cell->writer = number_of(*write.warp->block) + 1;
+    }
+}
+
+void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, u32 bytes, Use use) {
+    Sharing& sharing = *warp.block->sharing;
+    sharing.settle();
+    if (use == Use::atomic || bytes < Sharing::kBytes) return;
+    const u32 block = number_of(*warp.block) + 1;
+    for (u32 lane = 0; lane < kLanes; ++lane) {
+        if ((lanes >> lane & 1) == 0) continue;
+        const auto first = reinterpret_cast<u64>(at[lane]);
+        for (u64 address = first; address < first + bytes; address += Sharing::kBytes) {
+            Sharing::Cell& cell = sharing.cell(address);
+            const bool written = cell.writer != 0 && cell.writer != block;
+            if (use == Use::read) {
+                if (written)
+                    fail_between(warp, insn, lane, address, cell.writer, "wrote", use);
+                cell.reader = cell.reader == 0 || cell.reader == block ? block : kAll;
+                continue;
+            }
+            const bool read = cell.reader != 0 && cell.reader != block;
+            const u32 other = written ? cell.writer : read ? cell.reader : 0;
+            sharing.writes.push_back({&warp, &insn, lane, address, &cell, other,
+                                      written ? "wrote" : "reads", value_at(address)});
         }
     }
 }

@@ -183,7 +183,10 @@ def test_launches_of_all_kinds(ran: Ran) -> None:
     case = ran["computed", "launches"]
     assert case.told("cooperative") == case.told("64 KiB") == OK
     assert (case.number("wrong"), case.number("sum")) == (0, 1024)
-    assert (case.number("packed"), case.number("ones")) == (0, 2)
+    # CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES for 32 bytes of 28, as driver 580.159.04 returned.
+    assert (case.number("padded"), case.number("packed"), case.number("ones")) == (701, 0, 2)
+    [(_, why)] = case.violations()
+    assert why == "32 bytes of packed arguments; the kernel's parameters have 28"
     assert [value for name, value in case.lines if name == "said"] == ["41", "42", OK]
 
 
@@ -222,9 +225,10 @@ def test_an_index_out_of_bounds_by_one_is_found(ran: Ran) -> None:
 
 
 def test_faults_are_the_errors_of_cuda(ran: Ran) -> None:
-    assert ran["computed", "misaligned"].told("launch") == "cudaErrorMisalignedAddress"
+    case = ran["computed", "misaligned"]
+    assert case.told("launch") == case.told("wait") == "cudaErrorMisalignedAddress"
     case = ran["computed", "pageable"]
-    assert case.told("launch") == "cudaErrorIllegalAddress"
+    assert case.told("launch") == case.told("wait") == "cudaErrorIllegalAddress"
     assert "reads 4 bytes" in case.violations()[0][1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,25 @@ def test_a_sum_that_leaves_out_a_lane_is_found(checked: Checked, ptx: Path, tmp_
     assert "first beyond the limit at token 1;" in check.found
     assert "launched by no model that agrees: " in check.found
     assert "compute_logits" in check.found
+    assert check.found.endswith("; no race was found")
     assert checks["kernels"].passed, "the fault is in the numbers alone"
     assert checks["beside another prompt"].passed, "the same numbers, wrong twice"
     assert checks["cache of q8_0"].state is CheckState.FAILED
+
+
+def test_the_race_of_a_wrong_kernel_is_named(checked: Checked, ptx: Path, tmp_path: Path) -> None:
+    # The logits of 16 rows, which four blocks compute, go to one place.
+    [file] = ptx.glob("*.ptx")
+    kernel = file.read_text().partition("compute_logits")[2]
+    [(store, address)] = re.findall(r"(st\.global\.f32\s+\[(%rd\d+)[^;]*;)", kernel)
+    folder = changed(
+        ptx, tmp_path / "changed", store, f"and.b64 {address}, {address}, -64; {store}"
+    )
+    check = checked(folder)["card and CPU"]
+    assert check.state is CheckState.FAILED
+    assert "compute_logits" in check.found
+    race = "race: writes global memory, which block 0 wrote: blocks run in any order"
+    assert race in check.found, check.found
 
 
 def test_an_instruction_that_is_not_computed_says_nothing_of_the_image(

@@ -60,7 +60,7 @@ def test_a_program_runs_on_two_cards_and_its_report_is_shown(checkout: Checkout)
     assert "simulated: /work/card block" in done.stderr
     assert "1 launches of 1 kernels" in done.stderr
     assert "sm_120 _Z5plainPf" in done.stderr
-    assert "refused: _Z5plainPf: cudaErrorInvalidConfiguration: a block of 2048" in done.stderr
+    assert "refused: _Z5plainPf: cudaErrorInvalidValue: a block of 2048" in done.stderr
     [report] = json.loads((checkout.work / "report").read_text())
     assert [card["name"] for card in report["cards"]] == ["NVIDIA GeForce RTX 5090"] * 2
 

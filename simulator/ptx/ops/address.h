@@ -166,6 +166,8 @@ inline void find_lanes(Warp& w, const Insn& i, u32 lanes, u64* a, Space space, u
             if (__builtin_expect(!is_known(w, low, high, bytes), 0))
                 find_global(w, i, lanes, a, bytes, use);
             place(out, a, 0, low, high, lanes, bytes);
+            if (__builtin_expect(block.sharing != nullptr, 0))
+                watch_global(w, i, lanes, out.at, bytes, use);
             return;
     }
 }

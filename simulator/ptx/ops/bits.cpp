@@ -41,12 +41,15 @@ struct Brev {
         return static_cast<u64>(f(static_cast<u32>(v))) << 32 | f(static_cast<u32>(v >> 32));
     }
 };
-// 9.7.1.19: the sign of a field that reaches beyond the word is the word's highest bit.
+// 9.7.1.19: the sign of a field that reaches beyond the word is the word's highest bit.  Position
+// and length are the lowest bytes of their operands; not so for 64 bits on cards, where ptxas makes
+// shifts of this instruction, by the operands as they are.
 template <class T>
 T bfe_of(T a, u32 b, u32 c) {
     using U = std::make_unsigned_t<T>;
     constexpr u32 kTop = 8 * sizeof(T) - 1;
-    const u32 pos = b & 0xff, len = c & 0xff;
+    const auto byte = [](u32 v) { return sizeof(T) == 4 ? v & 0xff : v > 0xff ? 0xff : v; };
+    const u32 pos = byte(b), len = byte(c);
     const u32 end = pos + len > kTop + 1 ? kTop : pos + len - 1;  // of the field
     const U sign =
         !std::is_signed_v<T> || len == 0 ? U{0} : static_cast<U>(static_cast<U>(a) >> end & 1);
@@ -100,6 +103,7 @@ struct Szext {
 };
 // 9.7.1.17 "fns": the n-th set bit from `base` upwards (n > 0) or downwards (n < 0).
 u32 fns_of(u32 mask, u32 base, s32 n) {
+    if (n == -n && n != 0) return 0;  // -2^31 has no opposite: 0 on cards, whatever the others are
     if (base > 31) return kAll;
     if (n == 0) return mask >> base & 1 ? base : kAll;
     s32 left = n < 0 ? -n : n;

@@ -229,11 +229,11 @@ void general(Warp& w, const Insn& i, u32 lanes) {
                     out = v != v ? 0x7fffffffffffffffULL : as<u64>(v);
                 } else if (to == Type::f32) {
                     std::fesetround(host_rounding(rounding));
-                    volatile double d = v;
-                    volatile float f = static_cast<float>(d);
+                    volatile double d = v, large = v * kScale;
+                    volatile float f = static_cast<float>(d), scaled = static_cast<float>(large);
                     std::fesetround(FE_TONEAREST);
                     const float rounded = f;
-                    const float made = flags & kFtz ? flush(rounded) : rounded;
+                    const float made = flags & kFtz ? flush(rounded, scaled) : rounded;
                     out = made != made ? 0x7fffffff : as<u32>(made);
                 } else {
                     out = to_half(v, rounding, to == Type::bf16);

@@ -23,14 +23,25 @@ struct Sub {
         return a - b;
     }
 };
+// Where the host has no such instruction, each lane calls the C library.
+#ifdef __FP_FAST_FMAF
+constexpr bool kFmaIsCalled = false;
+#else
+constexpr bool kFmaIsCalled = true;
+#endif
+
+// scaled: the result times kScale, for flush; one that overflows is not tiny.  Sums need none: tiny
+// ones are exact.
 struct Mul {
     template <class T>
     static T f(T a, T b) {
         return a * b;
     }
+    static float scaled(float a, float b) { return f(a * kScale, b); }
 };
 struct Fma {
     static float f(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+    static float scaled(float a, float b, float c) { return f(a * kScale, b, c * kScale); }
     static double f(double a, double b, double c) { return __builtin_fma(a, b, c); }
 };
 struct Div {
@@ -38,12 +49,14 @@ struct Div {
     static T f(T a, T b) {
         return a / b;
     }
+    static float scaled(float a, float b) { return f(a * kScale, b); }
 };
 struct Rcp {
     template <class T>
     static T f(T a) {
         return 1 / a;
     }
+    static float scaled(float a) { return kScale / a; }
 };
 struct Sqrt {
     static float f(float a) { return __builtin_sqrtf(a); }
@@ -67,13 +80,19 @@ PTX_INLINE float saturate(float v) { return v > 0 ? (v < 1 ? v : 1.0F) : 0.0F; }
 template <class Op, bool ftz, bool sat>
 struct Single {
     static float in(float v) { return ftz ? flush(v) : v; }
-    static float out(float v) {
-        if (ftz) v = flush(v);
+    template <class... Floats>
+    static float f(Floats... a) {
+        float v = Op::f(in(a)...);
+        if constexpr (ftz && requires { Op::scaled(a...); }) {
+            // Only the smallest normal number can be a tiny one, rounded up: spares most calls.
+            const bool decided = kFmaIsCalled && std::is_same_v<Op, Fma> &&
+                                 std::fabs(v) != std::numeric_limits<float>::min();
+            v = decided ? flush(v) : flush(v, Op::scaled(in(a)...));
+        } else if (ftz) {
+            v = flush(v);
+        }
         return sat ? saturate(v) : v;
     }
-    static float f(float a) { return out(Op::f(in(a))); }
-    static float f(float a, float b) { return out(Op::f(in(a), in(b))); }
-    static float f(float a, float b, float c) { return out(Op::f(in(a), in(b), in(c))); }
 };
 
 template <class Op, int kSources, bool ftz, bool sat>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <limits>
 
 #include "lanes.h"
 
@@ -15,6 +16,15 @@ PTX_INLINE float f32_of_bits(u32 v) { return as<float>(v); }
 PTX_INLINE float flush(float v) {
     const u32 b = bits_of_f32(v);
     return f32_of_bits((b & 0x7f800000) == 0 ? b & 0x80000000 : b);
+}
+// Cards flush a result that is subnormal when it is rounded as if the exponent had no lower end
+// (IEEE 754's "after rounding"), also where the format itself would round it up to the smallest
+// normal number.  `scaled`, the result times kScale, tells.
+constexpr float kScale = 0x1p32F;
+PTX_INLINE float flush(float v, float scaled) {
+    const u32 b = bits_of_f32(v);
+    const bool tiny = std::fabs(scaled) < kScale * std::numeric_limits<float>::min();
+    return f32_of_bits(tiny ? b & 0x80000000 : b);
 }
 PTX_INLINE u16 flush_f16(u16 v) { return static_cast<u16>((v & 0x7c00) == 0 ? v & 0x8000 : v); }
 

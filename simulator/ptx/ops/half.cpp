@@ -8,6 +8,9 @@ namespace {
 
 struct F16 {
     static constexpr u16 kNan = 0x7fff, kOne = 0x3c00;
+    // What is below is flushed (formats.h): the smallest normal number, less half a unit of the
+    // numbers below it.
+    static constexpr float kTiny = 0x1.ffep-15F;
     static float in(u16 v) { return f16_to_f32(v); }
     static u16 out(float v) { return f32_to_f16(v); }
     static u16 flush(u16 v) { return flush_f16(v); }
@@ -34,8 +37,10 @@ struct Mul {
 enum Modifier { kNone = 0, kFtz = 1, kSat = 2, kRelu = 4 };
 
 template <class H, int kModifiers>
-PTX_INLINE u16 finish(u16 v) {
-    if (kModifiers & kFtz) v = H::flush(v);
+PTX_INLINE u16 finish(float wide) {
+    u16 v = H::out(wide);
+    if constexpr (kModifiers & kFtz)
+        v = static_cast<u16>(std::fabs(wide) < H::kTiny ? v & 0x8000 : v);
     if (kModifiers & kSat) {
         const float f = H::in(v);
         v = f > 0 ? (f < 1 ? v : H::kOne) : u16{0};
@@ -54,7 +59,7 @@ PTX_INLINE u16 begin(u16 v) {
 template <class H, class Op, int m>
 struct Two {
     static u16 f(u16 a, u16 b) {
-        return finish<H, m>(H::out(Op::f(H::in(begin<H, m>(a)), H::in(begin<H, m>(b)))));
+        return finish<H, m>(Op::f(H::in(begin<H, m>(a)), H::in(begin<H, m>(b))));
     }
 };
 // One rounding: to odd first in double, then in single precision, then to the format.
@@ -64,7 +69,7 @@ struct Fma {
         const double v = fma_odd(static_cast<double>(H::in(begin<H, m>(a))),
                                  static_cast<double>(H::in(begin<H, m>(b))),
                                  static_cast<double>(H::in(begin<H, m>(c))));
-        return finish<H, m>(H::out(odd_to_f32_odd(v)));
+        return finish<H, m>(odd_to_f32_odd(v));
     }
 };
 template <class H, bool kMax, bool kNan, bool kXorsign, bool ftz>

@@ -124,7 +124,7 @@ struct Neg {
         return static_cast<T>(-a);
     }
 };
-// Division by zero gives what the ISA leaves open; cards give all ones.
+// The ISA leaves open what division by zero gives: all ones on cards, also as the remainder.
 struct Div {
     template <class T>
     static T f(T a, T b) {
@@ -136,7 +136,7 @@ struct Div {
 struct Rem {
     template <class T>
     static T f(T a, T b) {
-        if (b == 0) return a;
+        if (b == 0) return static_cast<T>(~T{0});
         if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0;
         return static_cast<T>(a % b);
     }

@@ -27,6 +27,14 @@ template <class T>
     return v;
 }
 
+// Only the smallest normal number can be a tiny one, rounded up.  The operands that give it are
+// small, so that scaling them does not overflow.
+float flush_result(float v, int operation, float x, float y, float z) {
+    if (std::fabs(v) != std::numeric_limits<float>::min() || operation <= kSub) return flush(v);
+    if (operation == kRcp) return flush(v, compute(kDiv, kScale, x, z));
+    return flush(v, compute(operation, x * kScale, y, z * kScale));
+}
+
 template <class T>
 void rounded(Warp& w, const Insn& i, u32 lanes) {
     const int operation = i.count;
@@ -46,7 +54,7 @@ void rounded(Warp& w, const Insn& i, u32 lanes) {
         }
         T v = compute<T>(operation, x, y, z);
         if constexpr (sizeof(T) == 4) {
-            if (ftz) v = flush(v);
+            if (ftz) v = flush_result(v, operation, x, y, z);
             if (sat) v = v > 0 ? (v < 1 ? v : T{1}) : T{0};
         }
         made[l] = v;

@@ -38,11 +38,11 @@ def run(
 
 
 def fault(
-    library: Library, body: str, block: int = 32, before: str = "", **options: Any
+    library: Library, body: str, block: int = 32, before: str = "", grid: int = 1, **options: Any
 ) -> PtxFaultError:
-    out = np.zeros(block, np.uint32)
+    out = np.zeros(block * grid, np.uint32)
     with pytest.raises(PtxFaultError) as caught:
-        module(library, body, before).run("k", [out], block=block, **options)
+        module(library, body, before).run("k", [out], block=block, grid=grid, **options)
     return caught.value
 
 
@@ -464,6 +464,40 @@ def test_a_warp_reads_the_value_that_it_wrote_although_another_wrote_it_too(
 def test_a_race_of_the_last_instruction_is_found(library: Library) -> None:
     found = fault(library, LAST, block=64, races=1)
     assert "writes shared memory at offset 0, which warp 0 wrote" in str(found)
+
+
+# Block WRITER of two writes the first words, the other one reads them; then each writes its own.
+SHARED_WORDS = """
+  mov.u32 %r5, %ctaid.x; mov.u32 %r6, %tid.x; mul.wide.u32 %d2, %r6, 4; add.u64 %d2, %d0, %d2;
+  setp.eq.u32 %p1, %r5, WRITER; @%p1 st.global.u32 [%d2], VALUE; FENCE @!%p1 ld.global.u32 %r7, [%d2];
+"""
+
+
+@pytest.mark.parametrize(
+    ("writer", "found"),
+    [
+        (0, "reads global memory, which block 0 wrote: blocks run in any order"),
+        (1, "writes global memory, which block 0 reads: blocks run in any order"),
+    ],
+)
+def test_blocks_that_share_words_are_a_race(library: Library, writer: int, found: str) -> None:
+    text = SHARED_WORDS.replace("WRITER", str(writer))
+    raced = fault(library, text.replace("VALUE", "7").replace("FENCE", ""), grid=2, races=1)
+    assert (raced.kind, found in str(raced)) == ("race", True), str(raced)
+    # No race: the value that was there before, a fence, one block.
+    run(library, text.replace("VALUE", "0").replace("FENCE", ""), grid=2, races=1)
+    run(library, text.replace("VALUE", "7").replace("FENCE", "membar.gl;"), grid=2, races=1)
+    run(library, text.replace("VALUE", "7").replace("FENCE", ""), grid=1, races=1)
+    run(library, text.replace("VALUE", "7").replace("FENCE", ""), grid=2)
+
+
+def test_words_of_one_writer_beside_words_of_another_are_no_race(library: Library) -> None:
+    text = """
+      mov.u32 %r5, %ctaid.x; mov.u32 %r6, %tid.x; shl.b32 %r6, %r6, 1; add.u32 %r6, %r6, %r5;
+      mul.wide.u32 %d2, %r6, 2; add.u64 %d2, %d0, %d2; add.u32 %r7, %r5, 1; cvt.u16.u32 %h1, %r7; st.global.u16 [%d2], %h1;
+    """
+    out = run(library, text, grid=2, races=1)
+    assert (out[:32] == 0x20001).all()
 
 
 def test_a_hole_is_not_memory(library: Library) -> None:

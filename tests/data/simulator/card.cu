@@ -1,6 +1,7 @@
 // What test_simulator.py runs on simulated cards: `card NAME` runs one case.
 //
-// Every line that is printed is `name value`, or the name of the error that a call returned.
+// Every line that is printed is `name value`, or the name of the error that a call returned. All cases
+// but `stale` run on a card, too: kernels write to memory that they have.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -120,6 +121,11 @@ void block() {
     auto* values = static_cast<float*>(allocated(MiB));
     plain<<<1, 2048>>>(values);
     tell("2048 threads", cudaGetLastError());
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1;
+    config.blockDim = 2048;
+    tell("2048 by attributes", cudaLaunchKernelEx(&config, plain, values));
+    cudaGetLastError();
     plain<<<1, dim3(1, 1, 65)>>>(values);
     tell("65 deep", cudaGetLastError());
     plain<<<0, 32>>>(values);
@@ -131,17 +137,18 @@ void block() {
 }
 
 void shared() {
-    fixed<<<1, 256, 40 * KiB>>>(nullptr);
+    auto* values = static_cast<float*>(allocated(MiB));
+    fixed<<<1, 256, 40 * KiB>>>(values);
     tell("48 KiB", cudaGetLastError());
-    fixed<<<1, 256, 40 * KiB + 1>>>(nullptr);
+    fixed<<<1, 256, 40 * KiB + 1>>>(values);
     tell("more", cudaGetLastError());
     constexpr auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
     tell("92 KiB", cudaFuncSetAttribute(fixed, attribute, 92 * KiB));
     cudaGetLastError();
     tell("91 KiB", cudaFuncSetAttribute(fixed, attribute, 91 * KiB));
-    fixed<<<1, 256, 91 * KiB>>>(nullptr);
+    fixed<<<1, 256, 91 * KiB>>>(values);
     tell("99 KiB", cudaGetLastError());
-    fixed<<<1, 256, 91 * KiB + 1>>>(nullptr);
+    fixed<<<1, 256, 91 * KiB + 1>>>(values);
     tell("too much", cudaGetLastError());
     cudaFuncAttributes attributes = {};
     cudaFuncGetAttributes(&attributes, fixed);
@@ -154,17 +161,18 @@ void registers() {
     cudaFuncGetAttributes(&attributes, hungry);
     tell("registers", attributes.numRegs);
     tell("most", attributes.maxThreadsPerBlock);
-    hungry<<<1, 256>>>(nullptr, 1);
+    auto* values = static_cast<float*>(allocated(MiB));
+    hungry<<<1, 256>>>(values, 1);
     tell("256 threads", cudaGetLastError());
-    hungry<<<1, 1024>>>(nullptr, 1);
+    hungry<<<1, 1024>>>(values, 1);
     tell("1024 threads", cudaGetLastError());
-    bounded<<<1, 256>>>(nullptr);
+    bounded<<<1, 256>>>(values);
     tell("within bounds", cudaGetLastError());
-    bounded<<<1, 288>>>(nullptr);
+    bounded<<<1, 288>>>(values);
     tell("beyond bounds", cudaGetLastError());
 }
 
-cudaError_t clustered(unsigned grid, unsigned size) {
+cudaError_t clustered(float* values, unsigned grid, unsigned size) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {size, 1, 1};
@@ -173,21 +181,22 @@ cudaError_t clustered(unsigned grid, unsigned size) {
     config.blockDim = 32;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, plain, static_cast<float*>(nullptr));
+    cudaLaunchKernelEx(&config, plain, values);
     return cudaGetLastError();
 }
 
 void clusters() {
     int most = 0;
+    auto* values = static_cast<float*>(allocated(MiB));
     const cudaLaunchConfig_t config = {};
     cudaOccupancyMaxPotentialClusterSize(&most, plain, &config);
     tell("most", most);
-    tell("2 of 4", clustered(4, 2));
-    tell("2 of 3", clustered(3, 2));
-    tell("16 of 16", clustered(16, 16));
+    tell("2 of 4", clustered(values, 4, 2));
+    tell("2 of 3", clustered(values, 3, 2));
+    tell("16 of 16", clustered(values, 16, 16));
     cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    tell("16 allowed", clustered(16, 16));
-    tell("32 of 32", clustered(32, 32));
+    tell("16 allowed", clustered(values, 16, 16));
+    tell("32 of 32", clustered(values, 32, 32));
     cudaOccupancyMaxPotentialClusterSize(&most, plain, &config);
     tell("most allowed", most);
 }
@@ -197,7 +206,7 @@ void cooperative() {
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, plain, 512, 0);
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
     tell("blocks", blocks);
-    float* values = nullptr;
+    auto* values = static_cast<float*>(allocated(MiB));
     void* arguments[] = {&values};
     auto* const kernel = reinterpret_cast<const void*>(plain);
     const unsigned most = blocks * multiprocessors;
@@ -269,6 +278,7 @@ void graph() {
     float milliseconds = -1;
     cudaEventRecord(fork, one);
     cudaEventRecord(join, one);
+    cudaEventSynchronize(join);
     tell("elapsed", cudaEventElapsedTime(&milliseconds, fork, join));
     tell("forward", milliseconds >= 0);
 }
@@ -296,7 +306,7 @@ void two_cards() {
     cudaMemcpyPeer(there, 1, here, 0, sizeof sent);
     cudaMemcpy(&received, there, sizeof received, cudaMemcpyDefault);
     tell("received", received);
-    plain<<<1, 32, 0, stream>>>(nullptr);
+    plain<<<1, 32, 0, stream>>>(static_cast<float*>(here));
     tell("other card's stream", cudaGetLastError());
     cudaPointerAttributes attributes = {};
     cudaPointerGetAttributes(&attributes, there);
@@ -341,6 +351,12 @@ void written() {
 void pools() {
     void* pointer = nullptr;
     cudaFree(nullptr);
+    unsigned long long of_graphs = 1;
+    tell("asked", cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &of_graphs));
+    tell("of graphs", static_cast<long long>(of_graphs));
+    tell("reset", cudaDeviceSetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &of_graphs));
+    tell("not settable", cudaDeviceSetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &of_graphs));
+    tell("no card", cudaDeviceGetGraphMemAttribute(7, cudaGraphMemAttrUsedMemHigh, &of_graphs));
     const size_t before = left();
     tell("allocated", cudaMallocAsync(&pointer, 1000, nullptr));
     tell("taken", before - left());
@@ -363,51 +379,72 @@ void pools() {
     tell("default again", current == standard);
     tell("its last", before - left());
     tell("freed last", cudaFreeAsync(pointer, nullptr));
+    tell("not gone", before - left());
+    cudaDeviceSynchronize();
     tell("gone", before - left());
     tell("default", cudaMemPoolDestroy(standard));
 }
 
 // Of each kind of what a program has on a card: 2, 128, 32, and 64 MiB of it.
-void reset() {
-    cudaFree(nullptr);
-    const size_t before = left(), size = 64 * MiB;
-    void *pointer = nullptr, *address = nullptr;
-    cudaGetSymbolAddress(&address, variable);
-    cudaMallocAsync(&pointer, 100 * MiB, nullptr);
-    cudaMemPoolProps properties = {};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location = {cudaMemLocationTypeDevice, 0};
+struct Everything {
+    static constexpr size_t size = 64 * MiB;
+    void *variable = nullptr, *pooled = nullptr, *own = nullptr;
     cudaMemPool_t pool = nullptr;
-    cudaMemPoolCreate(&pool, &properties);
-    cudaMallocFromPoolAsync(&pointer, 10 * MiB, pool, nullptr);
-    CUmemAllocationProp wanted = {};
-    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CUmemGenericAllocationHandle memory = 0;
     CUdeviceptr space = 0;
-    cuMemAddressReserve(&space, size, 0, 0, 0);
-    cuMemCreate(&memory, size, &wanted, 0);
-    cuMemMap(space, size, 0, memory, 0);
-    cudaFuncSetAttribute(fixed, cudaFuncAttributeMaxDynamicSharedMemorySize, 91 * KiB);
-    cudaEvent_t event;
-    cudaEventCreate(&event);
-    cudaStream_t stream;
-    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    cudaEvent_t event = nullptr;
+    cudaStream_t stream = nullptr;
+
+    Everything() {
+        cudaGetSymbolAddress(&variable, ::variable);
+        cudaMallocAsync(&pooled, 100 * MiB, nullptr);
+        cudaMemPoolProps properties = {};
+        properties.allocType = cudaMemAllocationTypePinned;
+        properties.location = {cudaMemLocationTypeDevice, 0};
+        cudaMemPoolCreate(&pool, &properties);
+        cudaMallocFromPoolAsync(&own, 10 * MiB, pool, nullptr);
+        CUmemAllocationProp wanted = {};
+        wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        cuMemAddressReserve(&space, size, 0, 0, 0);
+        cuMemCreate(&memory, size, &wanted, 0);
+        cuMemMap(space, size, 0, memory, 0);
+        cudaFuncSetAttribute(fixed, cudaFuncAttributeMaxDynamicSharedMemorySize, 91 * KiB);
+        cudaEventCreate(&event);
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    }
+};
+
+void reset() {
+    cudaFree(nullptr);
+    const size_t before = left();
+    Everything all;
     tell("taken", before - left());
     tell("reset", cudaDeviceReset());
     tell("left", before - left());
-    tell("stream", cudaStreamQuery(stream));
-    tell("event", cudaEventQuery(event));
-    tell("pool", cudaMallocFromPoolAsync(&pointer, 1, pool, nullptr));
-    tell("handle", static_cast<cudaError_t>(cuMemRelease(memory)));
-    tell("address", cudaMemset(reinterpret_cast<void*>(space), 0, 1));
-    fixed<<<1, 256, 91 * KiB>>>(nullptr);
+    auto* values = static_cast<float*>(allocated(MiB));
+    fixed<<<1, 256, 91 * KiB>>>(values);
     tell("attribute", cudaGetLastError());
     const int sent = 5;
     tell("variable", cudaMemcpyToSymbol(variable, &sent, sizeof sent));
-    tell("space", static_cast<cudaError_t>(cuMemAddressFree(space, size)));
+    void* pointer = nullptr;
     tell("allocated", cudaMallocAsync(&pointer, 1, nullptr));
+    tell("pool", cudaMallocFromPoolAsync(&pointer, 1, all.pool, nullptr));
+    tell("pooled", cudaFreeAsync(all.pooled, nullptr));
+}
+
+// What is undefined on a card, whose driver may end the program: handles and addresses of before a
+// reset.
+void stale() {
+    cudaFree(nullptr);
+    Everything all;
+    cudaStreamBeginCapture(all.stream, cudaStreamCaptureModeGlobal);
+    tell("reset", cudaDeviceReset());
+    tell("stream", cudaStreamQuery(all.stream));
+    tell("event", cudaEventQuery(all.event));
+    tell("handle", static_cast<cudaError_t>(cuMemRelease(all.memory)));
+    tell("address", cudaMemset(reinterpret_cast<void*>(all.space), 0, 1));
+    tell("space", static_cast<cudaError_t>(cuMemAddressFree(all.space, all.size)));
 }
 
 #ifndef STATIC
@@ -476,7 +513,7 @@ void one() {
         tell("PTX", attributes.ptxVersion);
     }
     cudaGetLastError();
-    plain<<<1, 32>>>(nullptr);
+    plain<<<1, 32>>>(static_cast<float*>(allocated(KiB)));
     tell("launch", cudaGetLastError());
 }
 
@@ -488,11 +525,12 @@ int main(int, char** words) {
         {"aborted", aborted},   {"graph", graph},             {"two_cards", two_cards},
         {"contents", contents}, {"pools", pools},             {"forked", forked},
         {"one", one},           {"loading", loading},         {"reset", reset},
-        {"written", written},
+        {"written", written},   {"stale", stale},
 #ifndef STATIC
         {"managed", managed_variable},
 #endif
     };
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what a case that crashes has found is written
     directory = words[0];
     directory.erase(directory.rfind('/'));
     cases.at(words[1])();

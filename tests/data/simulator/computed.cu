@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -302,9 +303,13 @@ void launches_of_all_kinds() {
         float* sum;
         int n;
     } packed = {ones.data, ones.data, ones.data, threads};
+    // One size is right: the driver refuses the padding at the structure's end.
     size_t size = sizeof packed;
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
                      CU_LAUNCH_PARAM_END};
+    tell("padded", static_cast<long long>(
+                       cuLaunchKernel(function, 4, 1, 1, 256, 1, 1, 0, nullptr, nullptr, extra)));
+    size = offsetof(decltype(packed), n) + sizeof packed.n;
     tell("packed", static_cast<long long>(
                        cuLaunchKernel(function, 4, 1, 1, 256, 1, 1, 0, nullptr, nullptr, extra)));
     tell("ones", static_cast<long long>(ones.host()[1023]));
@@ -504,6 +509,7 @@ void misaligned() {
     OnCard<float> out(4);
     odd<<<1, 1>>>(reinterpret_cast<const char*>(out.data), out.data);
     tell("launch", cudaGetLastError());
+    tell("wait", cudaDeviceSynchronize());
 }
 
 // An instruction that the interpreter lacks: the kernel ends, and the card goes on.
@@ -520,6 +526,7 @@ void pageable() {
     OnCard<float> out(32);
     add<<<1, 32>>>(own.data(), own.data(), out.data, 32);
     tell("launch", cudaGetLastError());
+    tell("wait", cudaDeviceSynchronize());
 }
 
 int main(int, char** words) {

@@ -1,4 +1,5 @@
-"""What each instruction computes, by the words of the PTX ISA document, on Python's integers.
+"""What each instruction computes, by the words of the PTX ISA document, on Python's integers; what
+it leaves open, and a few corner cases, as cards compute them.
 
 A reference takes the bits of its sources and gives the bits of the result, or None: NaN.
 """
@@ -97,9 +98,9 @@ def integers() -> None:
         two("mul.hi", hi)
         two("min", min)
         two("max", max)
-        # Division by zero is left open.
+        # Division by zero is left open: cards give all ones.
         two("div", quotient)
-        two("rem", lambda a, b: a - tdiv(a, b) * b if b else a)
+        two("rem", lambda a, b: a - tdiv(a, b) * b if b else -1)
 
         def three(op: str, f: Callable[[int, int, int], int], t: str = t, n: int = n) -> None:
             case(
@@ -283,7 +284,8 @@ def halves(f: Callable[[int, int], int], a: int, b: int) -> int:
 
 def bfe(t: str, a: int, b: int, c: int) -> int:
     n = int(t[1:])
-    pos, length = b & 255, c & 255
+    # The document takes the lowest bytes; cards do so in words, but not in double words.
+    pos, length = (b & 255, c & 255) if n == 32 else (min(b, 255), min(c, 255))
     sign = 0 if t[0] == "u" or length == 0 else a >> min(pos + length - 1, n - 1) & 1
     out = 0
     for i in range(n):
@@ -312,6 +314,8 @@ def bfind(t: str, a: int, shift: bool) -> int:
 
 def fns(mask: int, base: int, offset: int) -> int:
     offset = signed(offset, 32)
+    if offset == -(1 << 31):  # the document has no case for it; cards give 0
+        return 0
     if base > 31:
         return 0xFFFFFFFF
     if offset == 0:
@@ -372,10 +376,9 @@ def real_case(
         made = f(*values) if op != "add" and op != "sub" else f(*values, mode)
         if sat and made.kind == soft.NAN:
             return 0
-        code = fmt.encode(made, mode)
+        code = fmt.encode(made, mode, ftz)
         if code is None:
             return None
-        code = soft.flush(fmt, code) if ftz else code
         if sat:
             one = fmt.bias << fmt.mantissa
             return 0 if code >> (fmt.bits - 1) else min(code, one)
@@ -615,6 +618,9 @@ def conversions() -> None:
                 case(f"cvt{'.' + mode if mode else ''}.{to}.{source} {{d}}, {{a}};",
                      lambda a, s=source, t=to, m=mode: FORMATS[t].encode(FORMATS[s].decode(a), m or "rn"),
                      FORMATS[to].bits, FORMATS[source].bits, kinds=(source,), nan=FORMATS[to])  # fmt: skip
+    for mode in ("rn", "rz", "rm", "rp"):
+        case(f"cvt.{mode}.ftz.f32.f64 {{d}}, {{a}};", lambda a, m=mode: F32.encode(F64.decode(a), m, True),
+             32, 64, kinds=("f64",), nan=F32)  # fmt: skip
     for mode in ("rni", "rzi", "rmi", "rpi"):
         for t in ("f32", "f64", "f16"):
             case(f"cvt.{mode}.{t}.{t} {{d}}, {{a}};", lambda a, t=t, m=mode: integral(FORMATS[t], a, m),

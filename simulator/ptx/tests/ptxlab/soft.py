@@ -53,8 +53,11 @@ class Format:
             value = Fraction(m + 2**self.mantissa) * Fraction(2) ** (e - self.bias - self.mantissa)
         return Real("finite", bool(sign), -value if sign else value)
 
-    def encode(self, real: Real, mode: str = "rn") -> int | None:
-        """The code after rounding; None for NaN."""
+    def encode(self, real: Real, mode: str = "rn", ftz: bool = False) -> int | None:
+        """The code after rounding; None for NaN.
+
+        ``ftz``: zero, where the number rounded as if the exponent had no lower end is subnormal.
+        """
         sign = 1 << (self.bits - 1) if real.negative else 0
         infinity: int = (2**self.exponent - 1) << self.mantissa
         if real.kind == NAN:
@@ -67,6 +70,11 @@ class Format:
         e = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
         if Fraction(2) ** e > magnitude:
             e -= 1
+        unit = Fraction(2) ** (e - self.mantissa)
+        if ftz and e < 1 - self.bias:
+            nearest = unit * round_fraction(magnitude / unit, mode, real.negative)
+            if nearest < Fraction(2) ** (1 - self.bias):
+                return sign
         e = max(e, 1 - self.bias)
         unit = Fraction(2) ** (e - self.mantissa)
         count = round_fraction(magnitude / unit, mode, real.negative)
@@ -153,6 +161,6 @@ def sqrt(a: Real) -> Real:
 
 
 def flush(fmt: Format, code: int) -> int:
-    """``.ftz``: subnormal numbers become zeros of their sign."""
+    """``.ftz`` of an operand: subnormal numbers become zeros of their sign."""
     exponent = code >> fmt.mantissa & (2**fmt.exponent - 1)
     return code if exponent else code & 1 << (fmt.bits - 1)
