@@ -19,12 +19,14 @@ PARTS = ("main.py", "backends", "common", "endpoints", "LICENSE")
 """What the server consists of, in TabbyAPI's tree."""
 
 # Flags: common/args.py and common/config_models.py.  An absolute name of a model is its path:
-# main.py joins it to the directory of models.
+# main.py joins it to the directory of models, which /v1/models lists.
 SERVE = Serve(
     api_flavor="openai",
     arguments=[
-        *("--model-name", "{model}", "--max-seq-len", "{context}", "--cache-size", "{context}"),
-        *("--disable-auth", "true"),
+        *("--model-dir", "{model}/..", "--model-name", "{model}"),
+        *("--max-seq-len", "{context}", "--cache-size", "{context}"),
+        # Else each job asks for room for a whole chunk of 2048 tokens.
+        *("--output-chunking", "false", "--disable-auth", "true"),
     ],
 )
 
@@ -42,12 +44,15 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
 def _complete(recipe: Recipe) -> Recipe:
     image = recipe.image
     port = image.port or 5000  # common/config_models.py
-    server = [f"{LAYOUT.programs}/python", f"{LAYOUT.engine}/tabbyapi/main.py"]
+    # It writes logs/ below its working directory (common/logger.py), and / may be read-only.
+    server = ["/usr/bin/env", "--chdir=/tmp", f"{LAYOUT.programs}/python"]
+    server += [f"{LAYOUT.engine}/tabbyapi/main.py", "--model-dir", "/models"]
     server += ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
     return with_image(
         recipe,
         port=port,
         health=image.health or "health",
+        user=LAYOUT.user,
         entrypoint=image.entrypoint or server,
     )
 
@@ -63,11 +68,13 @@ FAMILY = EngineFamily(
     template="tabbyapi.Dockerfile.j2",
     scripts=("extension.py", "jobs", "reproducible"),
     requires_stages=("runtime",),
+    extends_base=True,
     compiles_at_target=True,
     tools="debian-trixie-gcc",
     machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
     serve=SERVE,
-    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read),
+    # ExLlamaV3 reads back whether all logits are finite (generator/job.py, receive_logits).
+    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read, until="Model successfully loaded."),
     rules=_rules,
     complete=_complete,
     debian_build=("ccache",),

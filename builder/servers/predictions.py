@@ -32,8 +32,10 @@ class Continued:
     accepted: int | None = None
 
 
-def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False) -> Continued:
-    """Continue a prompt with the likeliest tokens.  Raises ``UnansweredError``.
+def continued(
+    server: Server, prompt: str, tokens: int, *, cached: bool = False, seconds: float = SECONDS
+) -> Continued:
+    """Continue a prompt with the likeliest tokens, within ``seconds``.  Raises ``UnansweredError``.
 
     ``cached``: the server may use its cache of an earlier prompt.
     """
@@ -48,7 +50,7 @@ def continued(server: Server, prompt: str, tokens: int, *, cached: bool = False)
         "n_probs": MANY,
         "cache_prompt": cached,
     }
-    found = server.client.post(page, body, Prediction, SECONDS)
+    found = server.client.post(page, body, Prediction, seconds)
     generated = found.completion_probabilities
     if len(generated) != tokens:
         raise UnansweredError(f"{len(generated)} tokens of {tokens}: {found.content!r}")

@@ -53,6 +53,8 @@ from builder.tools.demangle import function_of
 
 KIND = "numbers"
 NAMED = 6  # kernels that a check names
+RACE_SECONDS = 120.0
+"""For the answer of a server whose kernels are searched for races: one may hang after the first."""
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
 
 
@@ -179,10 +181,17 @@ class ModelNumbers:
             same = replace(same, found=f"{same.found}; {self._first_wrong_layer()}")
         if same.passed and report is not None:
             self.agreeing.update(report.kernels)
-        yield same
         reuse = _reuse(alone, again)
-        yield self._compared("after a reuse of the cache", alone, again, report, reuse)
-        yield self._compared("beside another prompt", alone, beside, report)
+        compared = [
+            same,
+            self._compared("after a reuse of the cache", alone, again, report, reuse),
+            self._compared("beside another prompt", alone, beside, report),
+        ]
+        wrong = [number for number, check in enumerate(compared) if not check.passed]
+        if wrong:
+            first = compared[wrong[0]]
+            compared[wrong[0]] = replace(first, found=f"{first.found}; {self._race()}")
+        yield from compared
         for drafting in self.trial.draftings:
             if drafting.kind in self.numbers.drafts:
                 yield self._drafted(drafting, alone)
@@ -204,6 +213,16 @@ class ModelNumbers:
                 return self._unanswered(subject, server, simulation, error)
             report = simulation.settled()
         return self._compared(subject, wanted, found, report, more, limit=limit)
+
+    def _race(self) -> str:
+        """The first race of the kernels that answer the prompt."""
+        with self._simulated("races", races=True) as (server, simulation):
+            with suppress(NotServingError, UnansweredError):
+                server.wait(self.numbers.server.serve.seconds)
+                continued(server, PROMPT, TOKENS, seconds=RACE_SECONDS)
+            report = simulation.settled()
+        faults = refused(report) if report else []
+        return faults[0] if faults else "no race was found"
 
     def _first_wrong_layer(self) -> str:
         """Which layer makes the numbers differ: the same model, whose first layers alone add to
@@ -301,7 +320,12 @@ class ModelNumbers:
 
     @contextmanager
     def _simulated(
-        self, folder: str, options: Sequence[str] = (), draft: Path | None = None
+        self,
+        folder: str,
+        options: Sequence[str] = (),
+        draft: Path | None = None,
+        *,
+        races: bool = False,
     ) -> Iterator[tuple[Server, Simulation]]:
         numbers = self.numbers
         with self._model.open("rb") as stream:
@@ -311,6 +335,7 @@ class ModelNumbers:
             header,
             self.work / folder,
             ptx=numbers.ptx,
+            races=races,
             outputs=numbers.outputs,
         )
         with on as simulation:

@@ -75,12 +75,13 @@ OWN_BLOCK = (Drafting("draft-mtp"), Drafting("mtp"))
 # (xllamacpp 2026.10, AVX2) gives logarithms that differ from what it gives for the same weights in
 # F32 by at most 0.004 (F16), 0.09 (Q8_0), 0.06 (Q4_0), 0.12 (Q4_K), 0.09 (Q6_K), 0.15 (qwen35),
 # 0.16 (qwen35moe) and 0.11 (gemma4): a limit is at least twice that.  F16 has more, because a card
-# adds halves in another order.  A mask that takes two bits of Q4_K's scales makes 4.4.  With these
+# adds halves in another order; Q4_0 has more, because ik_llama.cpp 8337e4c on an H100 is 0.21 from
+# its CPU.  A mask that takes two bits of Q4_K's scales makes 4.4.  With these
 # seeds the text prefers each token by 0.15 at least.
 TRIALS = (
     ModelTrial(TinyModel("llama", "F16", 27), 0.05),
     ModelTrial(TinyModel("llama", "Q8_0", 27), 0.2),
-    ModelTrial(TinyModel("llama", "Q4_0", 27), 0.2),
+    ModelTrial(TinyModel("llama", "Q4_0", 27), 0.3),
     ModelTrial(TinyModel("llama", "Q4_K", 29), 0.3),
     ModelTrial(TinyModel("llama", "Q6_K", 28), 0.2),
     ModelTrial(TinyModel("qwen35", "Q4_K", 5), 0.3, OWN_BLOCK),

@@ -89,7 +89,7 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
             pypi.fetch(locked, options.cache, log, offline=options.offline), work / context
         )
     if isinstance(plan, Plan):
-        make = _overlay if plan.extends_base else _source
+        make = _overlay if plan.family.package_paths else _source
         folders["source"], committed = make(plan, options, work)
         epoch = max(epoch, committed)
     for install in plan.debian.stages.values():
@@ -252,7 +252,7 @@ def _patched(
 
     def make() -> int:
         tree, committed = EMPTY_TREE, 0
-        if plan.patches or not plan.extends_base:
+        if plan.patches or not plan.family.package_paths:
             tree = checkout.tree_of(plan.source, repositories, work)
             if isinstance(plan.source, GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)

@@ -35,10 +35,8 @@ def main() -> None:
     if "CUDA_HOME" not in os.environ:
         sys.exit("error: the base has no nvcc: set nvcc = true in its [python]")
     os.environ |= CACHE
-    # What torch/utils/cpp_extension.py reads.
+    # What torch/utils/cpp_extension.py reads.  It calls both compilers through ccache by itself.
     os.environ |= {
-        "CXX": "ccache g++",
-        "PYTORCH_NVCC": f"ccache {os.environ['CUDA_HOME']}/bin/nvcc",
         "TORCH_CUDA_ARCH_LIST": ";".join(map(capability, archs)),
         "TORCH_EXTENSIONS_DIR": BUILD,
     }

@@ -27,5 +27,5 @@ USER 10001:10001
 WORKDIR /home/engine
 EXPOSE 8080
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "8080", "health"]
-ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "-cuda", "fusion=0", "--"]
+ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "--"]
 
