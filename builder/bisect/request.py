@@ -47,7 +47,7 @@ def source_of(entry: Entry[Recipe]) -> str:
             f"the source of {entry.name} is not a git repository",
             hint="only [source] git can be bisected; try releases one by one",
         )
-    if families.ENGINES[entry.recipe.family].extends_base:
+    if families.ENGINES[entry.recipe.family].package_paths:
         raise RecipeError(
             f"the engine of {entry.name} comes from its base, {entry.recipe.base}",
             hint="only an engine that is built from its source can be bisected",

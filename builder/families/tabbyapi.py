@@ -25,7 +25,7 @@ SERVE = Serve(
     arguments=[
         *("--model-dir", "{model}/..", "--model-name", "{model}"),
         *("--max-seq-len", "{context}", "--cache-size", "{context}"),
-        # Else each job asks for room for a whole chunk of 2048 tokens.
+        # Else a job needs room for 2048 tokens beside its prompt, whatever its context.
         *("--output-chunking", "false", "--disable-auth", "true"),
     ],
 )
@@ -52,7 +52,7 @@ def _complete(recipe: Recipe) -> Recipe:
         recipe,
         port=port,
         health=image.health or "health",
-        user=LAYOUT.user,
+        user=image.user or LAYOUT.user,
         entrypoint=image.entrypoint or server,
     )
 

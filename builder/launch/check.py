@@ -28,7 +28,10 @@ from builder.tools.docker.containers import TOOLKIT
 
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 """Exists where the kernel has NVIDIA's driver (its README, "The /proc interface")."""
-ELSEWHERE = "run it on the machine with the card; `builder export` writes files for it"
+ELSEWHERE = (
+    "run it on the machine with the card (`builder export` writes files for it), or on the CPU, "
+    "where the engine can: --cpu"
+)
 OTHERS = "`builder choose` shows the presets that run on this machine"
 BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
 AUTO = "auto"

@@ -178,7 +178,7 @@ class NumbersTrial:
             )
 
     def _racing(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
-        """The cases whose kernels have a race on shared memory.
+        """The cases whose kernels have a race.
 
         Numbers show a race only where the warp that should come first does not.
         """

@@ -78,7 +78,7 @@ class AnyPlan(ABC):
 
     @property
     def extends_base(self) -> bool:
-        """Whether the image is its base with some files changed."""
+        """Whether the image is its base with files added or changed."""
         return False
 
     @property
@@ -88,9 +88,8 @@ class AnyPlan(ABC):
 
     @property
     def worth_caching(self) -> bool:
-        """Whether a registry may keep the layers of its steps: an image that changes a few files of
-        its base is built in seconds, and all layers of the base would be kept with it."""
-        return not self.extends_base
+        """Whether a registry may keep the layers of its steps."""
+        return True
 
     @property
     def has_nvcc(self) -> bool:
@@ -291,8 +290,14 @@ class Plan(AnyPlan):
 
     @property
     def extends_base(self) -> bool:
-        """Whether the image is its base with some files changed."""
+        """Whether the image is its base with files added or changed."""
         return self.family.extends_base
+
+    @property
+    def worth_caching(self) -> bool:
+        """As above: an overlay is built in seconds, and all layers of its base would be kept with
+        it."""
+        return self.family.package_paths is None
 
     @property
     def compresses_base(self) -> bool:

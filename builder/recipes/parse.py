@@ -22,8 +22,9 @@ TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
 
 def suggestion(word: str, known: list[str]) -> str:
     """``; did you mean X?`` where a known word is near, otherwise nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    begun = [each for each in known if word and each.startswith(word)]
+    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {' or '.join(near[:3])}?" if near else ""
 
 
 @cache

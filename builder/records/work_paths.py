@@ -39,7 +39,8 @@ def paths_of(root: Path, recipe: str, state: Path) -> EnginePaths:
     if not known:
         raise WorldError(
             f"the paths of {recipe} are not known",
-            "its server was not started on a simulated card by this version of builder",
+            "no record has any: its server was not started on a simulated card by this version of "
+            "builder, or launched no kernel that builder/kernels/work.toml has",
             f"`builder smoke {recipe}` starts it, after `builder build {recipe}`",
         )
     return EnginePaths(recipe, known, device.stated if device else "")

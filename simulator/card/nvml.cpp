@@ -1,6 +1,9 @@
-// NVML: what vLLM asks to find its platform (vllm/platforms/cuda.py, through nvidia-ml-py).
+// NVML: what vLLM asks to find its platform (vllm/platforms/cuda.py, through nvidia-ml-py), and what
+// PyTorch needs to say that a card is full (c10/cuda/driver_api.h, CUDACachingAllocator.cpp).
 //
 // The bases have no nvml.h: declarations and numbers come from the NVML API reference.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -13,7 +16,14 @@ using namespace simulator;
 
 namespace {
 
-enum Status { kSuccess = 0, kInvalidArgument = 2, kInsufficientSize = 7, kDriverNotLoaded = 9 };
+enum Status {
+    kSuccess = 0,
+    kInvalidArgument = 2,
+    kNotSupported = 3,
+    kNotFound = 6,
+    kInsufficientSize = 7,
+    kDriverNotLoaded = 9,
+};
 
 using Device = const Card*;
 
@@ -63,6 +73,42 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
     if (index >= cards().size()) return kInvalidArgument;
     *device = &cards()[index];
     return kSuccess;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+    SIMULATED();
+    *version = CUDA_VERSION;
+    return kSuccess;
+}
+
+// PyTorch writes the domain with eight digits, the runtime with four.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* address, Device* device) {
+    SIMULATED();
+    unsigned domain = 0, bus = 0, slot = 0;
+    if (std::sscanf(address, "%x:%x:%x", &domain, &bus, &slot) != 3) return kInvalidArgument;
+    char known[40];
+    std::snprintf(known, sizeof known, "%04x:%02x:%02x.0", domain, bus, slot);
+    for (const Card& card : cards()) {
+        if (pci_address(card.index) != known) continue;
+        *device = &card;
+        return kSuccess;
+    }
+    return kNotFound;
+}
+
+int nvmlDeviceGetComputeRunningProcesses(Device, unsigned*, void*) {
+    SIMULATED();
+    return kNotSupported;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device, unsigned, int*) {
+    SIMULATED();
+    return kNotSupported;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device, unsigned, void*) {
+    SIMULATED();
+    return kNotSupported;
 }
 
 int nvmlDeviceGetName(Device device, char* place, unsigned length) {

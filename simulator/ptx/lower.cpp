@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 
 namespace ptx {
@@ -181,15 +182,20 @@ private:
         program_->code.push_back(insn);
     }
 
-    // Whether an instruction lets threads of other blocks see what this one wrote (PTX ISA 8).
+    // Whether blocks may order what they do by an instruction (PTX ISA 8): not by one of a block's
+    // own memory or scope.
     static bool orders(const Statement& statement) {
         const std::string_view base = statement.parts[0];
-        if (base == "fence" || base == "membar") return true;
-        if (base != "ld" && base != "st" && base != "atom" && base != "red") return false;
-        constexpr std::string_view kOrders[] = {"volatile", "relaxed", "acquire", "release", "acq_rel"};
-        return std::any_of(statement.parts.begin(), statement.parts.end(), [&](std::string_view part) {
-            return std::find(std::begin(kOrders), std::end(kOrders), part) != std::end(kOrders);
-        });
+        const auto has = [&](std::initializer_list<std::string_view> words) {
+            return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
+                const auto& parts = statement.parts;
+                return std::find(parts.begin(), parts.end(), word) != parts.end();
+            });
+        };
+        if (has({"cta", "shared", "shared::cta", "local"})) return false;
+        if (base == "fence" || base == "membar") return !has({"proxy", "mbarrier_init"});
+        return (base == "ld" || base == "st" || base == "atom" || base == "red") &&
+               has({"volatile", "relaxed", "acquire", "release", "acq_rel"});
     }
 
     bool knows_specials(const Statement& statement) const {

@@ -27,7 +27,7 @@ struct Races {
     };
     struct Write {  // that is a race if it changed the byte
         Warp* warp;
-        const Insn* insn;
+        Insn insn;
         u32 lane;
         std::size_t offset;
         u32 other;
@@ -56,7 +56,7 @@ void settle_writes(Block& block) {
     const std::vector<Races::Write> writes = std::exchange(block.races->writes, {});
     for (const Races::Write& write : writes) {
         if (block.shared[write.offset] != write.before)
-            fail(*write.warp, *write.insn, write.lane, write.offset, write.other, write.what,
+            fail(*write.warp, write.insn, write.lane, write.offset, write.other, write.what,
                  Use::write);
         block.races->bytes[write.offset].same.push_back(write.warp->number);
     }
@@ -97,7 +97,7 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
     const std::vector<u32>& seen = races.seen[warp.number];
     const auto conflict = [&](u32 lane, std::size_t offset, u32 other, const char* what) {
         if (use != Use::write) fail(warp, insn, lane, offset, other, what, use);
-        races.writes.push_back({&warp, &insn, lane, offset, other, what, block.shared[offset]});
+        races.writes.push_back({&warp, insn, lane, offset, other, what, block.shared[offset]});
     };
     for (u32 lane = 0; lane < kLanes; ++lane) {
         if ((lanes >> lane & 1) == 0) continue;
@@ -173,11 +173,17 @@ Sharing::Cell& Sharing::cell(u64 address) {
 
 void Sharing::settle() {
     for (const Write& write : std::exchange(writes, {})) {
-        if (value_at(write.address) == write.before) continue;
+        const u32 block = number_of(*write.warp->block) + 1;
+        if (value_at(write.address) == write.before) {
+            u32& same = write.cell->same;
+            same = same == 0 || same == block ? block : kAll;
+            continue;
+        }
         if (write.other != 0)
-            fail_between(*write.warp, *write.insn, write.lane, write.address, write.other,
+            fail_between(*write.warp, write.insn, write.lane, write.address, write.other,
                          write.what, Use::write);
-        write.cell->writer = number_of(*write.warp->block) + 1;
+        write.cell->writer = block;
+        write.cell->same = 0;
     }
 }
 
@@ -193,15 +199,16 @@ void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
             Sharing::Cell& cell = sharing.cell(address);
             const bool written = cell.writer != 0 && cell.writer != block;
             if (use == Use::read) {
-                if (written)
+                // A block among several that wrote the same reads what it wrote.
+                if (written && cell.same != block && cell.same != kAll)
                     fail_between(warp, insn, lane, address, cell.writer, "wrote", use);
                 cell.reader = cell.reader == 0 || cell.reader == block ? block : kAll;
                 continue;
             }
             const bool read = cell.reader != 0 && cell.reader != block;
             const u32 other = written ? cell.writer : read ? cell.reader : 0;
-            sharing.writes.push_back({&warp, &insn, lane, address, &cell, other,
-                                      written ? "wrote" : "reads", value_at(address)});
+            sharing.writes.push_back({&warp, insn, lane, address, &cell, other,
+                                      written ? "wrote" : "read", value_at(address)});
         }
     }
 }

@@ -22,11 +22,12 @@ struct Sharing {
     static constexpr u64 kBytes = 2;  // to a cell
     static constexpr u64 kPage = 4096;
     struct Cell {
-        u32 writer = 0, reader = 0;  // the block's number + 1; kAll: several
+        // The block's number + 1; kAll: several. `same` wrote the value that the writer wrote.
+        u32 writer = 0, reader = 0, same = 0;
     };
     struct Write {  // that is a race with `other`, if it changes the cell
         Warp* warp;
-        const Insn* insn;
+        Insn insn;
         u32 lane;
         u64 address;
         Cell* cell;

@@ -95,6 +95,13 @@ result["nvml"] = [nvml.nvmlInit_v2(), out(c.c_uint, nvml.nvmlDeviceGetCount_v2),
                   nvml.nvmlDeviceGetHandleByIndex_v2(0, c.byref(handle)),
                   nvml.nvmlDeviceGetHandleByIndex_v2(1, c.byref(c.c_void_p())),
                   nvml.nvmlDeviceGetName(handle, name, 96), name.value.decode()]
+found = c.c_void_p()
+def by_address(text):  # as PyTorch asks
+    return nvml.nvmlDeviceGetHandleByPciBusId_v2(text, c.byref(found))
+result["by address"] = [by_address(b"00000000:01:00.0"), found.value == handle.value,
+                        by_address(b"00000000:02:00.0"), by_address(b"x"),
+                        nvml.nvmlDeviceGetComputeRunningProcesses(handle, None, None),
+                        out(c.c_int, nvml.nvmlSystemGetCudaDriverVersion_v2)]
 result["entries"] = [entry(b"cuMemAlloc", 2000), entry(b"cuMemAlloc", 13000),
                      entry(b"cuNothing", 13000), entry(b"cuMemCreate", 3020)]
 """
@@ -111,6 +118,7 @@ def test_the_driver_and_the_runtime_answer_for_the_card(simulated: Simulated) ->
     assert [answers[number - 1] for number in (16, 75, 76, 97)] == [170, 12, 0, 101376]
     assert result["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     assert result["nvml"] == [0, [0, 1], 0, 2, 0, "NVIDIA GeForce RTX 5090"]
+    assert result["by address"] == [0, True, 6, 2, 3, [0, 13000]]
     assert result["entries"] == [
         [0, 0, ["cuMemAlloc"]],
         [0, 0, ["cuMemAlloc_v2"]],

@@ -30,6 +30,8 @@ UNREACHED_HINT = (
 )
 TAG_ATTEMPTS = 10
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
+DENIED = "permission denied"
+DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def ask_engine() -> Engine:
         # Clients before 27 exit with 0, and name the errors.
         lines = done.stderr.strip().splitlines()
         why = "; ".join(found.get("ServerErrors") or lines[-1:])
+        if DENIED in why.lower():
+            raise WorldError("this user may not use Docker", why, DENIED_HINT)
         raise WorldError("Docker does not answer", why, START_HINT)
     return _properties(found)
 

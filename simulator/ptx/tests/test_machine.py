@@ -477,7 +477,7 @@ SHARED_WORDS = """
     ("writer", "found"),
     [
         (0, "reads global memory, which block 0 wrote: blocks run in any order"),
-        (1, "writes global memory, which block 0 reads: blocks run in any order"),
+        (1, "writes global memory, which block 0 read: blocks run in any order"),
     ],
 )
 def test_blocks_that_share_words_are_a_race(library: Library, writer: int, found: str) -> None:
@@ -487,8 +487,25 @@ def test_blocks_that_share_words_are_a_race(library: Library, writer: int, found
     # No race: the value that was there before, a fence, one block.
     run(library, text.replace("VALUE", "0").replace("FENCE", ""), grid=2, races=1)
     run(library, text.replace("VALUE", "7").replace("FENCE", "membar.gl;"), grid=2, races=1)
+    inner = text.replace("VALUE", "7").replace("FENCE", "membar.cta;")
+    assert fault(library, inner, grid=2, races=1).kind == "race"
     run(library, text.replace("VALUE", "7").replace("FENCE", ""), grid=1, races=1)
     run(library, text.replace("VALUE", "7").replace("FENCE", ""), grid=2)
+
+
+def test_a_block_reads_the_value_that_another_wrote_too(library: Library) -> None:
+    text = "mov.u32 %r5, VALUE; st.global.u32 [%d1], %r5; ld.global.u32 %r6, [%d1];"
+    assert (run(library, text.replace("VALUE", "7"), grid=3, races=1)[:32] == 7).all()
+    found = fault(library, text.replace("VALUE", "%ctaid.x"), grid=3, races=1)
+    assert "writes global memory, which block 0 read" in str(found)
+
+
+def test_words_that_several_blocks_read_are_written_by_none(library: Library) -> None:
+    text = """
+      ld.global.u32 %r6, [%d1]; mov.u32 %r5, %ctaid.x; setp.eq.u32 %p1, %r5, 3; @%p1 st.global.u32 [%d1], 7;
+    """
+    found = fault(library, text, grid=4, races=1)
+    assert "writes global memory, which other blocks read" in str(found)
 
 
 def test_words_of_one_writer_beside_words_of_another_are_no_race(library: Library) -> None:

@@ -29,5 +29,5 @@ EXPOSE 5000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m CMD ["/usr/local/bin/healthcheck", "5000", "health"]
 ENTRYPOINT ["/opt/builder/entrypoint", "/usr/bin/env", "--chdir=/tmp", "/opt/engine/bin/python", "/opt/engine/tabbyapi/main.py", "--model-dir", "/models", "--host", "0.0.0.0", "--port", "5000", "--"]
 
-# as in the base
+# An image that adds to its base keeps the base's directory.
 WORKDIR /

@@ -52,3 +52,4 @@ def test_an_engine_that_was_not_started(builder: Builder, tmp_path: Path) -> Non
     done = builder("paths", NAMES[0])
     assert done.returncode == 4
     assert f"the paths of {NAMES[0]} are not known" in done.stderr
+    assert "launched no kernel that builder/kernels/work.toml has" in " ".join(done.stderr.split())

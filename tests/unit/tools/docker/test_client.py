@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.tools.docker import client, containers
+from builder.errors import WorldError
+from builder.tools.docker import client, containers, engine
 from builder.tools.pipes import output_of
 
 
@@ -68,3 +69,25 @@ def test_an_engine_that_hangs_is_no_fault_of_the_image(
             use()
     with pytest.raises(containers.TimedOutError):  # it is the program's fault, so far as is known
         container.execute(["nvidia-smi"], 0.2)
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "hint"),
+    [
+        (
+            "permission denied while trying to connect to the docker API at unix:///var/run/docker.sock",
+            "this user may not use Docker",
+            "usermod -aG docker",
+        ),
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+            "Docker does not answer",
+            "systemctl start docker",
+        ),
+    ],
+)
+def test_why_docker_cannot_be_used(docker: Path, line: str, what: str, hint: str) -> None:
+    docker.write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
+    with pytest.raises(WorldError) as caught:
+        engine.ask_engine()
+    assert (caught.value.what, hint in (caught.value.hint or "")) == (what, True)
