@@ -102,7 +102,7 @@ def test_cards_of_one_name_are_told_by_their_memory(name: str) -> None:
 def test_a_typo_is_told_with_the_card_that_is_meant() -> None:
     with pytest.raises(UsageError, match="no card is named 5090-latpop; did you mean 5090-lap"):
         cards.load(REPOSITORY, "5090-latpop")
-    with pytest.raises(UsageError, match="did you mean 5060-ti-16gb or 5060-ti-8gb?"):
+    with pytest.raises(UsageError, match="did you mean 5060-ti-16gb or 5060-ti-8gb"):
         cards.load(REPOSITORY, "5060-ti")
 
 
