@@ -65,7 +65,7 @@ def misfits(findings: Sequence[PatchFinding]) -> list[str]:
 def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
     """Print the state of each patch, then the details of patches that do not apply, then notes."""
     if not found:
-        log("no recipe has a patch")
+        log("there is no patch to check")
     rows = [
         (finding.recipe, finding.patch, _target(finding), finding.state, _meaning(finding))
         for finding in found

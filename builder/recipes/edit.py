@@ -183,12 +183,13 @@ def _renamed(name: str, source: GitSource, target: NamedCommit, recount: Recount
 
 
 def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
-    """A recipe's text with a pull request's base and head, in a new ``[[patch]]`` if need be."""
+    """A recipe's text with a pull request's base, head and reason, in a new ``[[patch]]`` if need
+    be."""
     for index, known in enumerate(recipe.patch):
         if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):
-            return edited(
-                text, {("patch", index, "base"): patch.base, ("patch", index, "head"): patch.head}
-            )
+            new = {key: getattr(patch, key) for key in ("base", "head", "why")}
+            changed = {key: value for key, value in new.items() if value != getattr(known, key)}
+            return edited(text, {("patch", index, key): value for key, value in changed.items()})
     written = patch.model_dump(exclude_defaults=True)
     return _with_patch(text, {key: written[key] for key in ORDER if key in written})
 

@@ -39,7 +39,10 @@ def test_add_writes_base_and_head_and_keeps_the_file(farm: Farm) -> None:
     with_comment = after.replace(f'head = "{head}"', f'head = "{head}"   # as of today')
     file.write_text(with_comment)
     farm.run("patch", "add", "eng", "--pull", "7")
-    assert file.read_text() == with_comment.replace(head, moved)
+    pinned = with_comment.replace(head, moved)
+    assert file.read_text() == pinned
+    farm.run("patch", "add", "eng", "--pull", "7", "--reason", "it hangs")
+    assert file.read_text() == pinned.replace('"it \\"breaks\\""', '"it hangs"') != pinned
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
