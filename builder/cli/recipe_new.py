@@ -94,5 +94,9 @@ def new(
         )
     write(found.file, found.text)
     line(f"written {found.file}")
+    if like is not None:
+        log(
+            f"look over what it has from {like}: entrypoint, definitions, packages, probes, summary"
+        )
     where = f" --catalog {shlex.quote(str(catalog))}" if catalog else ""
     log(f"next: {PROGRAM} build {found.recipe.name}{where}")

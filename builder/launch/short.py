@@ -45,7 +45,8 @@ def resolved(
         here = machine.present(root) if card == AUTO else machine.named(root, [card])
     except WorldError:  # the machine's own fault is reported with the others
         return _as_published(entries, wanted, "this machine has no GPU", log)
-    return _on(here, catalog, entries, wanted, state, log)
+    choose = "`builder choose`" if card == AUTO else f"`builder choose --card {card}`"
+    return _on(here, catalog, entries, wanted, state, log, choose)
 
 
 def _on(
@@ -55,14 +56,15 @@ def _on(
     wanted: LaunchRequest,
     state: Path,
     log: Log,
+    choose: str,
 ) -> LaunchRequest:
     answer = known(catalog, entries, state).choice(here, wanted.context or 0)
     if not answer.fits:
         why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
-        hint = "`builder choose` shows the presets that run on this machine"
+        hint = f"{choose} shows the presets that run there"
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
     best = answer.fits[0]
-    log(f"{wanted.target} is {best.preset} here: `builder choose` shows why")
+    log(f"{wanted.target} is {best.preset} here: {choose} shows why")
     return replace(wanted, target=best.preset, context=wanted.context or best.other_context)
 
 

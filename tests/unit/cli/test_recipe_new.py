@@ -297,6 +297,7 @@ def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     assert "left out: the patch pull 7 of other-1.0" in said
     assert "left out: the probe of --not-in-the-tree of other-1.0" in said
     assert "left out: the definition X_COMMIT = '0123456789' of other-1.0" in said
+    assert "look over what it has from other: entrypoint, definitions," in said
 
 
 def test_like_another_recipe_whose_family_reads_no_tree(

@@ -100,6 +100,7 @@ def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
     none = builder("run", "qwen3.6-27b:mtp", "--card", "5080", "--print")
     assert none.returncode == 15
     assert "qwen3.6-27b-mtp@5090-laptop: its memory is not known" in none.stderr
+    assert "`builder choose --card 5080` shows the presets that run there" in none.stderr
 
 
 def test_a_dry_run_downloads_nothing(
