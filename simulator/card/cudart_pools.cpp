@@ -115,30 +115,18 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* ac
     return cudaSuccess;
 }
 
-// What a captured stream allocates is a pool's memory here, from the capture on: graphs have none.
 cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute,
                                            void* value) {
     SIMULATED();
     const cudaError_t error = cudart::check_device(device);
-    if (error != cudaSuccess) return remember(error);
-    if (value == nullptr || attribute < cudaGraphMemAttrUsedMemCurrent ||
-        attribute > cudaGraphMemAttrReservedMemHigh) {
-        return remember(cudaErrorInvalidValue);
-    }
-    *static_cast<std::uint64_t*>(value) = 0;
-    return cudaSuccess;
+    return remember(error == cudaSuccess ? graph_memory_get(attribute, value) : error);
 }
 
 cudaError_t cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute,
                                            void* value) {
     SIMULATED();
     const cudaError_t error = cudart::check_device(device);
-    if (error != cudaSuccess) return remember(error);
-    const bool settable =
-        attribute == cudaGraphMemAttrUsedMemHigh || attribute == cudaGraphMemAttrReservedMemHigh;
-    // Only to reset it to zero (cuda_runtime_api.h).
-    const bool right = settable && value != nullptr && *static_cast<std::uint64_t*>(value) == 0;
-    return remember(right ? cudaSuccess : cudaErrorInvalidValue);
+    return remember(error == cudaSuccess ? graph_memory_set(attribute, value) : error);
 }
 
 }  // extern "C"

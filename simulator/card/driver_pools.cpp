@@ -97,4 +97,16 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     return result(pool_set(pool_of(pool), static_cast<cudaMemPoolAttr>(attribute), value));
 }
 
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    DRIVER();
+    if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;
+    return result(graph_memory_get(attribute, value));
+}
+
+CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    DRIVER();
+    if (!is_card(device)) return CUDA_ERROR_INVALID_DEVICE;
+    return result(graph_memory_set(attribute, value));
+}
+
 }  // extern "C"

@@ -69,6 +69,9 @@ SIMULATOR_API cudaError_t pool_allocate(Pool* pool, std::uint64_t size, const ch
                                         void** pointer);
 // cudaMemPoolAttr's values; sizes are 64 bits, flags an int, as driver_types.h says.
 SIMULATOR_API cudaError_t pool_get(Pool* pool, cudaMemPoolAttr attribute, void* value);
+// What a captured stream allocates is a pool's memory here, from the capture on: graphs have none.
+SIMULATOR_API cudaError_t graph_memory_get(int attribute, void* value);
+SIMULATOR_API cudaError_t graph_memory_set(int attribute, const void* value);
 SIMULATOR_API cudaError_t pool_set(Pool* pool, cudaMemPoolAttr attribute, const void* value);
 SIMULATOR_API cudaError_t pool_trim(Pool* pool, std::uint64_t keep);
 // At a synchronization: pools give back what is above their release threshold.

@@ -232,4 +232,21 @@ void trim_pools() {
     for (Pool* const pool : unused) drop(pool);
 }
 
+cudaError_t graph_memory_get(int attribute, void* value) {
+    if (value == nullptr || attribute < cudaGraphMemAttrUsedMemCurrent ||
+        attribute > cudaGraphMemAttrReservedMemHigh) {
+        return cudaErrorInvalidValue;
+    }
+    *static_cast<std::uint64_t*>(value) = 0;
+    return cudaSuccess;
+}
+
+cudaError_t graph_memory_set(int attribute, const void* value) {
+    const bool settable =
+        attribute == cudaGraphMemAttrUsedMemHigh || attribute == cudaGraphMemAttrReservedMemHigh;
+    // Only to reset it to zero (cuda_runtime_api.h).
+    const bool right = settable && value != nullptr && *static_cast<const std::uint64_t*>(value) == 0;
+    return right ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 }  // namespace simulator

@@ -67,4 +67,4 @@ def test_a_name_that_is_no_image_is_refused(builder: Builder, tmp_path: Path) ->
     assert "`docker pull no-such-image:1`" in done.stderr
     done = builder("smoke", "hello-sm12")
     assert done.returncode == 4
-    assert "that Docker has; did you mean hello-sm120?" in done.stderr
+    assert "that Docker has; did you mean hello-sm120" in done.stderr

@@ -16,7 +16,7 @@ MODULE = """
 import os, pathlib
 folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "py313_cu130", "the_ext")
 folder.mkdir(parents=True)
-names = "TORCH_CUDA_ARCH_LIST", "PYTORCH_NVCC", "CXX", "CCACHE_DIR"
+names = "TORCH_CUDA_ARCH_LIST", "CCACHE_DIR"
 (folder / "the_ext.so").write_text(" | ".join(os.environ[name] for name in names))
 """
 
@@ -30,4 +30,4 @@ def test_it_compiles_for_the_cards_and_installs_beside_the_packages(tmp_path: Pa
     done = subprocess.run(command, env=os.environ | known, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = Path(f"{layer}{sysconfig.get_path('platlib')}") / "the_ext.so"
-    assert made.read_text() == "12.0;12.0a | ccache /cuda/bin/nvcc | ccache g++ | /ccache"
+    assert made.read_text() == "12.0;12.0a | /ccache"
