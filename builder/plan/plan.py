@@ -295,7 +295,7 @@ class Plan(AnyPlan):
 
     @property
     def worth_caching(self) -> bool:
-        """As above: an overlay is built in seconds, and all layers of its base would be kept with
+        """Not of an overlay: it is built in seconds, and all layers of its base would be kept with
         it."""
         return self.family.package_paths is None
 

@@ -149,6 +149,7 @@ private:
         block.program = &program_;
         block.launch = &launch_;
         block.index = index_of(number);
+        block.number = static_cast<u32>(number);
         block.threads = static_cast<u32>(launch_.block.volume());
         block.shared_size =
             std::max(program_.shared_bytes, program_.dynamic_offset + launch_.shared);

@@ -133,6 +133,7 @@ struct Block {
     const Program* program = nullptr;
     const Launch* launch = nullptr;
     Size index;
+    u32 number = 0;  // of the index, in the order x, y, z
     u8* shared = nullptr;
     u32 shared_size = 0;
     u8* local = nullptr;  // of all threads, one after the other

@@ -142,10 +142,8 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
 
 namespace {
 
-u32 number_of(const Block& block) {
-    const Size& grid = block.launch->grid;
-    return block.index.x + grid.x * (block.index.y + grid.y * block.index.z);
-}
+// A block among those of a cell.
+u32 joined(u32 known, u32 block) { return known == 0 || known == block ? block : kAll; }
 
 [[noreturn]] void fail_between(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 other,
                                const char* what, Use use) {
@@ -173,10 +171,9 @@ Sharing::Cell& Sharing::cell(u64 address) {
 
 void Sharing::settle() {
     for (const Write& write : std::exchange(writes, {})) {
-        const u32 block = number_of(*write.warp->block) + 1;
+        const u32 block = write.warp->block->number + 1;
         if (value_at(write.address) == write.before) {
-            u32& same = write.cell->same;
-            same = same == 0 || same == block ? block : kAll;
+            write.cell->same = joined(write.cell->same, block);
             continue;
         }
         if (write.other != 0)
@@ -191,7 +188,7 @@ void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
     Sharing& sharing = *warp.block->sharing;
     sharing.settle();
     if (use == Use::atomic || bytes < Sharing::kBytes) return;
-    const u32 block = number_of(*warp.block) + 1;
+    const u32 block = warp.block->number + 1;
     for (u32 lane = 0; lane < kLanes; ++lane) {
         if ((lanes >> lane & 1) == 0) continue;
         const auto first = reinterpret_cast<u64>(at[lane]);
@@ -202,7 +199,7 @@ void watch_global(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
                 // A block among several that wrote the same reads what it wrote.
                 if (written && cell.same != block && cell.same != kAll)
                     fail_between(warp, insn, lane, address, cell.writer, "wrote", use);
-                cell.reader = cell.reader == 0 || cell.reader == block ? block : kAll;
+                cell.reader = joined(cell.reader, block);
                 continue;
             }
             const bool read = cell.reader != 0 && cell.reader != block;
