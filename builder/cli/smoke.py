@@ -32,19 +32,13 @@ def smoke(
         typer.Argument(
             metavar="RECIPE|IMAGE",
             autocompletion=completion.recipes,
-            help="Name of a recipe whose image was built, or any image.",
+            help="Name of a recipe whose image was built, or any image: it is checked against the "
+            "recipe in its label builder.recipe; if there is none, only the checks for all images "
+            "run.",
         ),
     ],
     catalog: CatalogOption = None,
     platform: PlatformOption = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE",
-            help="Check the image against this recipe. Default: the recipe in its label "
-            "builder.recipe; if there is none, only the checks for all images run.",
-        ),
-    ] = None,
     card: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,27 +69,6 @@ def smoke(
     draft: Annotated[
         Path | None, file_option("--draft", "Draft model for speculative decoding.", GPU)
     ] = None,
-    runs: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=3,
-            max=1000,
-            help="Number of measured runs of the collapse test.",
-            rich_help_panel=GPU,
-        ),
-    ] = 10,
-    warm_ups: Annotated[
-        int,
-        typer.Option(
-            "--warm-ups",
-            metavar="N",
-            min=0,
-            max=1000,
-            help="Number of runs before the measured ones.",
-            rich_help_panel=GPU,
-        ),
-    ] = 2,
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,7 +92,7 @@ def smoke(
         raise typer.BadParameter(
             "--model and --draft are for the checks on a GPU, which --no-gpu leaves out"
         )
-    gpu_test = GpuTest(model, draft, runs, warm_ups, gpu)
+    gpu_test = GpuTest(model, draft, wanted=gpu)
     if (model or draft) and not gpu_test.due():
         log("Docker offers no GPU: --model and --draft are not used")
     session = build_session(
@@ -129,7 +102,7 @@ def smoke(
         card=card[0] if card else None,
         platform=platform,
     )
-    found = lookup.smoke_test(session, target, recipe)
+    found = lookup.smoke_test(session, target)
     if as_json:
         described = [each.as_json() for each in found]
         print_json({"images": described} if len(found) > 1 else described[0])

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from builder.errors import RecipeError
 from builder.farm import installed
-from builder.recipes.parse import parse, read_text
+from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import THREAD, Model, Text
 from builder.tools.files import atomic_write
 
@@ -103,26 +102,19 @@ def folder(root: Path) -> Path:
 def load(root: Path) -> tuple[Table, ...]:
     """All tables, by name of the recipe.  Raises ``RecipeError`` where a file is invalid."""
     files = sorted(file for file in folder(root).glob("*.toml") if file.name != THREADS)
-    return tuple(_parsed(file, Table) for file in files)
+    return tuple(read_model(file, Table) for file in files)
 
 
 def threads(root: Path) -> tuple[Thread, ...]:
     """The threads.  Raises ``RecipeError`` where the file is invalid."""
     file = folder(root) / THREADS
-    return tuple(_parsed(file, _Threads).thread) if file.is_file() else ()
+    return tuple(read_model(file, _Threads).thread) if file.is_file() else ()
 
 
 def about(found: Iterable[Thread], compiler: Compiler) -> list[Thread]:
     """The threads about the version of a compiler and a type that it miscompiles."""
     wrong = {*compiler.wrong}
     return [each for each in found if compiler.nvcc in each.nvcc and wrong & {*each.types}]
-
-
-def _parsed(file: Path, model: type[Any]) -> Any:
-    value, problems = parse(read_text(file), file, model)
-    if value is None:
-        raise RecipeError(f"{file} is invalid", problems=problems)
-    return value
 
 
 def write(table: Table, root: Path) -> Path:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.families.layout import LABEL_KEY
 from builder.images.log import BuildLog, BuildStep
 from builder.plan.plan import Plan
+from builder.plan.resolver import in_engine
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -136,12 +136,12 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
 
 def find_image(plan: Plan) -> docker.Image | None:
     """The image of that key in the engine under its immutable tag, which follows a good verdict."""
-    return _of_key(plan, plan.references[0])
+    return in_engine(plan, plan.references[0])
 
 
 def find_candidate(plan: Plan) -> docker.Image | None:
     """The image of that key in the engine that a stopped run left without a verdict."""
-    return _of_key(plan, plan.candidate)
+    return in_engine(plan, plan.candidate)
 
 
 def built_image(plan: Plan) -> docker.Image:
@@ -154,11 +154,6 @@ def built_image(plan: Plan) -> docker.Image:
             f"build it: `builder build {plan.name}`",
         )
     return found
-
-
-def _of_key(plan: Plan, reference: str) -> docker.Image | None:
-    found = docker.image(reference)
-    return found if found and found.labels.get(LABEL_KEY) == plan.key else None
 
 
 def ensure_tags(plan: Plan, source: str, names: Collection[str] = ()) -> None:

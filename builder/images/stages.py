@@ -136,7 +136,7 @@ def _require_mirrored(base: BasePlan) -> None:
 
 def _found(base: BasePlan) -> dict[str, docker.Image]:
     """The images of a base that the engine has, by stage."""
-    asked = ((stage, in_engine(base, stage)) for stage in base.references)
+    asked = ((stage, in_engine(base, name)) for stage, name in base.references.items())
     return {stage: image for stage, image in asked if image is not None}
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from builder.recipes.parse import parse, read_text
+from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import Model, Text
 from builder.tools.demangle import demangled, short
 
@@ -96,10 +96,7 @@ def texts_by_work(taken: Iterable[WorkPath]) -> dict[Work, str]:
 
 @cache
 def _entries() -> tuple[_Entry, ...]:
-    found, problems = parse(read_text(FILE), FILE, _File)
-    if found is None:
-        raise ValueError(f"{FILE}: {problems[0]}")
-    return tuple(found.entry)
+    return tuple(read_model(FILE, _File).entry)
 
 
 @cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field
 
 from builder.errors import UntriedError
-from builder.recipes.parse import parse, read_text
+from builder.recipes.parse import read_model
 from builder.recipes.schema import Accept
 from builder.recipes.schema.fields import Model, Text
 
@@ -88,10 +88,7 @@ class _File(Model):
 @cache
 def _file() -> _File:
     """``cases.toml`` beside this module."""
-    found, problems = parse(read_text(FILE), FILE, _File)
-    if found is None:
-        raise ValueError(f"{FILE}: {problems[0]}")
-    return found
+    return read_model(FILE, _File)
 
 
 def groups() -> Sequence[Group]:

@@ -49,22 +49,20 @@ class CheckedImage:
         return {"reference": self.reference, "verdict": asdict(self.verdict)}
 
 
-def smoke_test(
-    session: BuildSession, target: str, recipe: str | None = None
-) -> tuple[CheckedImage, ...]:
+def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
     """Smoke-test the images of a recipe again, or any image of the engine.
 
-    A ``target`` that is no recipe is an image, which is checked against ``recipe``, or the
-    recipe that its label names; without one, only the checks for every image run.  Raises
+    A ``target`` that is no recipe is an image, which is checked against the recipe that its label
+    names; without one, only the checks for every image run.  Raises
     ``WorldError`` where the engine does not have an image, ``RecipeError`` for a preset.
     """
     session.settings.require_directories()
-    if recipe is None and is_recipe(session, target):
+    if is_recipe(session, target):
         there = [(plan, built_image(plan)) for plan in session.plans(target)]
         return tuple(_check_again(session, plan, found) for plan, found in there)
     found = _any_image(session, target)
-    named = recipe or found.labels.get(LABEL_RECIPE, "")
-    known = recipe is not None or named in session.catalog.engines
+    named = found.labels.get(LABEL_RECIPE, "")
+    known = named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
         subject = _subject_of_image(session, found, named if known else None)
         verdict = check_image(subject, work)

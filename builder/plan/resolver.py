@@ -21,7 +21,7 @@ from builder.plan.inputs import (
     resolve_patches,
     resolve_source,
 )
-from builder.plan.plan import BasePlan, Plan
+from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.platforms import PLATFORMS, Architecture, Platform, Platforms, architecture, of_target
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
@@ -132,7 +132,7 @@ class Resolver:
             for choice in (pinned, bootstrapped):
                 if choice is not None:
                     plan = plan_base(self.catalog, entry.name, platforms, choice)
-                    if in_engine(plan, "root"):
+                    if in_engine(plan, plan.references["root"]):
                         return choice
         found = pinned if self.offline else _from_registry(root, self.log)
         if found is not None:
@@ -204,9 +204,9 @@ def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
     return platform or first
 
 
-def in_engine(plan: BasePlan, stage: str) -> docker.Image | None:
-    """The complete image of a base's stage, where the engine has it."""
-    found = docker.image(plan.references[stage])
+def in_engine(plan: AnyPlan, reference: str) -> docker.Image | None:
+    """The image of a plan, if the engine has it under this name."""
+    found = docker.image(reference)
     return found if found and found.labels.get(LABEL_KEY) == plan.key else None
 
 

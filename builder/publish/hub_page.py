@@ -216,13 +216,8 @@ def _template() -> Template:
 def _versions(
     catalog: Catalog, repository: str, there: Collection[str] | None, state: Path | None
 ) -> list[_ListedVersion]:
-    names = [
-        entry.name
-        for entry in catalog.engines.values()
-        if entry.recipe is not None and entry.recipe.image.repository == repository
-    ]
     found = []
-    for name in names:
+    for name in (recipe.name for recipe in catalog.of_repository(repository)):
         entry = catalog.engine(name)
         # The page names the followed upstream beside the tags, so not among the sources.
         pinned = replace(entry, recipe=entry.recipe.model_copy(update={"track": None}))

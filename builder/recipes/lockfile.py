@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from builder.errors import RecipeError
-from builder.recipes.parse import parse, read_text
+from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import Model, PythonProject, Sha256, Version
 
 
@@ -57,9 +56,7 @@ class Lock:
 
 def read(file: Path) -> Lock:
     """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
-    parsed, problems = parse(read_text(file), file, _Lock)
-    if parsed is None:
-        raise RecipeError(f"{file.name} is invalid", problems=problems)
+    parsed = read_model(file, _Lock)
     return Lock(
         parsed.python,
         tuple(entry.pinned() for entry in parsed.build),

@@ -142,6 +142,17 @@ def parse(text: str, file: Path, model: type[R]) -> tuple[R | None, tuple[Proble
         return None, tuple(_problems(error, file, text, model))
 
 
+def read_model(file: Path, model: type[R], invalid: str = "") -> R:
+    """The model that a TOML file holds.
+
+    Raises ``RecipeError`` where it cannot be read, or is invalid, which ``invalid`` says.
+    """
+    found, problems = parse(read_text(file), file, model)
+    if found is None:
+        raise RecipeError(invalid or f"{file.name} is invalid", problems=problems)
+    return found
+
+
 def read_text(file: Path) -> str:
     """The text of a recipe file; raises ``RecipeError`` when it cannot be read as UTF-8."""
     try:

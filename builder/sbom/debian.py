@@ -10,6 +10,7 @@ from pathlib import Path
 from debian.deb822 import Packages
 
 from builder.errors import UntriedError
+from builder.tools.apt.sources import assignments
 from builder.tools.docker import copies
 
 STATUS = "/var/lib/dpkg/status"
@@ -63,7 +64,7 @@ def _text(copy: Path) -> str | None:
 
 def parse(status: str, release: str) -> Dpkg:
     """The database, from the texts of /var/lib/dpkg/status and os-release."""
-    variables = dict(_assignments(release))
+    variables = dict(assignments(release))
     return Dpkg(
         variables.get("ID", "debian"),
         variables.get("VERSION_ID", ""),
@@ -83,10 +84,3 @@ def _packages(status: str) -> Iterator[Package]:
                 entry.source or entry["Package"],
                 str(entry.source_version),
             )
-
-
-def _assignments(release: str) -> Iterator[tuple[str, str]]:
-    for line in release.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not name.startswith("#"):
-            yield name.strip(), value.strip().strip("\"'")

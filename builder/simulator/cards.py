@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from builder.errors import RecipeError, UsageError
+from builder.errors import UsageError
 from builder.farm import installed
-from builder.recipes.parse import parse, read_text, suggestion
+from builder.recipes.parse import read_model, suggestion
 from builder.recipes.schema.fields import Model, Text
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")
@@ -116,11 +116,7 @@ def load(root: Path, name: str) -> Card:
     if wanted not in known:
         near = suggestion(wanted, list(known))
         raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
-    file = folder(root) / f"{wanted}.toml"
-    card, problems = parse(read_text(file), file, Card)
-    if card is None:
-        raise RecipeError(f"the card {wanted} is invalid", problems=problems)
-    return card
+    return read_model(folder(root) / f"{wanted}.toml", Card, f"the card {wanted} is invalid")
 
 
 def every(root: Path) -> dict[str, Card]:

@@ -128,10 +128,7 @@ class Elf:
 
     def content(self, section: Section) -> bytes:
         """All bytes of a section; none of NOBITS."""
-        size = 0 if section.type == NOBITS else section.size
-        self.require(section.offset, size, f"section {section.name}")
-        self.stream.seek(self.start + section.offset if size else 0)
-        return self.stream.read(size)
+        return b"".join(self.blocks(section))
 
     def digest(self, section: Section) -> str:
         """sha256 (hex) of the bytes of a section."""

@@ -142,6 +142,6 @@ def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> 
             return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
         base = Resolver(catalog, machine, settings.debian_root).resolve_base(recipe.base)
         stage = "devel" if "devel" in base.stages else "runtime"
-        return base.references[stage] if in_engine(base, stage) else None
+        return base.references[stage] if in_engine(base, base.references[stage]) else None
     except BuilderError:
         return None

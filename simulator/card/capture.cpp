@@ -81,7 +81,7 @@ std::unordered_set<Capture*>& captures() {
     return *all;
 }
 
-cudaError_t capture_work(cudaStream_t stream, Work work, cudaGraphNode_t* added) {
+cudaError_t capture_work(cudaStream_t stream, Work work) {
     if (!stream->capture->valid) return cudaErrorStreamCaptureInvalidated;
     cudaGraphNode_t node = nullptr;
     const cudaError_t error =
@@ -89,7 +89,6 @@ cudaError_t capture_work(cudaStream_t stream, Work work, cudaGraphNode_t* added)
                  stream->dependencies.size(), &node);
     if (error != cudaSuccess) return error;
     stream->dependencies = {node};
-    if (added != nullptr) *added = node;
     return cudaSuccess;
 }
 

@@ -24,6 +24,10 @@ inline cudaError_t check_device(int device) {
     const bool known = device >= 0 && device < static_cast<int>(simulator::cards().size());
     return known ? cudaSuccess : cudaErrorInvalidDevice;
 }
+inline cudaError_t check_devices(int first, int second) {
+    if (const cudaError_t error = check_device(first)) return error;
+    return check_device(second);
+}
 
 // What a launch returns for a grid or a block that no launch may have: NVIDIA's runtime 13.0 hands on
 // the driver's cudaErrorInvalidValue (seen with driver 580.159.04), though its headers name

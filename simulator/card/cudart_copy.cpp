@@ -74,11 +74,6 @@ cudaMemcpy3DParms without_cards(const cudaMemcpy3DPeerParms& peer) {
     return copy;
 }
 
-cudaError_t check_cards(int first, int second) {
-    if (const cudaError_t error = cudart::check_device(first)) return error;
-    return cudart::check_device(second);
-}
-
 }  // namespace
 
 extern "C" {
@@ -99,7 +94,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
 cudaError_t cudaMemcpyPeer(void* to, int to_card, const void* from, int from_card,
                            std::size_t size) {
     SIMULATED();
-    if (const cudaError_t error = check_cards(to_card, from_card)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(to_card, from_card)) return remember(error);
     cudaMemcpy3DParms copy = rows(to, size, from, size, size, 1);
     copy.kind = cudaMemcpyDefault;
     return remember(copy_now(copy));
@@ -108,7 +103,7 @@ cudaError_t cudaMemcpyPeer(void* to, int to_card, const void* from, int from_car
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_card, const void* from, int from_card,
                                 std::size_t size, cudaStream_t stream) {
     SIMULATED();
-    if (const cudaError_t error = check_cards(to_card, from_card)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(to_card, from_card)) return remember(error);
     return remember(copy_bytes(to, from, size, cudaMemcpyDefault, stream));
 }
 
@@ -144,7 +139,7 @@ cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* copy, cudaStream_t stream
 cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* copy) {
     SIMULATED();
     if (copy == nullptr) return remember(cudaErrorInvalidValue);
-    if (const cudaError_t error = check_cards(copy->dstDevice, copy->srcDevice)) {
+    if (const cudaError_t error = cudart::check_devices(copy->dstDevice, copy->srcDevice)) {
         return remember(error);
     }
     return remember(copy_now(without_cards(*copy)));
@@ -153,7 +148,7 @@ cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* copy) {
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* copy, cudaStream_t stream) {
     SIMULATED();
     if (copy == nullptr) return remember(cudaErrorInvalidValue);
-    if (const cudaError_t error = check_cards(copy->dstDevice, copy->srcDevice)) {
+    if (const cudaError_t error = cudart::check_devices(copy->dstDevice, copy->srcDevice)) {
         return remember(error);
     }
     return remember(submit_copy(without_cards(*copy), stream));

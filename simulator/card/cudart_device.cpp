@@ -28,11 +28,6 @@ bool can_access(int device, int peer) {
     return device != peer && cards()[device].peer && cards()[peer].peer;
 }
 
-cudaError_t check_pair(int device, int peer) {
-    if (const cudaError_t error = cudart::check_device(device)) return error;
-    return cudart::check_device(peer);
-}
-
 }  // namespace
 
 extern "C" {
@@ -136,7 +131,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     SIMULATED();
     if (can == nullptr) return remember(cudaErrorInvalidValue);
-    if (const cudaError_t error = check_pair(device, peer)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(device, peer)) return remember(error);
     *can = can_access(device, peer) ? 1 : 0;
     return cudaSuccess;
 }
@@ -145,7 +140,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     SIMULATED();
     const int device = current_card();
     if (flags != 0) return remember(cudaErrorInvalidValue);
-    if (const cudaError_t error = check_pair(device, peer)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(device, peer)) return remember(error);
     if (!can_access(device, peer)) return remember(cudaErrorPeerAccessUnsupported);
     const std::lock_guard guard(lock);
     const bool added = peers.insert({device, peer}).second;
@@ -155,7 +150,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     SIMULATED();
     const int device = current_card();
-    if (const cudaError_t error = check_pair(device, peer)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(device, peer)) return remember(error);
     const std::lock_guard guard(lock);
     const bool removed = peers.erase({device, peer}) != 0;
     return remember(removed ? cudaSuccess : cudaErrorPeerAccessNotEnabled);
@@ -165,7 +160,7 @@ cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, i
                                       int peer) {
     SIMULATED();
     if (value == nullptr || device == peer) return remember(cudaErrorInvalidValue);
-    if (const cudaError_t error = check_pair(device, peer)) return remember(error);
+    if (const cudaError_t error = cudart::check_devices(device, peer)) return remember(error);
     *value = attribute == cudaDevP2PAttrAccessSupported && can_access(device, peer) ? 1 : 0;
     return cudaSuccess;
 }

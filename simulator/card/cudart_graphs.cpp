@@ -14,12 +14,15 @@ cudaError_t add(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*
     return add_node(graph, std::move(work), dependencies, count, node);
 }
 
-Launch launch_of(const cudaKernelNodeParams& node) {
-    return {.kernel = find_kernel(node.func),
-            .card = current_card(),
-            .grid = node.gridDim,
-            .block = node.blockDim,
-            .shared = node.sharedMemBytes};
+cudaError_t kernel_work(const cudaKernelNodeParams* node, KernelWork* work) {
+    if (node == nullptr) return cudaErrorInvalidValue;
+    *work = {{.kernel = find_kernel(node->func),
+              .card = current_card(),
+              .grid = node->gridDim,
+              .block = node->blockDim,
+              .shared = node->sharedMemBytes},
+             node->func};
+    return check_launch(work->launch, node->kernelParams, node->extra);
 }
 
 cudaGraphNodeType type_of(const Work& work) {
@@ -111,14 +114,9 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph,
                                    const cudaGraphNode_t* dependencies, std::size_t count,
                                    const cudaKernelNodeParams* parameters) {
     SIMULATED();
-    if (parameters == nullptr) return remember(cudaErrorInvalidValue);
-    Launch launch = launch_of(*parameters);
-    if (const cudaError_t error =
-            check_launch(launch, parameters->kernelParams, parameters->extra)) {
-        return remember(error);
-    }
-    return remember(
-        add(node, graph, dependencies, count, KernelWork{launch, parameters->func}));
+    KernelWork work;
+    if (const cudaError_t error = kernel_work(parameters, &work)) return remember(error);
+    return remember(add(node, graph, dependencies, count, work));
 }
 
 cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph,
@@ -223,25 +221,17 @@ cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodePar
 cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
                                          const cudaKernelNodeParams* parameters) {
     SIMULATED();
-    if (parameters == nullptr) return remember(cudaErrorInvalidValue);
-    Launch launch = launch_of(*parameters);
-    if (const cudaError_t error =
-            check_launch(launch, parameters->kernelParams, parameters->extra)) {
-        return remember(error);
-    }
-    return remember(set_work(node, KernelWork{launch, parameters->func}));
+    KernelWork work;
+    if (const cudaError_t error = kernel_work(parameters, &work)) return remember(error);
+    return remember(set_work(node, work));
 }
 
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
                                              const cudaKernelNodeParams* parameters) {
     SIMULATED();
-    if (parameters == nullptr) return remember(cudaErrorInvalidValue);
-    Launch launch = launch_of(*parameters);
-    if (const cudaError_t error =
-            check_launch(launch, parameters->kernelParams, parameters->extra)) {
-        return remember(error);
-    }
-    return remember(set_work(executable, node, KernelWork{launch, parameters->func}));
+    KernelWork work;
+    if (const cudaError_t error = kernel_work(parameters, &work)) return remember(error);
+    return remember(set_work(executable, node, work));
 }
 
 cudaError_t cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, cudaMemcpy3DParms* copy) {

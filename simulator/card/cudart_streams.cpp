@@ -143,7 +143,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     if ((flags & cudaEventRecordExternal) == 0) return remember(record_event(event, stream));
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t error =
-        capture_status(stream, &status, nullptr, nullptr, nullptr, nullptr);
+        capture_status(stream, &status);
     if (error != cudaSuccess) return remember(error);
     if (status == cudaStreamCaptureStatusActive) {
         return remember(submit(stream, EventWork{event, false}));
@@ -191,7 +191,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     SIMULATED();
     if (status == nullptr) return remember(cudaErrorInvalidValue);
-    return remember(capture_status(stream, status, nullptr, nullptr, nullptr, nullptr));
+    return remember(capture_status(stream, status));
 }
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,

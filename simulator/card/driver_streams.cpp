@@ -105,8 +105,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     IN_CONTEXT();
     if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return result(capture_status(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status),
-                                 nullptr, nullptr, nullptr, nullptr));
+    return result(capture_status(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status)));
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

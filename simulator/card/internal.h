@@ -1,6 +1,7 @@
 // What the files of libsimulator.so share with each other only.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -134,6 +135,16 @@ constexpr std::uint64_t round_up(std::uint64_t size, std::uint64_t unit) {
     const std::uint64_t largest = ~std::uint64_t{0} / unit * unit;
     return size > largest ? largest : (size + unit - 1) / unit * unit;
 }
+// The last range that starts at or before the address, if it holds the address.
+template <typename Ranges, typename Get = std::identity>
+bool find_in(const Ranges& ranges, std::uintptr_t address, Range* range, Get get = {}) {
+    const auto next = ranges.upper_bound(address);
+    if (next == ranges.begin()) return false;
+    const Range& candidate = std::invoke(get, std::prev(next)->second);
+    if (address - candidate.address >= std::max<std::uint64_t>(candidate.size, 1)) return false;
+    *range = candidate;
+    return true;
+}
 // The VMM mapping that holds the address; false: none (vmm.cpp).
 bool find_mapping(std::uintptr_t address, Range* range);
 // Calls `act` for every range that the driver knows; under the lock.
@@ -154,7 +165,8 @@ void reset_physical(int card);     // vmm.cpp
 void reset_streams(int card);      // streams.cpp
 void reset_kernels(int card);      // modules.cpp: what cudaFuncSetAttribute allowed
 
-// Says in the report that a call was wrong; writes it at the first time.
+// Counts a wrong call in the report, which is written at the first time.
+void add_violation(Violation made);  // refusals.cpp
 void violate(const std::string& kernel, cudaError_t error, const std::string& why,
              const dim3& grid = {0, 0, 0}, const dim3& block = {0, 0, 0}, std::uint64_t shared = 0);
 

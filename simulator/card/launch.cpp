@@ -264,17 +264,7 @@ cudaError_t resident_blocks(Kernel* kernel, int card, int threads, std::uint64_t
 
 void violate(const std::string& kernel, cudaError_t error, const std::string& why, const dim3& grid,
              const dim3& block, std::uint64_t shared) {
-    const Lock lock(mutex());
-    const int caller = stack();
-    for (Violation& known : facts().violations) {
-        if (known.kernel == kernel && known.why == why && known.stack == caller) {
-            ++known.count;
-            changed();
-            return;
-        }
-    }
-    facts().violations.push_back({kernel, error_name(error), why, grid, block, shared, caller, 1});
-    write_report();
+    add_violation({kernel, error_name(error), why, grid, block, shared});
 }
 
 int driver_error(cudaError_t error) {

@@ -144,17 +144,6 @@ void free_allocation(const Allocation& allocation) {
     }
 }
 
-// The last range that starts at or before the address and holds it.
-template <typename Ranges, typename Get>
-bool find_in(const Ranges& ranges, std::uintptr_t address, Range* range, Get get) {
-    auto next = ranges.upper_bound(address);
-    if (next == ranges.begin()) return false;
-    const Range& candidate = get(std::prev(next)->second);
-    if (address - candidate.address >= std::max<std::uint64_t>(candidate.size, 1)) return false;
-    *range = candidate;
-    return true;
-}
-
 }  // namespace
 
 cudaError_t allocate(int card, std::uint64_t size, const char* function, void** pointer,
@@ -242,12 +231,8 @@ cudaError_t unregister_host(void* pointer) {
 bool find_range(const void* pointer, Range* range) {
     const Lock lock(mutex());
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    return find_in(memory().allocations, address, range,
-                   [](const Allocation& each) -> const Range& { return each.range; }) ||
-           find_in(memory().host, address, range,
-                   [](const Range& each) -> const Range& { return each; }) ||
-           find_in(memory().variables, address, range,
-                   [](const Range& each) -> const Range& { return each; }) ||
+    return find_in(memory().allocations, address, range, &Allocation::range) ||
+           find_in(memory().host, address, range) || find_in(memory().variables, address, range) ||
            find_mapping(address, range) || find_pooled(address, range);
 }
 

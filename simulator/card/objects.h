@@ -27,13 +27,11 @@ SIMULATOR_API std::unordered_set<Object*>& live();
 
 // The stream of a handle, also of the default streams; null: not a stream.
 cudaStream_t find_stream(cudaStream_t stream);
-// The capture of a stream; null: it is not captured.
-inline Capture* captured(cudaStream_t stream);
 std::unordered_set<Capture*>& captures();
 // Ends a capture without a graph.
 void abandon(Capture* capture);
 // Adds work to the capture of a stream.
-cudaError_t capture_work(cudaStream_t stream, Work work, cudaGraphNode_t* node = nullptr);
+cudaError_t capture_work(cudaStream_t stream, Work work);
 // The legacy default stream waits for all blocking streams: not while one of them is captured.
 cudaError_t check_implicit(cudaStream_t stream);
 // The executable's works, in an order that respects the dependencies.
@@ -81,7 +79,3 @@ struct CUgraphExec_st {
     std::vector<Node> nodes;  // in an order that respects the dependencies
     unsigned long long flags = 0;
 };
-
-namespace simulator {
-inline Capture* captured(cudaStream_t stream) { return stream->capture; }
-}  // namespace simulator

@@ -162,12 +162,7 @@ bool pool_release(std::uintptr_t address) {
 }
 
 bool find_pooled(std::uintptr_t address, Range* range) {
-    const auto next = pools().allocations.upper_bound(address);
-    if (next == pools().allocations.begin()) return false;
-    const Range& found = std::prev(next)->second.range;
-    if (address - found.address >= found.size) return false;
-    *range = found;
-    return true;
+    return find_in(pools().allocations, address, range, &Pooled::range);
 }
 
 void each_pooled(const std::function<void(const Range&)>& act) {

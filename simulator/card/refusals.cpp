@@ -4,25 +4,24 @@
 
 namespace simulator {
 
-void report_refusal(const char* function, const char* error, const std::string& why) {
+void add_violation(Violation made) {
     const Lock lock(mutex());
-    const int caller = stack();
+    made.stack = stack();
     for (Violation& known : facts().violations) {
-        if (known.kernel == function && known.error == error && known.why == why &&
-            known.stack == caller) {
+        if (known.kernel == made.kernel && known.error == made.error && known.why == made.why &&
+            known.stack == made.stack) {
             ++known.count;
             changed();
             return;
         }
     }
-    Violation violation;
-    violation.kernel = function;
-    violation.error = error;
-    violation.why = why;
-    violation.stack = caller;
-    violation.count = 1;
-    facts().violations.push_back(violation);
+    made.count = 1;
+    facts().violations.push_back(std::move(made));
     write_report();
+}
+
+void report_refusal(const char* function, const char* error, const std::string& why) {
+    add_violation({.kernel = function, .error = error, .why = why});
 }
 
 }  // namespace simulator

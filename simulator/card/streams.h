@@ -80,8 +80,10 @@ SIMULATOR_API cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMo
                                         cudaGraph_t into);
 SIMULATOR_API cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph);
 SIMULATOR_API cudaError_t capture_status(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                         unsigned long long* id, cudaGraph_t* graph,
-                                         const cudaGraphNode_t** dependencies, std::size_t* count);
+                                         unsigned long long* id = nullptr,
+                                         cudaGraph_t* graph = nullptr,
+                                         const cudaGraphNode_t** dependencies = nullptr,
+                                         std::size_t* count = nullptr);
 SIMULATOR_API cudaError_t set_capture_dependencies(cudaStream_t stream, cudaGraphNode_t* nodes,
                                                    std::size_t count, bool add);
 SIMULATOR_API cudaStreamCaptureMode exchange_capture_mode(cudaStreamCaptureMode mode);

@@ -227,12 +227,7 @@ void each_mapping(const std::function<void(const Range&)>& act) {
 }
 
 bool find_mapping(std::uintptr_t address, Range* range) {
-    const auto next = virtual_memory().mappings.upper_bound(address);
-    if (next == virtual_memory().mappings.begin()) return false;
-    const Range& found = std::prev(next)->second.range;
-    if (address - found.address >= found.size) return false;
-    *range = found;
-    return true;
+    return find_in(virtual_memory().mappings, address, range, &Mapping::range);
 }
 
 }  // namespace simulator

@@ -79,7 +79,6 @@ struct Function {
     std::string_view body;  // without the outer braces; empty: a declaration
     u32 line = 0;           // of the body's start
     u32 most_threads = 0;
-    bool address_taken = false;
 };
 
 struct Initializer {

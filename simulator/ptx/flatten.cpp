@@ -43,7 +43,6 @@ private:
     };
     // One inlined body.
     struct Instance {
-        u32 function = 0;
         u32 first_register = 0;
         std::unordered_map<std::string_view, std::unique_ptr<u32>> labels;
         std::unique_ptr<u32> end;
@@ -93,7 +92,6 @@ private:
         const Body& body = module_.body(function);
         stack_.push_back(function);
         Instance instance;
-        instance.function = function;
         instance.outermost = stack_.size() == 1;
         instance.first_register = static_cast<u32>(flat_.registers.size());
         instance.symbols = std::move(bound);
@@ -130,7 +128,7 @@ private:
         for (Operand& operand : statement.operands) rename(operand, instance, statement.parts[0]);
         const std::string_view base = statement.parts[0];
         if (base == "call") {
-            call(std::move(statement), instance);
+            call(std::move(statement));
         } else if (base == "bra") {
             const std::string_view name =
                 original.operands.empty() ? "" : original.operands[0].name;
@@ -233,12 +231,12 @@ private:
         return kept_.back().get();
     }
 
-    void call(Statement statement, Instance& instance) {
+    void call(Statement statement) {
         const Operand& target = statement.operands[1];
         u32* const after = new_label();
         if (target.kind == Kind::reg) {
             if (statement.guarded) bra(statement, after, &statement);
-            indirect(statement, after, instance);
+            indirect(statement, after);
         } else {
             const auto found = module_.function_by_name.find(target.name);
             if (found == module_.function_by_name.end())
@@ -250,12 +248,12 @@ private:
                 return;
             }
             if (statement.guarded) bra(statement, after, &statement);
-            inline_call(statement, found->second, instance);
+            inline_call(statement, found->second);
         }
         *after = static_cast<u32>(flat_.steps.size());
     }
 
-    void indirect(const Statement& statement, const u32* after, Instance& instance) {
+    void indirect(const Statement& statement, const u32* after) {
         const u32 predicate = static_cast<u32>(flat_.registers.size());
         flat_.registers.push_back({0, {}});
         for (u32 i = 0; i < module_.functions.size(); ++i) {
@@ -270,7 +268,7 @@ private:
             guard.guard = predicate;
             guard.guard_negated = true;
             bra(statement, next, &guard);
-            inline_call(statement, i, instance);
+            inline_call(statement, i);
             bra(statement, after, nullptr);
             *next = static_cast<u32>(flat_.steps.size());
         }
@@ -293,7 +291,7 @@ private:
 
     // Parameters in .param space are the caller's variables under another name; those in registers
     // are copied.
-    void inline_call(const Statement& statement, u32 index, Instance&) {
+    void inline_call(const Statement& statement, u32 index) {
         if (std::find(stack_.begin(), stack_.end(), index) != stack_.end()) {
             add(synthetic(statement, {"call", "recursive"}, {}));
             return;

@@ -78,8 +78,6 @@ std::string_view Lexer::opcode() {
     return text_.substr(start, at_ - start);
 }
 
-std::string_view Lexer::identifier() { return word(); }
-
 std::string_view Lexer::string() {
     expect('"');
     const std::size_t start = at_;

@@ -37,8 +37,6 @@ public:
     std::string_view word();
     // An opcode with its modifiers, `::` included.
     std::string_view opcode();
-    // An identifier: no dots, except in special registers.
-    std::string_view identifier();
     std::string_view string();
     bool at_number();
     // Decimal, hexadecimal, octal, binary integers; 0f, 0d; decimal floating point; with a sign.

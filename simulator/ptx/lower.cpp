@@ -10,6 +10,9 @@ namespace ptx {
 
 using Kind = Operand::Kind;
 
+// The registers begin with what nobody reads: 32 lanes of 128 bits.
+constexpr u32 kSink = 0, kSinkBytes = 512;
+
 class Builder {
 public:
     Builder(ModuleData& module, u32 function)
@@ -41,10 +44,6 @@ public:
         }
     }
     u32 bits_of_register(u32 reg) const { return flat_.registers[reg].bits; }
-    u32 sink(u32 bits) const {
-        (void)bits;
-        return sink_;
-    }
 
     // A constant of all lanes, or of other bytes.
     u32 constant(const std::string& bytes) {
@@ -79,9 +78,7 @@ public:
 
 private:
     void layout() {
-        u32 at = 64;  // the first 512 bytes take what nobody reads
-        sink_ = 0;
-        at = 512;
+        u32 at = kSinkBytes;
         predicate_base_ = at;
         at += (slots_.predicates * 4 + 63) / 64 * 64;
         half_base_ = at;
@@ -261,8 +258,7 @@ private:
     Blocks blocks_;
     Slots slots_;
     std::unique_ptr<Program> program_;
-    u32 sink_ = 0, predicate_base_ = 0, half_base_ = 0, word_base_ = 0, double_base_ = 0,
-        quad_base_ = 0;
+    u32 predicate_base_ = 0, half_base_ = 0, word_base_ = 0, double_base_ = 0, quad_base_ = 0;
     std::vector<u8> constant_bytes_;
     std::map<std::string, u32> constants_;
     std::vector<u32> first_insn_;     // by block
@@ -359,10 +355,10 @@ u64 immediate(const Operand& operand, u32 bits) {
 
 }  // namespace
 
-void Lowering::source(const Operand& operand, u32 bits, bool wider) {
+void Lowering::source(const Operand& operand, u32 bits) {
     if (operand.kind == Kind::reg) {
         const u32 has = builder_.bits_of_register(operand.reg);
-        if (has != bits && !(wider && has > bits)) {
+        if (has != bits) {
             throw Error("line " + std::to_string(statement().line) + ": an operand of " +
                         std::to_string(has) + " bits where the instruction takes " +
                         std::to_string(bits) + ": " + std::string(statement().text));
@@ -387,9 +383,9 @@ void Lowering::source(const Operand& operand, u32 bits, bool wider) {
     }
 }
 
-void Lowering::destination(const Operand& operand, u32 bits, bool wider) {
+void Lowering::destination(const Operand& operand, u32 bits) {
     if (operand.kind == Kind::sink || operand.kind == Kind::none) {
-        push(builder_.sink(bits));
+        push(kSink);
         return;
     }
     if (operand.kind != Kind::reg) {
@@ -397,7 +393,7 @@ void Lowering::destination(const Operand& operand, u32 bits, bool wider) {
                     ": a destination that is no register: " + std::string(statement().text));
     }
     const u32 has = builder_.bits_of_register(operand.reg);
-    if (has != bits && !(wider && has > bits)) {
+    if (has != bits) {
         throw Error("line " + std::to_string(statement().line) + ": a destination of " +
                     std::to_string(has) + " bits where the instruction writes " +
                     std::to_string(bits) + ": " + std::string(statement().text));

@@ -31,12 +31,10 @@ public:
     bool all_taken() const;
 
     // Add operands to the instruction.  `bits`: of one lane; 0: a predicate.
-    void source(const Operand& operand, u32 bits, bool wider = false);
-    void destination(const Operand& operand, u32 bits, bool wider = false);
-    void source(std::size_t i, u32 bits, bool wider = false) { source(operand(i), bits, wider); }
-    void destination(std::size_t i, u32 bits, bool wider = false) {
-        destination(operand(i), bits, wider);
-    }
+    void source(const Operand& operand, u32 bits);
+    void destination(const Operand& operand, u32 bits);
+    void source(std::size_t i, u32 bits) { source(operand(i), bits); }
+    void destination(std::size_t i, u32 bits) { destination(operand(i), bits); }
     // A predicate with its `!`: the operand, then a word 0 or ~0 to combine with by xor.
     void predicate(const Operand& operand);
     // The operand's bits in its register, or `otherwise` for an immediate.
@@ -50,13 +48,6 @@ public:
     // A copy that lives as long as the kernel.
     const void* keep(const void* bytes, u32 size);
     Insn& insn() { return insn_; }
-    Builder& builder() { return builder_; }
-    // Where a value does not fit the ISA: "not computed" with this reason.
-    bool fail(const char* why) {
-        why_ = why;
-        return false;
-    }
-    const char* why() const { return why_; }
     void push(u32 operand);
 
 private:
@@ -66,7 +57,6 @@ private:
     std::vector<Type> types_;
     std::vector<std::string_view> modifiers_;
     std::vector<bool> taken_;
-    const char* why_ = nullptr;
 };
 
 constexpr u8 kNarrowAddress = 1;   // Insn::flags: the address register has 32 bits

@@ -121,7 +121,6 @@ struct alignas(64) Warp {
     u32 barrier = 0, barrier_threads = 0;
     u32 reduce_operand = 0, reduce_kind = 0, reduce_input = 0;
     std::vector<AsyncCopy> copies;
-    u32 copy_groups = 0;
     u64 checksum = 0;
     u32 carry = 0;  // CC.CF (PTX ISA 9.7.2), a bit a lane
 };

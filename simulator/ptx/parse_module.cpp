@@ -259,7 +259,6 @@ private:
                     bits = known->second->address + static_cast<u64>(value.addend);
                 } else if (function != module_.function_by_name.end()) {
                     bits = kFunctionWindow + function->second;
-                    module_.functions[function->second]->address_taken = true;
                 } else {
                     throw Error("the initial value of " + std::string(symbol->name) + " names " +
                                 std::string(value.name) + ", which is not declared");

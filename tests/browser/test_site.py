@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -35,6 +34,7 @@ from builder.site.pages import write
 from builder.site.published import PublishedTag
 from builder.site.speeds import measurements
 from support.environment import REPOSITORY
+from support.loopback import Quiet, listening
 from support.nights import night
 from support.receipts import receipt
 from support.shipped import PRESETS as SHIPPED
@@ -79,9 +79,8 @@ ASKED = (
 """Questions to the first page, by its address."""
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
+class Files(Quiet, SimpleHTTPRequestHandler):
+    """The files of a folder."""
 
 
 def full(image: ImageFact) -> ImageFact:
@@ -133,11 +132,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with listening(
+        ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder)))
+    ) as at:
+        yield f"http://{at}"
 
 
 @pytest.fixture(scope="module")

@@ -20,29 +20,17 @@ from builder.publish.tag_history import MOVE
 from builder.publish.verdicts import VERDICT
 from builder.records import ptx
 from builder.tools.files import named_lock
-from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.tools.registry.client import Repository
 from builder.tools.registry.transport import split
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.prunes import CYCLONEDX, worn
 from support.publishing import PUSHED, made, own, tags
-from support.registries import Fault, Proxy
+from support.registries import Fault, Proxy, put_image
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.xdist_group("pushed"), pytest.mark.usefixtures("own_cache")]
 docker_test = pytest.mark.docker
-
-
-def bare(repository: Repository, name: str) -> Manifest:
-    """An image of nothing but a label, under its digest."""
-    config = json.dumps({"config": {"Labels": {"builder.key": name}}}).encode()
-    repository.put_bytes(config)
-    kind = "application/vnd.oci.image.config.v1+json"
-    described = {"mediaType": kind, "digest": Manifest(config, "").digest, "size": len(config)}
-    parts = {"schemaVersion": 2, "mediaType": MANIFESTS[0], "config": described, "layers": []}
-    manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])
-    repository.put_manifest(manifest.digest, manifest)
-    return manifest
 
 
 @docker_test
@@ -181,7 +169,7 @@ def test_a_version_that_somebody_else_gives_meanwhile_stays(
     image: dict[str, Any], push: Any, registry: str, proxy: Proxy
 ) -> None:
     repository = Repository(f"{registry}/{PUSHED}", print)
-    theirs = bare(repository, "theirs")
+    theirs = put_image(repository, "theirs")
 
     def give() -> None:
         repository.put_manifest("1", theirs)
@@ -202,7 +190,7 @@ def test_what_another_machine_attaches_during_the_upload_stays(
 ) -> None:
     """It pushes the same image, and the note of its move is attached first."""
     repository = Repository(f"{registry}/{PUSHED}", print)
-    repository.put_manifest("other", bare(repository, "other"))
+    repository.put_manifest("other", put_image(repository, "other"))
 
     def attach_note() -> None:
         there = repository.manifest(image["digest"])

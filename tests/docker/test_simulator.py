@@ -45,11 +45,6 @@ OK = "cudaSuccess"
 
 
 @pytest.fixture(scope="module")
-def devel(hello: dict[str, Any]) -> str:
-    return f"builder-base/cuda-13.0:devel-{hello['plan']['base']['key'][:12]}"
-
-
-@pytest.fixture(scope="module")
 def libraries(devel: str) -> Path:
     return build.libraries(SHARED_CACHE, devel, lambda _: None)
 

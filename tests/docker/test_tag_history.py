@@ -80,28 +80,21 @@ def delete(repository: Repository, digest: str) -> None:
         repository.delete(each)
 
 
+def roll_back(repository: Repository, tag: str, reason: str) -> None:
+    before = tag_history.require_previous(repository, tag, UNSIGNED)
+    publish_tags.move(repository, tag, before, reason, by="rollback")
+
+
 def test_a_way_back_is_known_though_images_between_are_gone(repository: Repository) -> None:
     a, b, c, d, e = (put_image(repository, name).digest for name in "abcde")
     for digest in (a, b, c, d):
         publish_tags.move(repository, "main", digest, f"night of {digest[-4:]}", by="night")
-    publish_tags.move(
-        repository,
-        "main",
-        tag_history.require_previous(repository, "main", UNSIGNED),
-        "bad night",
-        by="rollback",
-    )
+    roll_back(repository, "main", "bad night")
     publish_tags.move(repository, "main", e, "night of e", by="night")
     assert "bad night" in _held(repository, "main", d, UNSIGNED)
     assert _held(repository, "main", b, UNSIGNED) == ""
     delete(repository, d)
-    publish_tags.move(
-        repository,
-        "main",
-        tag_history.require_previous(repository, "main", UNSIGNED),
-        "not this one",
-        by="rollback",
-    )
+    roll_back(repository, "main", "not this one")
     assert repository.resolve("main") == c
     reasons = [move.reason for move in tag_history.moves(repository, "main", UNSIGNED)]
     assert reasons[:3] == ["not this one", "night of e", "bad night"]
@@ -112,13 +105,7 @@ def test_a_way_back_is_known_though_images_between_are_gone(repository: Reposito
     for digest in (a, b):
         delete(repository, digest)
     with pytest.raises(RegistryError, match="was deleted, or was never there"):
-        publish_tags.move(
-            repository,
-            "main",
-            tag_history.require_previous(repository, "main", UNSIGNED),
-            "so",
-            by="rollback",
-        )
+        roll_back(repository, "main", "so")
     # If a history begins with a rollback, nobody knows more than where it led.
     other = put_image(repository, "other").digest
     publish_tags.move(repository, "late", d := put_image(repository, "d").digest, "first")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
 from builder.tools.apt.sources import AptSource
+from support.loopback import Quiet, serving_with
 
 SUITE = "tested"
 ARCHITECTURES = ("amd64", "arm64")
@@ -86,7 +85,7 @@ class DebianArchive:
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet):
     archive: DebianArchive
     snapshots: bool
 
@@ -104,24 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextmanager
 def served(folder: Path) -> Iterator[DebianArchive]:
     """An empty archive below ``folder``."""
     archive = DebianArchive(folder)
-    servers = []
-    for snapshots in (False, True):
-        handler = type("Own", (_Handler,), {"archive": archive, "snapshots": snapshots})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        servers.append(server)
-    archive.mirror, archive.snapshot = (
-        f"http://127.0.0.1:{server.server_port}" for server in servers
+    mirror, snapshots = (
+        type("Own", (_Handler,), {"archive": archive, "snapshots": each}) for each in (False, True)
     )
-    yield archive
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with serving_with(mirror) as address, serving_with(snapshots) as other:
+        archive.mirror, archive.snapshot = f"http://{address}", f"http://{other}"
+        yield archive

@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support.loopback import Quiet, serving_with
 from support.registries import Fault, Proxy
 
 LONGEST = {"description": 100, "full_description": 25_000}
@@ -140,7 +139,7 @@ class DockerHub(Proxy):
 
 @contextmanager
 def docker_hub() -> Iterator[DockerHub]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
 
         def handle_one(self) -> None:
@@ -172,20 +171,11 @@ def docker_hub() -> Iterator[DockerHub]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = handle_one  # noqa: N815
+        do_GET = do_POST = do_PATCH = do_DELETE = handle_one
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub = DockerHub(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving_with(Handler) as address:
+        hub = DockerHub(f"http://{address}")
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 __all__ = ["DockerHub", "Fault", "Page", "docker_hub"]

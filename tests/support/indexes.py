@@ -7,13 +7,13 @@ import hashlib
 import io
 import json
 import re
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from support.loopback import Quiet, serving_with
 
 
 def wheel(
@@ -79,7 +79,7 @@ class Index:
         return {"meta": {"api-version": "1.1"}, "name": project, "versions": [], "files": files}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     """The index's answers."""
 
     index: Index
@@ -118,16 +118,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if cut else body)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextmanager
 def served() -> Iterator[Index]:
     """An empty index."""
     index = Index()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"index": index})) as server:
-        index.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving_with(type("Own", (Handler,), {"index": index})) as address:
+        index.url = f"http://{address}"
         yield index
-        server.shutdown()

@@ -12,15 +12,15 @@ import importlib
 import json
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+
+from support.loopback import Quiet, serving_with
 
 TOKEN = "hf_test"
 
@@ -59,7 +59,7 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     protocol_version = "HTTP/1.1"
     hub: Hub
 
@@ -145,17 +145,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.hub.sent += len(block)
                 size -= len(block)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextmanager
 def served(folder: Path) -> Iterator[Hub]:
     """The Hub at 127.0.0.1, and its CDN at localhost."""
     hub = Hub(folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"hub": hub})) as server:
-        server.daemon_threads = True
-        hub.port = server.server_port
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving_with(type("Own", (Handler,), {"hub": hub})) as address:
+        hub.port = int(address.partition(":")[2])
         yield hub
-        server.shutdown()

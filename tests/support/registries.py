@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import pytest
 import requests
 
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from support.loopback import Quiet, listening
 
 CONFIGURATION = """version: 0.1
 storage: {{filesystem: {{rootdirectory: {root}}}, delete: {{enabled: true}}}}
@@ -137,7 +137,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         protocol_version = "HTTP/1.1"
         default_request_version = "HTTP/1.0"  # an engine tries TLS, and knows plain HTTP by it
         disable_nagle_algorithm = True  # else each answer waits 40 ms
@@ -175,23 +175,14 @@ def proxied(registry: str, *, referring: bool = False) -> Iterator[Proxy]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one  # noqa: N815
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string((timestamp or time.time()) + proxy.ahead)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = Server(("127.0.0.1", 0), Handler)
-    proxy = Proxy(f"127.0.0.1:{server.server_port}", registry, subjects={} if referring else None)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with listening(Server(("127.0.0.1", 0), Handler)) as address:
+        proxy = Proxy(address, registry, subjects={} if referring else None)
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 Request = BaseHTTPRequestHandler
@@ -209,7 +200,7 @@ def answering(
     """A server that sends what ``answer`` returns: its address, and the requests so far."""
     requests_so_far: list[Request] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             requests_so_far.append(self)
@@ -221,20 +212,13 @@ def answering(
             if self.command != "HEAD":
                 self.wfile.write(content)
 
-        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
 
     server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", requests_so_far
-    finally:
-        server.shutdown()
-        server.server_close()
+    with listening(server) as address:
+        yield address, requests_so_far
 
 
 @pytest.fixture

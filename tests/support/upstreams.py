@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+
+from support.loopback import Quiet, serving_with
 
 IDENTITY = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
 CONFIGURATION = """\
@@ -121,7 +122,7 @@ class Served:
     stalled: threading.Event = field(default_factory=threading.Event)
 
 
-class Backend(BaseHTTPRequestHandler):
+class Backend(Quiet):
     """git http-backend (git-http-backend(1)) behind Python's server, with faults."""
 
     root: ClassVar[Path]
@@ -189,23 +190,15 @@ class Backend(BaseHTTPRequestHandler):
         head, _, answer = done.stdout.partition(b"\r\n\r\n")
         return head.decode().split("\r\n"), answer
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextmanager
 def smart_http(root: Path) -> Iterator[Served]:
     """Serve every repository below ``root``."""
     served = Served("")
     handler = type("Handler", (Backend,), {"root": root, "served": served})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    served.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield served
-    finally:
-        served.stalled.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_with(handler) as address:
+        served.url = f"http://{address}"
+        try:
+            yield served
+        finally:
+            served.stalled.set()

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from builder.errors import RecipeError
 from builder.farm import installed
-from builder.recipes.parse import parse, read_text, suggestion
+from builder.recipes.parse import read_model, suggestion
 from builder.recipes.schema.fields import Model, Text
 
 TINY = "tiny"  # the folder of shapes that stand for no published model
@@ -105,7 +105,7 @@ def names() -> tuple[str, ...]:
 @cache
 def published() -> Mapping[str, str]:
     """The shape of the models of a repository of the Hugging Face Hub, by its name."""
-    files = {name: _read(_folder() / f"{name}.toml", ShapeFile) for name in names()}
+    files = {name: read_model(_folder() / f"{name}.toml", ShapeFile) for name in names()}
     return {repository: name for name, file in files.items() for repository in file.repositories}
 
 
@@ -134,8 +134,8 @@ def read(path: Path, folder: Path | None = None) -> Shape:
 
     ``folder`` has the folder ``tensors``; None: the file's own.
     """
-    file = _read(path, ShapeFile)
-    common = _read((folder or path.parent) / "tensors" / f"{file.tensors}.toml", TensorFile)
+    file = read_model(path, ShapeFile)
+    common = read_model((folder or path.parent) / "tensors" / f"{file.tensors}.toml", TensorFile)
     tensors: dict[str, Dimensions] = {}
     for name, dimensions in _Tensors(path, file, common).all():
         if name in tensors:
@@ -146,13 +146,6 @@ def read(path: Path, folder: Path | None = None) -> Shape:
 
 def _folder() -> Path:
     return installed() / "shapes"
-
-
-def _read(path: Path, model: type[M]) -> M:
-    found, problems = parse(read_text(path), path, model)
-    if found is None:
-        raise RecipeError(f"{path.name} is no shape of a model", problems=tuple(problems))
-    return found
 
 
 def _invalid(path: Path, why: str) -> RecipeError:

@@ -6,6 +6,7 @@ text of a real tokenizer has about four characters a token.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from builder.models.shapes.shape import Tokenizer
@@ -60,10 +61,8 @@ def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 def _bytes_as_characters() -> list[str]:
     """GPT-2's table: bytes that print are themselves, the others begin at U+0100."""
     shown = [*PRINTABLE, *range(161, 173), *range(174, 256)]
-    others = (byte for byte in range(256) if byte not in shown)
-    characters = {byte: chr(byte) for byte in shown}
-    characters |= {byte: chr(256 + place) for place, byte in enumerate(others)}
-    return [characters[byte] for byte in range(256)]
+    others = count(256)
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
 
 
 def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:

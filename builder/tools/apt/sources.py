@@ -38,8 +38,15 @@ def os_release(etc: Path = Path("/etc")) -> dict[str, str]:
         text = (etc / "os-release").read_text("utf-8")
     except OSError:
         return {}
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
-    return {name: value.strip().strip('"') for name, value in pairs}
+    return dict(assignments(text))
+
+
+def assignments(text: str) -> Iterator[tuple[str, str]]:
+    """The fields of a text like os-release(5)."""
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not name.startswith("#"):
+            yield name.strip(), value.strip().strip("\"'")
 
 
 def machine_sources(etc: Path = Path("/etc")) -> Iterator[AptSource]:

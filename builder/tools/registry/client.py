@@ -203,17 +203,9 @@ class Repository:
             url = responses.upload_address(begun, self.name)
             self._http.send("DELETE", url, push=True)
 
-    def put_blob(
-        self,
-        digest: str,
-        file: Path,
-        on_progress: Callable[[int], None] | None = None,
-        *,
-        new: bool = False,
-    ) -> bool:
+    def put_blob(self, digest: str, file: Path, *, new: bool = False) -> bool:
         """Upload a file unless the registry has it; whether it was uploaded.
 
-        ``on_progress`` gets the number of bytes sent so far; without it ``log`` gets lines.
         ``new``: the registry probably does not have it, so no request checks that first, but the
         response to the start of the upload may say that it does (specification, "Mounting a blob
         from another repository").  Raises ``RegistryError``, ``FetchError``.
@@ -224,7 +216,7 @@ class Repository:
             self.log(f"{name}: exists")
             return False
         self.log(f"{name}: uploading")
-        progress = on_progress or progress_lines(self.log, name, size)
+        progress = progress_lines(self.log, name, size)
         with file.open("rb") as stream:
 
             def content() -> Any:

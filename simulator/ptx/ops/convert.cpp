@@ -271,10 +271,10 @@ struct F32ToF16Ftz {
 struct F32ToBf16 {
     static u16 f(float v) { return f32_to_bf16(v); }
 };
-template <bool kUnsigned, bool kFloor>
+template <bool kUnsigned>
 struct F32ToInt {
     static u32 f(float v) {
-        const float r = kFloor ? std::floor(v) : std::trunc(v);
+        const float r = std::trunc(v);
         if (kUnsigned) {
             const float c = r > 0 ? r : 0.0F;
             return c >= 4294967296.0F ? kAll : static_cast<u32>(static_cast<s64>(c));
@@ -329,8 +329,8 @@ Handler frequent(Type to, Type from, u32 to_bits, u32 from_bits, u8 rounding, u8
     if (from == Type::f32 && rounding == kNearest && to == Type::bf16 && flags == 0)
         return unary_to<u16, float, F32ToBf16>;
     if (from == Type::f32 && to_bits == 32 && rounding == kZero) {
-        if (to == Type::s32_) return unary_to<u32, float, F32ToInt<false, false>>;
-        if (to == Type::u32_) return unary_to<u32, float, F32ToInt<true, false>>;
+        if (to == Type::s32_) return unary_to<u32, float, F32ToInt<false>>;
+        if (to == Type::u32_) return unary_to<u32, float, F32ToInt<true>>;
     }
     return nullptr;
 }

@@ -5,34 +5,12 @@ namespace ptx::PTX_VARIANT {
 
 namespace {
 
+// The type of twice as many bits.
+template <class T, class Of16, class Of32, class Of64>
+using BySize = std::conditional_t<sizeof(T) == 2, Of16, std::conditional_t<sizeof(T) == 4, Of32, Of64>>;
 template <class T>
-struct Wide_;
-template <>
-struct Wide_<u16> {
-    using type = u32;
-};
-template <>
-struct Wide_<s16> {
-    using type = s32;
-};
-template <>
-struct Wide_<u32> {
-    using type = u64;
-};
-template <>
-struct Wide_<s32> {
-    using type = s64;
-};
-template <>
-struct Wide_<u64> {
-    using type = u128;
-};
-template <>
-struct Wide_<s64> {
-    using type = __int128;
-};
-template <class T>
-using Wide = typename Wide_<T>::type;
+using Wide = std::conditional_t<std::is_signed_v<T>, BySize<T, s32, s64, __int128>,
+                                BySize<T, u32, u64, u128>>;
 
 struct Add {
     template <class T>
@@ -190,7 +168,7 @@ struct Halves {
 
 // A handler for each integer type.
 template <template <class> class H>
-Handler by_type(Type type, bool bits_too = false) {
+Handler by_type(Type type) {
     switch (type) {
         case Type::u16_: return H<u16>::h;
         case Type::s16_: return H<s16>::h;
@@ -198,9 +176,6 @@ Handler by_type(Type type, bool bits_too = false) {
         case Type::s32_: return H<s32>::h;
         case Type::u64_: return H<u64>::h;
         case Type::s64_: return H<s64>::h;
-        case Type::b16: return bits_too ? H<u16>::h : nullptr;
-        case Type::b32: return bits_too ? H<u32>::h : nullptr;
-        case Type::b64: return bits_too ? H<u64>::h : nullptr;
         default: return nullptr;
     }
 }

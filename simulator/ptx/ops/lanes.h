@@ -84,11 +84,6 @@ void unary_to(Warp& w, const Insn& i, u32 lanes) {
     const T* const a = slot<T>(w, i, 1);
     write(slot<D>(w, i, 0), lanes, [=](u32 l) { return static_cast<D>(Op::f(a[l])); });
 }
-template <class D, class T, class Op>
-void binary_to(Warp& w, const Insn& i, u32 lanes) {
-    const T *const a = slot<T>(w, i, 1), *const b = slot<T>(w, i, 2);
-    write(slot<D>(w, i, 0), lanes, [=](u32 l) { return static_cast<D>(Op::f(a[l], b[l])); });
-}
 
 // Destination and `sources` sources of `bits` bits.
 inline bool operands(Lowering& l, u32 bits, u32 sources, Handler handler) {

@@ -21,14 +21,12 @@ u16 half_of(float v, u8 flags) {
     u16 h = kBrain ? f32_to_bf16(v) : f32_to_f16(v);
     const u16 infinity = kBrain ? 0x7f80 : 0x7c00;
     if (v != v) return 0x7fff;
-    const bool was_infinite = (bits_of_f32(v) & 0x7fffffff) == 0x7f800000;
     if (flags & kZero) {
         // One step back where rounding went away from zero.
         const float back = kBrain ? bf16_to_f32(h) : f16_to_f32(h);
         if (std::fabs(back) > std::fabs(v)) h = static_cast<u16>(h - 1);
     }
     if ((flags & kFinite) && (h & 0x7fff) == infinity) h = static_cast<u16>(h - 1);
-    (void)was_infinite;
     return h;
 }
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +14,10 @@ import pytest
 from builder.bench.results import parse
 from support.benchmarks import benchmark
 from support.commands import Builder
+from support.loopback import Quiet, serving_with
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     """An OpenAI-compatible server: with llama.cpp's timings, or with vLLM's counters."""
 
     asked: ClassVar[list[dict[str, Any]]] = []
@@ -68,9 +67,6 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[Handler]]]:
@@ -79,12 +75,8 @@ def server() -> Iterator[tuple[str, type[Handler]]]:
     class Answers(Handler):
         asked: ClassVar[list[dict[str, Any]]] = []
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}", Answers
-        listening.shutdown()
-        thread.join()
+    with serving_with(Answers) as address:
+        yield f"http://{address}", Answers
 
 
 def test_a_server_by_its_url_with_timings_of_its_own(

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from builder.servers.client import ServerClient, UnansweredError
 from support.hostile import answer, closing, serving
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+from support.registries import answering
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with answering(lambda _: (200, {}, b"{}")) as (address, _):
+        yield int(address.partition(":")[2])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

@@ -8,11 +8,10 @@ import io
 import os
 import stat
 import tarfile
-import threading
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from builder.tools import archives
 from builder.tools.web import downloads
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError
+from support.loopback import Quiet, serving_with
 
 
 class Files:
@@ -49,7 +49,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     monkeypatch.setattr(tenacity.nap.time, "sleep", waited.append)
     served.waited = waited  # type: ignore[attr-defined]
 
-    class Handler(SimpleHTTPRequestHandler):
+    class Handler(Quiet, SimpleHTTPRequestHandler):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments, directory=str(served.folder))  # type: ignore[arg-type]
 
@@ -65,15 +65,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    served.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield served
-    server.shutdown()
-    server.server_close()
+    with serving_with(Handler) as address:
+        served.url = f"http://{address}"
+        yield served
 
 
 def tar(*members: tuple[str, bytes], **special: str) -> bytes:

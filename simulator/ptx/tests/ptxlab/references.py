@@ -7,7 +7,7 @@ A reference takes the bits of its sources and gives the bits of the result, or N
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ptxlab import soft
@@ -26,7 +26,6 @@ class Case:
     kinds: tuple[str, ...]
     reference: Reference
     nan: Format | None = None  # the result's format: any NaN is right where the reference has one
-    tags: frozenset[str] = field(default_factory=frozenset)
 
 
 def signed(value: int, bits: int) -> int:
@@ -44,6 +43,17 @@ def of_type(type_: str, value: int) -> int:
 
 
 CASES: list[Case] = []
+
+
+def words(
+    instruction: str,
+    reference: Reference,
+    sources: int,
+    kinds: tuple[str, ...] = (),
+    nan: Format | None = None,
+) -> None:
+    """A case of ``sources`` operands; all have 32 bits, as the result has."""
+    case(instruction, reference, 32, *[32] * sources, kinds=kinds, nan=nan)
 
 
 def case(
@@ -141,84 +151,63 @@ def integers() -> None:
         case(f"popc.b{n} {{d}}, {{a}};", lambda a: a.bit_count(), 32, n)
         case(f"clz.b{n} {{d}}, {{a}};", lambda a, n=n: n - a.bit_length(), 32, n)
         case(f"brev.b{n} {{d}}, {{a}};", lambda a, n=n: int(f"{a:0{n}b}"[::-1], 2), n, n)
-        case(f"bfi.b{n} {{d}}, {{a}}, {{b}}, {{c}}, {{e}};".replace("{e}", "{d4}").replace("{d4}", "{c}"),
+        case(f"bfi.b{n} {{d}}, {{a}}, {{b}}, {{c}}, {{c}};",
              lambda a, b, c, n=n: bfi(n, a, b, c, c), n, n, n, 32, kinds=(f"i{n}", f"i{n}", "small"))  # fmt: skip
     m32 = (1 << 32) - 1
-    case(
+    words(
         "add.sat.s32 {d}, {a}, {b};",
         lambda a, b: clamp(signed(a, 32) + signed(b, 32), -(1 << 31), (1 << 31) - 1) & m32,
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "sub.sat.s32 {d}, {a}, {b};",
         lambda a, b: clamp(signed(a, 32) - signed(b, 32), -(1 << 31), (1 << 31) - 1) & m32,
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "mul24.lo.u32 {d}, {a}, {b};",
         lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) & m32,
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "mul24.hi.s32 {d}, {a}, {b};",
         lambda a, b: (signed(a, 24) * signed(b, 24) >> 16) & m32,
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "mad24.lo.s32 {d}, {a}, {b}, {c};",
         lambda a, b, c: (signed(a, 24) * signed(b, 24) + c) & m32,
-        32,
-        32,
-        32,
-        32,
+        3,
     )
     case("add.u16x2 {d}, {a}, {b};", lambda a, b: halves(lambda x, y: x + y, a, b), 32, 32, 32)
-    case(
+    words(
         "min.s16x2 {d}, {a}, {b};",
         lambda a, b: halves(lambda x, y: min(signed(x, 16), signed(y, 16)), a, b),
-        32,
-        32,
-        32,
+        2,
     )
     case("max.u16x2 {d}, {a}, {b};", lambda a, b: halves(max, a, b), 32, 32, 32)
-    case(
+    words(
         "bmsk.clamp.b32 {d}, {a}, {b};",
         lambda a, b: (((1 << min(b, 32)) - 1) << min(a, 32)) & m32,
-        32,
-        32,
-        32,
+        2,
         kinds=("small", "small"),
     )
-    case(
+    words(
         "bmsk.wrap.b32 {d}, {a}, {b};",
         lambda a, b: (((1 << b % 32) - 1) << a % 32) & m32,
-        32,
-        32,
-        32,
+        2,
         kinds=("small", "small"),
     )
-    case(
+    words(
         "szext.clamp.s32 {d}, {a}, {b};",
         lambda a, b: (signed(a, min(b, 32)) if b else 0) & m32,
-        32,
-        32,
-        32,
+        2,
         kinds=("i32", "small"),
     )
-    case(
+    words(
         "szext.wrap.u32 {d}, {a}, {b};",
         lambda a, b: a & (1 << b % 32) - 1,
-        32,
-        32,
-        32,
+        2,
         kinds=("i32", "small"),
     )
     case("fns.b32 {d}, {a}, {b}, {c};", fns, 32, 32, 32, 32, kinds=("i32", "small", "i32"))
@@ -228,33 +217,24 @@ def integers() -> None:
                  lambda a, b, c, left=left, wrap=wrap: shf(left, wrap, a, b, c), 32, 32, 32, 32,
                  kinds=("i32", "i32", "small"))  # fmt: skip
     for table in (0x00, 0x1B, 0x6A, 0x80, 0x96, 0xCA, 0xE4, 0xEA, 0xF8, 0xFE, 0xFF):
-        case(
+        words(
             f"lop3.b32 {{d}}, {{a}}, {{b}}, {{c}}, {table:#x};",
             lambda a, b, c, t=table: lop3(a, b, c, t),
-            32,
-            32,
-            32,
-            32,
+            3,
         )
     case("prmt.b32 {d}, {a}, {b}, {c};", lambda a, b, c: prmt(a, b, c), 32, 32, 32, 32)
     for mode, table6 in PRMT.items():
-        case(
+        words(
             f"prmt.b32.{mode} {{d}}, {{a}}, {{b}}, {{c}};",
             lambda a, b, c, t=table6: prmt(a, b, t[c & 3]),
-            32,
-            32,
-            32,
-            32,
+            3,
         )
     for x in ("u32", "s32"):
         for y in ("u32", "s32"):
-            case(
+            words(
                 f"dp4a.{x}.{y} {{d}}, {{a}}, {{b}}, {{c}};",
                 lambda a, b, c, x=x, y=y: dot(a, b, c, x, y, 4),
-                32,
-                32,
-                32,
-                32,
+                3,
             )
             for half in ("lo", "hi"):
                 case(f"dp2a.{half}.{x}.{y} {{d}}, {{a}}, {{b}}, {{c}};",
@@ -490,11 +470,10 @@ ORDERED: dict[str, Callable[[object, object], bool]] = {
 
 
 def comparisons() -> None:
-    select = "selp.u32 {{d}}, 1, 0, {{p}};"
     for t in ("u16", "s16", "u32", "s32", "u64", "s64"):
         n = int(t[1:])
         for name, f in ORDERED.items():
-            case(f"setp.{name}.{t} {{p}}, {{a}}, {{b}}; ".replace("{{", "{").replace("}}", "}") + select.replace("{{", "{").replace("}}", "}"),
+            case(f"setp.{name}.{t} {{p}}, {{a}}, {{b}}; selp.u32 {{d}}, 1, 0, {{p}};",
                  lambda a, b, t=t, f=f: int(f(of_type(t, a), of_type(t, b))), 32, n, n, kinds=(f"near{n}", f"near{n}"))  # fmt: skip
     for fmt, t in ((F32, "f32"), (F64, "f64"), (F16, "f16"), (BF16, "bf16")):
         for name in [*ORDERED, *(f"{o}u" for o in ORDERED), "num", "nan"]:
@@ -507,44 +486,34 @@ def comparisons() -> None:
     ):
         case(f"setp.ne.u32 {{q}}, {{c}}, 0; setp.lt.{combine}.s32 {{p}}, {{a}}, {{b}}, !{{q}}; selp.u32 {{d}}, 1, 0, {{p}};",
              lambda a, b, c, g=g: int(g(signed(a, 32) < signed(b, 32), c == 0)), 32, 32, 32, 32, kinds=("i32", "i32", "bit"))  # fmt: skip
-    case(
+    words(
         "setp.lt.s32 {p}|{q}, {a}, {b}; selp.u32 {d}, 1, 0, {q};",
         lambda a, b: int(not signed(a, 32) < signed(b, 32)),
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "set.gt.u32.s32 {d}, {a}, {b};",
         lambda a, b: 0xFFFFFFFF if signed(a, 32) > signed(b, 32) else 0,
-        32,
-        32,
-        32,
+        2,
     )
-    case(
+    words(
         "set.le.f32.f32 {d}, {a}, {b};",
         lambda a, b: 0x3F800000 if compare(F32, a, b, "le") else 0,
-        32,
-        32,
-        32,
+        2,
         kinds=("f32", "f32"),
     )
-    case(
+    words(
         "slct.u32.s32 {d}, {a}, {b}, {c};",
         lambda a, b, c: a if signed(c, 32) >= 0 else b,
-        32,
-        32,
-        32,
-        32,
+        3,
     )
     tests = {"finite": lambda r: r.kind == "finite", "infinite": lambda r: r.kind == soft.INF, "notanumber": lambda r: r.kind == soft.NAN,
              "number": lambda r: r.kind != soft.NAN}  # fmt: skip
     for name, h in tests.items():
-        case(
+        words(
             f"testp.{name}.f32 {{p}}, {{a}}; selp.u32 {{d}}, 1, 0, {{p}};",
             lambda a, h=h: int(h(F32.decode(a))),
-            32,
-            32,
+            1,
             kinds=("f32",),
         )
 

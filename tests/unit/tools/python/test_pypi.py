@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from builder.errors import FetchError
 from builder.recipes.lockfile import PinnedFile
 from builder.tools.python import pypi
 from builder.tools.web import retry
+from support.loopback import Quiet, listening
 from support.registries import Reply, Request, answering
 
 BODY = b"a wheel, for all that anyone checks" * 1000
@@ -35,7 +35,7 @@ class Index(ThreadingHTTPServer):
         self.body = BODY
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(Quiet):
     server: Index
 
     def do_GET(self) -> None:
@@ -61,17 +61,13 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if cut else body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with Index() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+    server = Index()
+    with listening(server) as address:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{address}/simple")
         yield server
-        server.shutdown()
 
 
 @pytest.fixture

@@ -90,22 +90,16 @@ def test_an_upload_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     digest = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
     name = f"{digest[:19]} (3.0 MB)"
     said: list[str] = []
-    sent: list[int] = []
     kept = Store()
     with answering(kept) as (address, _):
         repository = Repository(f"{address}/me/x", said.append)
         assert repository.put_blob(digest, file)
         assert not repository.put_blob(digest, file)
         assert kept.kept == {digest: 3_000_000}
-        kept.kept.clear()
-        assert Repository(repository.name, said.append).put_blob(digest, file, sent.append)
     assert said[0] == f"{name}: uploading"
-    assert said[-1] == f"{name}: uploading"
-    assert said[-2] == f"{name}: exists"
-    assert all(line.endswith(" MB sent") for line in said[1:-2])
+    assert said[-1] == f"{name}: exists"
+    assert all(line.endswith(" MB sent") for line in said[1:-1])
     assert len(said) > 10
-    assert sent == sorted(sent)
-    assert sent[-1] == 3_000_000
 
 
 def test_a_registry_whose_conditions_mean_something_else() -> None:

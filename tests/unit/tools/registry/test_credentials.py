@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +17,7 @@ from builder.tools.registry import credentials
 from builder.tools.registry.client import Repository
 from builder.tools.registry.credentials import Login, login_for
 from support.damaged import damaged, fuzzed
+from support.loopback import Quiet, serving_with
 
 SECRET = "dckr_pat_s3cret"
 
@@ -137,7 +136,7 @@ def guarded() -> Iterator[tuple[str, list[str]]]:
     """A registry that wants a token, as Docker Hub does; its address, and what it was asked."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             said = self.headers.get("Authorization", "")
             asked.append(f"{self.path} {said}")
@@ -166,16 +165,8 @@ def guarded() -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving_with(Handler) as address:
+        yield address, asked
 
 
 def test_a_token_is_asked_for_once(store: Path, guarded: tuple[str, list[str]]) -> None:
