@@ -142,7 +142,7 @@ void watch_shared(Warp& warp, const Insn& insn, u32 lanes, const u8* const* at, 
 
 namespace {
 
-// A block that accessed a cell.
+// Which blocks accessed a cell: none (0), one by its number, or several (kAll).
 u32 joined(u32 known, u32 block) { return known == 0 || known == block ? block : kAll; }
 
 [[noreturn]] void fail_between(Warp& warp, const Insn& insn, u32 lane, u64 address, u32 other,
