@@ -110,8 +110,9 @@ def choose(
 
     Presets are ranked by how their speed is known: measured by a receipt on such cards, published
     for such cards, published for other cards, computed, unknown. Within a rank, the fastest comes
-    first. The first preset of each model is recommended. The presets that do not run come last,
-    with the reason.
+    first. Presets whose model files have no repository come after all ranks. The first preset of
+    each model with a repository is recommended. The presets that do not run come last, with the
+    reason.
 
     A preset runs if its image has code for the card, the driver is new enough, and the memory
     suffices. The memory comes from the recorded trial of its image on a simulated card, else from
