@@ -42,7 +42,9 @@ SERVE = Serve(
 ALWAYS: Definitions = {
     "GGML_CUDA": True,
     "GGML_NATIVE": False,  # else the CPU code is compiled for the build machine
-    "GGML_CUDA_NCCL": False,  # else it links libnccl.so.2 if the toolkit has it
+    # Else it links libnccl.so.2 if the toolkit has it; NCCL 2.25.1 writes out of bounds, which
+    # 2.27.5 does not (ggml-org/llama.cpp#24489).
+    "GGML_CUDA_NCCL": False,
     "GGML_CCACHE": False,  # we set the compiler launchers ourselves
     "BUILD_SHARED_LIBS": True,
     "LLAMA_BUILD_TESTS": False,  # they fetch vocabularies

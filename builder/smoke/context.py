@@ -112,6 +112,8 @@ class Context:
 
         Raises ``InapplicableError`` where it cannot be simulated.
         """
+        if self.folder is not None:
+            raise InapplicableError("its server loads a model folder, and the test models are GGUF")
         return self._simulated(self.recipe.serve)
 
     @property

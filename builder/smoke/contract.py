@@ -33,10 +33,10 @@ RUNTIME_LIBRARY = re.compile(r"/libcudart(?:[-.][0-9a-f]{8})?\.so\.(\d+)(?:\.\d+
 
 
 def check_extended(context: Context) -> Iterator[Check]:
-    """The image that this one extends is another's: only the additions are checked."""
+    """Only the device code is checked of the image that this one extends."""
     below = len(context.contents.layers) - len(context.added.layers)
     files = len(context.contents.files) - len(context.added.files)
-    why = f"{files} files of {below} layers are the published image's"
+    why = f"{files} files of {below} layers come from the image below"
     yield Check.skipped("extended", "the image that it extends", "is checked", why)
 
 

@@ -8,6 +8,7 @@ from builder.kernels.work import WorkPath, by_work, paths_taken
 
 MMVF = "_Z13mul_mat_vec_fIffLi1ELi32ELb0ELb0EEvPKT_PKfPKi31ggml_cuda_mm_fusion_args_devicePfi5uint3"
 MARLIN = "_ZN6marlin6MarlinIN3c108BFloat16EEEvv"
+STORE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, "
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,12 @@ MARLIN = "_ZN6marlin6MarlinIN3c108BFloat16EEEvv"
         ("void k_set_rows_turbo3_tail<int>(float const*)", "KV cache", "turbo3"),
         ("void k_set_rows_turbo3_tcq<int>(float const*)", "KV cache", "turbo3_tcq"),
         ("void k_set_rows<float, long, __half>(float const*)", "KV cache", "unquantized"),
+        (f"{STORE}(vllm::Fp8KVCacheDataType)0>(int*)", "KV cache", "pages"),
+        (f"{STORE}(vllm::Fp8KVCacheDataType)1>(int*)", "KV cache", "pages of FP8"),
+        ("_paged_kv_update_rows_kernel", "KV cache", "pages"),
+        ("void sglang::store_kvcache_kernel<1024l>(int*)", "KV cache", "rows of tokens"),
+        ("_paged_attn_prefill_kernel", "attention", "Triton"),
+        ("kernel_cutlass_kernel_flashinfernorm_0", "other", "compiled by CuTe DSL"),
         ("triton_poi_fused_add_3", "other", "compiled by torch"),
     ],
 )

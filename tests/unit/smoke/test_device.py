@@ -113,7 +113,7 @@ def test_a_server_of_a_base_of_ours_is_started_with_a_folder(
     context = context_of(
         RUNTIME, recipe, tmp_path, extended=extended, devel=devel, device_test=test
     )
-    with pytest.raises(InapplicableError, match="the recipe describes no server"):
+    with pytest.raises(InapplicableError, match="its server loads a model folder"):
         _ = context.server
     assert context.folder is not None
     if model is None:
