@@ -32,7 +32,7 @@ TEXT = {
     "attention_bias": False,
     "attn_output_gate": True,
     "dtype": "bfloat16",
-    "eos_token_id": 256,  # the tokenizer is that of the test model
+    "eos_token_id": 256,  # of the tokenizer, the test model's
     "full_attention_interval": 4,
     "head_dim": 256,
     "hidden_act": "silu",
