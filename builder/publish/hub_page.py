@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from builder.errors import RegistryError, plain
 from builder.families import complete
 from builder.families.layout import REVISION
+from builder.kernels.paths import text_of
 from builder.kernels.selection import Capability
 from builder.plan.explain import explained
 from builder.plan.inputs import where
@@ -106,6 +107,8 @@ class _ListedVersion:
     explained: dict[str, Any]
     device: str = ""
     """The run of its server on a simulated card, by the newest record; empty: there is none."""
+    code: str = ""
+    """The sums of its device code, by the newest record; empty: there is none."""
 
     @property
     def version_tags(self) -> tuple[str, ...]:
@@ -224,7 +227,12 @@ def _versions(
         details = explained(replace(catalog, engines={name: pinned}), name)
         kept = newest_good(state, name) if state is not None else None
         device = kept.verdict.device if kept is not None else None
-        version = _ListedVersion(complete(entry.recipe), details, device.text if device else "")
+        version = _ListedVersion(
+            complete(entry.recipe),
+            details,
+            device.text if device else "",
+            text_of(kept.verdict.code) if kept is not None else "",
+        )
         if there is None or not set(version.tags).isdisjoint(there):
             found.append(version)
     return sorted(found, key=lambda version: _age(version.recipe.version), reverse=True)
