@@ -30,7 +30,7 @@ Each file has the results of the newest verified image of a recipe, without a GP
 without one, of the newest image that was refused. The tables of this page have all files.
 `./farm ci trials RECIPE` writes both. The smoke test starts each preset of the recipe on its
 simulated card, and `choose` uses its memory also on machines that never built the image. A figure
-counts while its preset is unchanged.
+counts while its preset is unchanged. There, `paths` and `recipe explain` read the files, too.
 
 """
 SHORT = 12  # digits of a commit
