@@ -1,7 +1,8 @@
 """The page of a repository on Docker Hub, written from the recipes whose images it has.
 
 Docker Hub takes a short text and a long one, in Markdown.  ``hub_page.md.j2`` is the long one:
-its text comes from the recipes, and the figures of simulated cards from the records of images.
+its text comes from the recipes, and from the records of images the figures of simulated cards and
+the sums of the device code.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def describe_repository(
     """The page of the images that recipes call ``repository``, and people ``name``.
 
     Only versions that have one of the tags ``there`` are listed; None: all.  ``state`` is the
-    directory of the records, which have the figures of simulated cards.  Raises
+    directory of the records, which have the figures of images.  Raises
     ``RecipeError`` where one of the recipes is wrong, ``RegistryError`` where none is left.
     """
     versions = _versions(catalog, repository, there, state)
