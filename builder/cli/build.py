@@ -121,6 +121,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         state = "built and verified" if outcome.built else "built before, verified now"
     record = outcome.record
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
+    code = text_of(record.verdict.code)
     download, unpacked = record.verdict.download_size, record.verdict.unpacked_size
     lines = {
         "image": f"{record.references[0]}  ({state})",
@@ -131,7 +132,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "checks": _checks(record.verdict),
         "way": record.way,
         "device": record.verdict.device.text if record.verdict.device else "",
-        "code": text_of(record.verdict.code),
+        "code": code and f"{code}  (`builder recipe explain {record.recipe}` shows each library)",
         "size": f"{sizes.shown(download)} to download, {sizes.shown(unpacked)} unpacked",
         "time": times,
         "compiler cache": f"{record.reused} of {record.objects} objects" if record.objects else "",

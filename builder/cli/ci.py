@@ -114,12 +114,12 @@ def matrix(
 def trials(
     recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
 ) -> None:
-    """Write the memory of presets on simulated cards to trials/, for everybody who chooses one.
+    """Write what the smoke test found without a GPU to trials/, for machines without the image.
 
-    The smoke test starts each preset on its simulated card; the figures come from the record of the
-    newest verified image, else of the newest one that was refused. trials/README.md gets tables of
-    all images. Without names, recipes without an image that ran on a simulated card are left out.
-    The exit code is 8 if you name a recipe without an image.
+    It has the memory of presets on simulated cards, the server's paths, and the sums of the device
+    code, from the record of the newest verified image, else of the newest one that was refused.
+    trials/README.md gets tables of all images. Without names, recipes without an image that ran on
+    a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
     from builder import settings
     from builder.errors import UntriedError

@@ -11,7 +11,7 @@ import typer
 from builder.cli import completion
 from builder.cli.options import CatalogOption, JsonOption, RecipeName, catalog_at
 from builder.cli.tables import table
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.work import WorkPath
@@ -35,27 +35,33 @@ def paths(
 
     An engine chooses kernels by card, model and options, and falls back to others without a word.
     The smoke test starts its server on a simulated card, with a small model and as each preset,
-    and keeps the names of the kernels. With two recipes, the table has what differs. `fit` shows
-    the paths of any model on any card.
+    and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
+    another one kept. With two recipes, the table has what differs. `fit` shows the paths of any
+    model on any card.
 
-    The exit code is 4 if the recipe's server was not started on a simulated card.
+    The exit code is 4 if nobody started the recipe's server on a simulated card.
     """
     from builder import settings
     from builder.records.work_paths import paths_of
 
     recipes, state = catalog_at(catalog), settings.load().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
-    found = [paths_of(recipes.root, name, state) for name in names]
+    found = [paths_of(recipes, name, state) for name in names]
     if as_json:
         print_json([asdict(each) for each in found])
         return
     for each in found:
+        if each.kept:
+            log(f"{each.recipe}: from trials/, as no record of this machine has its server's start")
         if each.stated:
             line(f"{each.recipe}: {each.stated}")
     if len(found) == 1:
         table(("model", "work", "path", "launches"), list(_rows(found[0])))
     else:
-        table(("model", "work", *names), list(_differences(*found)))
+        rows = list(_differences(*found))
+        table(("model", "work", *names), rows)
+        if not rows:
+            log("no path differs with the models that both were started with")
 
 
 def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:

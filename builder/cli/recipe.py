@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,13 +22,14 @@ from builder.cli.options import (
     repository_of,
 )
 from builder.cli.recipe_new import new
-from builder.cli.tables import counted, filled, pairs, paragraph
+from builder.cli.tables import counted, filled, minute, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
 from builder.farm import farm_root
 
 if TYPE_CHECKING:
     from builder.plan.lint import Checked
+    from builder.records.device_code import ImageCode
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -128,19 +130,25 @@ def explain(
 
     Shows the source; each patch with its reason and when it can be dropped; each CMake definition
     with its origin (builder, the family, or the recipe); the base image; the checks of the smoke
-    test; and its presets. Nothing is downloaded or built.
+    test; its presets; and what cards do with the device code of its newest verified image, each
+    library by itself where this machine checked the image. Nothing is downloaded or built.
     """
+    from builder import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
+    from builder.records.device_code import code_of
 
-    recipes = catalog_at(catalog)
+    recipes, state = catalog_at(catalog), settings.load().state_dir
     found = explained(recipes, recipe, platform)
     presets = preset_files.load(recipes).of_recipe(found["name"])
     found["presets"] = [entry.name for entry in presets]
+    code = code_of(recipes.root, found["name"], found["platform"], state)
     if as_json:
-        print_json(found)
-    else:
-        _print_explanation(found)
+        print_json({**found, "device_code": asdict(code) if code else None})
+        return
+    _print_explanation(found)
+    if code:
+        _print_code(code)
 
 
 def _print_explanation(found: dict[str, Any]) -> None:
@@ -176,6 +184,14 @@ def _print_explanation(found: dict[str, Any]) -> None:
     paragraph("The smoke test checks that", found["checks"])
     paragraph("Notes", found["notes"])
     paragraph("Presets: published runs", found["presets"])
+
+
+def _print_code(code: ImageCode) -> None:
+    from builder.kernels.paths import HEADER, rows, text_of_sums
+
+    title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
+    paragraph(title, [text_of_sums(code.sums)])
+    table(HEADER, rows(code.libraries))
 
 
 def _print_patch(patch: dict[str, Any]) -> None:

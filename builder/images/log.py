@@ -185,6 +185,10 @@ class Timings(dict[str, float]):
             self[name] = round(time.monotonic() - started, 2)
 
 
+CHECK_STAGE = "smoke"
+"""The name, in ``Timings``, of the stage that checks an image."""
+
+
 def build_stage(name: str) -> str:
     """The name, in ``Timings``, of the stage that builds the plan of this name."""
     return f"build {name}"

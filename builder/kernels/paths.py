@@ -39,6 +39,37 @@ class CodePaths:
         return self.native + self.compiled + self.dead
 
 
+@dataclass(frozen=True, slots=True)
+class CodeSums:
+    """The device code of all libraries of an image for a card; sizes are as in ``CodePaths``."""
+
+    card: str
+    native: int
+    compiled: int
+    dead: int
+    removed: int
+    late: tuple[str, ...] = ()
+    """The files of which the driver compiles something, without their directories."""
+    pathless: tuple[str, ...] = ()
+    """The files of which the card runs nothing, without their directories."""
+
+    @property
+    def text(self) -> str:
+        """The sums in one line."""
+        text = f"{sizes.shown(self.native)} runs as it is"
+        if self.late:
+            size, names = sizes.shown(self.compiled), ", ".join(self.late)
+            text += f", the driver compiles {size} at the first use ({names})"
+        text += f", {sizes.shown(self.dead)} never runs"
+        text += f" (all of {', '.join(self.pathless)})" if self.pathless else ""
+        return f"{text}, {self.shown_removed} was removed" if self.shown_removed else text
+
+    @property
+    def shown_removed(self) -> str:
+        """The size of the removed code; empty where there is so little that it aligns the rest."""
+        return sizes.shown(self.removed) if self.removed >= LEAST else ""
+
+
 LEAST = 50_000  # bytes of removed code that are shown as 0.1 MB: fewer align fat binaries
 HEADER = ("device code", "runs as it is", "compiled by the driver", "never runs")
 
@@ -63,24 +94,32 @@ def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
 
 def text_of(found: Sequence[CodePaths]) -> str:
     """The sums of an image's libraries by card, in one line; empty: none has device code."""
+    return text_of_sums(sums(found))
+
+
+def text_of_sums(found: Sequence[CodeSums]) -> str:
+    """The sums by card, in one line."""
+    if len(found) < 2:
+        return "".join(each.text for each in found)
+    return "; ".join(f"{each.card}: {each.text}" for each in found)
+
+
+def sums(found: Sequence[CodePaths]) -> tuple[CodeSums, ...]:
+    """The sums of an image's libraries, by card."""
     cards = dict.fromkeys(each.card for each in found)
-    texts = {card: _sums([each for each in found if each.card == card]) for card in cards}
-    if len(texts) < 2:
-        return "".join(texts.values())
-    return "; ".join(f"{card}: {text}" for card, text in texts.items())
+    return tuple(_sums(card, [each for each in found if each.card == card]) for card in cards)
 
 
-def _sums(found: Sequence[CodePaths]) -> str:
-    text = f"{sizes.shown(sum(each.native for each in found))} runs as it is"
-    if late := [each for each in found if each.compiled]:
-        size = sizes.shown(sum(each.compiled for each in late))
-        names = ", ".join(posixpath.basename(each.path) for each in late)
-        text += f", the driver compiles {size} at the first use ({names})"
-    text += f", {sizes.shown(sum(each.dead for each in found))} never runs"
-    without = ", ".join(posixpath.basename(each.path) for each in found if each.pathless)
-    text += f" (all of {without})" if without else ""
-    removed = sum(each.removed for each in found)
-    return f"{text}, {sizes.shown(removed)} was removed" if removed >= LEAST else text
+def _sums(card: str, found: Sequence[CodePaths]) -> CodeSums:
+    return CodeSums(
+        card,
+        native=sum(each.native for each in found),
+        compiled=sum(each.compiled for each in found),
+        dead=sum(each.dead for each in found),
+        removed=sum(each.removed for each in found),
+        late=tuple(posixpath.basename(each.path) for each in found if each.compiled),
+        pathless=tuple(posixpath.basename(each.path) for each in found if each.pathless),
+    )
 
 
 def paths(path: str, modules: Sequence[Modules], card: Capability, removed: int = 0) -> CodePaths:

@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, REVISION
-from builder.images.log import Timings
+from builder.images.log import CHECK_STAGE, Timings
 from builder.images.stages import extended_image
 from builder.pipeline import numbers
 from builder.pipeline.session import BuildSession
@@ -133,7 +133,7 @@ def check(
 
     Raises ``UntriedError`` when not even the image can be read.
     """
-    with seconds.stage("smoke"):
+    with seconds.stage(CHECK_STAGE):
         verdict = check_image(subject_of(plan, image, session), work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     revision = image.labels.get(REVISION, "")

@@ -1,7 +1,8 @@
 """The page of a repository on Docker Hub, written from the recipes whose images it has.
 
 Docker Hub takes a short text and a long one, in Markdown.  ``hub_page.md.j2`` is the long one:
-its text comes from the recipes, and the figures of simulated cards from the records of images.
+its text comes from the recipes, and from the records of images the figures of simulated cards and
+the sums of the device code.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from builder.errors import RegistryError, plain
 from builder.families import complete
 from builder.families.layout import REVISION
+from builder.kernels.paths import text_of
 from builder.kernels.selection import Capability
 from builder.plan.explain import explained
 from builder.plan.inputs import where
@@ -106,6 +108,8 @@ class _ListedVersion:
     explained: dict[str, Any]
     device: str = ""
     """The run of its server on a simulated card, by the newest record; empty: there is none."""
+    code: str = ""
+    """The sums of its device code, by the newest record; empty: there is none."""
 
     @property
     def version_tags(self) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ def describe_repository(
     """The page of the images that recipes call ``repository``, and people ``name``.
 
     Only versions that have one of the tags ``there`` are listed; None: all.  ``state`` is the
-    directory of the records, which have the figures of simulated cards.  Raises
+    directory of the records, which have the figures of images.  Raises
     ``RecipeError`` where one of the recipes is wrong, ``RegistryError`` where none is left.
     """
     versions = _versions(catalog, repository, there, state)
@@ -224,7 +228,12 @@ def _versions(
         details = explained(replace(catalog, engines={name: pinned}), name)
         kept = newest_good(state, name) if state is not None else None
         device = kept.verdict.device if kept is not None else None
-        version = _ListedVersion(complete(entry.recipe), details, device.text if device else "")
+        version = _ListedVersion(
+            complete(entry.recipe),
+            details,
+            device.text if device else "",
+            text_of(kept.verdict.code) if kept is not None else "",
+        )
         if there is None or not set(version.tags).isdisjoint(there):
             found.append(version)
     return sorted(found, key=lambda version: _age(version.recipe.version), reverse=True)

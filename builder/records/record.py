@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.images.log import build_stage
+from builder.images.log import CHECK_STAGE, build_stage
 from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
@@ -71,6 +71,11 @@ class Record(BaseModel):
         return self.seconds.get(build_stage(self.recipe))
 
     @property
+    def check_seconds(self) -> float | None:
+        """The time of its checks; None: not known."""
+        return self.seconds.get(CHECK_STAGE)
+
+    @property
     def build_facts(self) -> BuildFacts:
         """The facts of its build."""
         return cast(BuildFacts, self.model_dump(include={*BuildFacts.__annotations__}))
@@ -104,14 +109,19 @@ def read(state: Path, recipe: str, key: str) -> Record | None:
     return record if record.key == key else None
 
 
-def newest_good(state: Path, recipe: str, way: str = "") -> Record | None:
+def newest_good(
+    state: Path, recipe: str, way: str = "", platform: Platform | None = None
+) -> Record | None:
     """The record of a recipe's newest image with a good verdict; None where there is none.
 
-    ``recipe`` may be "*": any recipe's.  With ``way``, only images that were compiled that way.
-    Of images for several platforms, an image for linux/amd64: simulated cards are a PC's.
+    ``recipe`` may be "*": any recipe's.  With ``way``, only images that were compiled that way;
+    with ``platform``, only images for it.  Else, of images for several platforms, an image for
+    linux/amd64: simulated cards are a PC's.
     """
     good = (each for each in _all(state, recipe) if each.verdict.good)
-    return _newest(each for each in good if not way or each.way == way)
+    return _newest(
+        each for each in good if (not way or each.way == way) and platform in (None, each.platform)
+    )
 
 
 def newest_refused(state: Path, recipe: str) -> Record | None:

@@ -1,4 +1,4 @@
-"""The memory that presets took of simulated cards: from records, and from ``trials/``.
+"""What images showed without a GPU, such as the memory of presets: from records and ``trials/``.
 
 A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
 built the image.  ``trials/README.md`` has tables of all these files.
@@ -13,7 +13,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import RecipeError
+from builder.kernels.paths import CodeSums, sums
 from builder.kernels.summary import KernelSummary
+from builder.kernels.work import WorkPath
+from builder.platforms import Platform
 from builder.presets.catalog import PresetEntry
 from builder.records.record import Record
 from builder.smoke.verdict import PresetUse
@@ -32,6 +35,7 @@ class KeptTrials(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     recipe: str
+    platform: Platform = "linux/amd64"
     key: str
     """The build key of the image."""
     digest: str
@@ -41,6 +45,8 @@ class KeptTrials(BaseModel):
     """As in ``Record``."""
     build_seconds: float | None
     """Seconds; None: not known."""
+    check_seconds: float | None = None
+    """Seconds of its checks; None: not known."""
     objects: int = 0
     """As in ``Record``."""
     reused: int = 0
@@ -55,6 +61,12 @@ class KeptTrials(BaseModel):
     """Different kernels that the server launched on its simulated card."""
     code: KernelSummary | None = None
     """Its libraries that spill, with the kernels that spill most; None: not known."""
+    device_code: tuple[CodeSums, ...] = ()
+    """What each card does with the device code of all libraries; empty: not known."""
+    paths: tuple[WorkPath, ...] = ()
+    """As in ``DeviceUse``, of the server with the test model; empty: none, or not known."""
+    stated: str = ""
+    """As in ``DeviceUse``."""
     coverage: str
     """The cases that the check ``numbers`` compared, in words; empty: none."""
     presets: Mapping[str, PresetUse]
@@ -91,18 +103,22 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
 def write(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
-    Of a refused image, the memory of its presets is left out: what it computes is not what counts.
+    Of a refused image, its paths and the memory of its presets are left out: what it computes is
+    not what counts.
     Raises ``OSError`` where the file cannot be written.
     """
     verdict = record.verdict
+    ran = None if verdict.failures else verdict.device
     coverage = [each.found for each in verdict.checks if (each.kind, each.subject) == COVERAGE]
     kept = KeptTrials(
         recipe=record.recipe,
+        platform=record.platform,
         key=record.key,
         digest=record.digest,
         commit=record.commit,
         created=record.created,
         build_seconds=record.build_seconds,
+        check_seconds=record.check_seconds,
         objects=record.objects,
         reused=record.reused,
         download_size=verdict.download_size,
@@ -110,6 +126,9 @@ def write(root: Path, record: Record) -> Path:
         failed=verdict.failed_by_kind,
         kernels=len(verdict.device.launches) if verdict.device else 0,
         code=verdict.kernels.shortened(WORST) if verdict.kernels else None,
+        device_code=sums(verdict.code),
+        paths=ran.paths if ran else (),
+        stated=ran.stated if ran else "",
         coverage=next(iter(coverage), ""),
         presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from builder.kernels.paths import HEADER
 from builder.kernels.summary import worse
 from builder.kernels.work import texts_by_work
 from builder.models import shapes
@@ -29,7 +30,7 @@ Each file has the results of the newest verified image of a recipe, without a GP
 without one, of the newest image that was refused. The tables of this page have all files.
 `./farm ci trials RECIPE` writes both. The smoke test starts each preset of the recipe on its
 simulated card, and `choose` uses its memory also on machines that never built the image. A figure
-counts while its preset is unchanged.
+counts while its preset is unchanged. There, `paths` and `recipe explain` read the files, too.
 
 """
 SHORT = 12  # digits of a commit
@@ -83,6 +84,7 @@ def page(
             "compiler cache",
             "to download",
             "checks",
+            "checked in",
             "kernels",
             "spills",
             "numbers",
@@ -121,12 +123,24 @@ def page(
         ),
     )
     taken = Overview(
-        "Their paths",
-        ("preset", "work", "paths"),
+        "Paths",
+        ("recipe or preset", "work", "paths"),
         tuple(row for each in images for row in _paths(each)),
-        ("by the kernels that the server launched: docs/checks.md, Paths.",),
+        (
+            "by the kernels that the server launched: docs/checks.md, Paths.",
+            "a recipe: with the small model of the smoke test.",
+        ),
     )
-    tables = (markdown.of_table(each) for each in (built, grown, used, taken))
+    code = Overview(
+        "Device code",
+        ("recipe", *HEADER[1:], "removed", "files with code that the driver compiles"),
+        tuple(row for each in images for row in _device_code(each)),
+        (
+            "of all libraries in the image, whoever built them: docs/checks.md, Device code.",
+            "removed: by the diet of wheels, before the image was made.",
+        ),
+    )
+    tables = (markdown.of_table(each) for each in (built, code, grown, used, taken))
     return HEAD + "\n".join(tables).rstrip("\n") + "\n"
 
 
@@ -143,6 +157,7 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
         f"{image.reused} of {image.objects}" if image.objects else "",
         sizes.shown(image.download_size),
         _checks(image),
+        duration(image.check_seconds) if image.check_seconds is not None else "",
         str(image.kernels or ""),
         _spills(image),
         image.coverage,
@@ -198,7 +213,17 @@ def _largest(use: PresetUse, preset: Preset | None) -> str:
     return f"about {reached}" if reached < longest else f"{longest}, the model's (not tried)"
 
 
+def _device_code(image: KeptTrials) -> Iterator[tuple[str, ...]]:
+    several = len(image.device_code) > 1
+    for each in image.device_code:
+        name = f"{image.recipe} ({each.card})" if several else image.recipe
+        parts = (each.native, each.compiled, each.dead)
+        shown = (sizes.shown(part) if part else "" for part in parts)
+        yield name, *shown, each.shown_removed, ", ".join(each.late)
+
+
 def _paths(image: KeptTrials) -> Iterator[tuple[str, ...]]:
-    for name, use in image.presets.items():
-        for work, text in texts_by_work(use.paths).items():
+    taken = {image.recipe: image.paths, **{name: use.paths for name, use in image.presets.items()}}
+    for name, paths in taken.items():
+        for work, text in texts_by_work(paths).items():
             yield name, work, text

@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.contents.contents import Contents
+from builder.families import ENGINES, complete
 from builder.kernels.ledger import code_table
 from builder.models.gguf import Header
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe, Serve
 from builder.simulator import build, config, run
 from builder.simulator.cards import Card, Compute
@@ -89,6 +91,20 @@ class SimulatedServer:
             parsed.rpath and not parsed.runpath and set(parsed.needed) & set(STAND_INS)
             for _, parsed in self.contents.elves()
         )
+
+
+def why_never(catalog: Catalog, recipe: Recipe) -> str:
+    """Why no image of a recipe is ever tried on a simulated card; empty: one for some platform is.
+
+    Raises ``RecipeError`` where one of its bases is broken.
+    """
+    extends = any(catalog.base(name).recipe.published for name in catalog.chain(recipe.base))
+    reasons = [
+        why_not(each, ENGINES[each.family].server_of(each), platform, extends=extends)
+        for platform in recipe.platform
+        for each in (complete(recipe.on(platform)),)
+    ]
+    return "" if "" in reasons else reasons[0]
 
 
 def why_not(recipe: Recipe, serve: Serve | None, platform: str, *, extends: bool) -> str:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import pytest
 
+from builder.kernels.paths import CodePaths
+from builder.records import record, trials
+from builder.smoke.verdict import Check
+from support.bills import of_catalog, record_of
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.farms import Farm
@@ -60,3 +66,36 @@ def test_explain_names_the_presets_of_a_recipe(builder: Builder) -> None:
     assert found["presets"] == ["gemma-4-26b-a4b-mtp@5090-laptop", "gemma-4-e2b-mtp@5090-laptop"]
     text = builder("recipe", "explain", "atomic-b8995").stdout
     assert "Presets: published runs\n  gemma-4-26b-a4b-mtp@5090-laptop" in text
+
+
+def test_explain_shows_the_device_code_of_the_newest_image(
+    builder: Builder, farm_copy: Path, tmp_path: Path
+) -> None:
+    command = ("recipe", "explain", "beellama-0.1.1", "--catalog", farm_copy)
+    assert "Device code" not in builder(*command).stdout
+    assert json.loads(builder(*command, "--json").stdout)["device_code"] is None
+    made = record_of(of_catalog("beellama-0.1.1"))
+    late = CodePaths("/opt/_fa2.so", compiled=65_000_000, card="12.0")
+    code = (CodePaths("/opt/_C.so", native=21_000_000, dead=5_000_000, card="12.0"), late)
+    checks = (Check.of("image", "its layers", "can be read", "yes", True),)
+    verdict = replace(made.verdict, checks=checks, code=code)
+    kept = made.model_copy(update={"verdict": verdict})
+    trials.write(farm_copy, kept)
+    sums = (
+        "  21.0 MB runs as it is, the driver compiles 65.0 MB at the first use (_fa2.so), "
+        "5.0 MB never runs"
+    )
+    title = f"Device code of image {made.key[:12]} of 2026-11-21 13:58 UTC, by "
+    theirs = builder(*command).stdout.splitlines()[-2:]
+    assert theirs == [f"{title}trials/beellama-0.1.1.json", sums]
+    record.write(tmp_path / "state", kept)
+    assert builder(*command).stdout.splitlines()[-5:] == [
+        f"{title}the record of this machine",
+        sums,
+        "device code\truns as it is\tcompiled by the driver\tnever runs",
+        "/opt/_C.so\t21.0 MB\t\t5.0 MB",
+        "/opt/_fa2.so\t\t65.0 MB",
+    ]
+    told = json.loads(builder(*command, "--json").stdout)["device_code"]
+    assert [each["path"] for each in told["libraries"]] == ["/opt/_C.so", "/opt/_fa2.so"]
+    assert told["sums"][0]["late"] == ["_fa2.so"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from builder.kernels.paths import CodePaths, paths, rows, text_of
+from builder.kernels.paths import CodePaths, CodeSums, paths, rows, sums, text_of, text_of_sums
 from builder.kernels.selection import Capability
 from builder.tools import fatbin
 from builder.tools.fatbin import Modules
@@ -74,6 +74,20 @@ def test_the_sums_name_the_libraries_that_the_driver_compiles() -> None:
     assert text_of([slim]) == "21.0 MB runs as it is, 0.0 MB never runs, 5.0 MB was removed"
     assert text_of([replace(native, removed=8)]) == text_of([native]), "alignment"
     assert text_of([]) == ""
+
+
+def test_the_sums_of_each_card() -> None:
+    native = CodePaths("/opt/lib/_C.so", native=21, dead=5, card="12.0", removed=100_000)
+    late = CodePaths("/opt/lib/_fa2.so", compiled=65, dead=232, card="12.0", removed=1)
+    never = CodePaths("/opt/lib/_fa3.so", dead=7, card="12.0")
+    other = CodePaths("/opt/lib/_fa3.so", native=7, card="9.0")
+    found = (native, late, never, other)
+    assert sums(found) == (
+        CodeSums("12.0", 21, 65, 244, 100_001, late=("_fa2.so",), pathless=("_fa3.so",)),
+        CodeSums("9.0", 7, 0, 0, 0),
+    )
+    assert [each.shown_removed for each in sums(found)] == ["0.1 MB", ""]
+    assert text_of_sums(sums(found)) == text_of(found)
 
 
 def test_a_library_of_which_nothing_runs_is_named_and_cards_are_apart() -> None:

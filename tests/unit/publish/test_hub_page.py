@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builder.kernels.paths import CodePaths
 from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
 from builder.records import record
 from builder.records.record import Record
@@ -127,19 +128,22 @@ def test_a_page_says_which_gpus_each_platform_is_for(recipes: Path) -> None:
 def test_a_page_has_the_figures_of_the_simulated_card(recipes: Path, tmp_path: Path) -> None:
     use = DeviceUse("RTX 5090", 1 << 30, 1 << 21, 1 << 20, {}, {"k": 3}, {"sm_120": 3}, {}, 1)
     check = Check.of("runs", "x", "y", "z", True)
+    code = (CodePaths("/opt/lib_a.so", native=21_000_000, compiled=1_000_000, card="12.0"),)
     kept = Record(
         recipe="hello-sm120-0.1.0",
         key="k" * 64,
         contract="",
         references=(),
         digest="sha256:x",
-        verdict=Verdict("sha256:x", (check,), 1, 1, device=use),
+        verdict=Verdict("sha256:x", (check,), 1, 1, device=use, code=code),
         created="",
         seconds={},
     )
     record.write(tmp_path, kept)
     text = describe_repository(load(recipes), "hello-sm120", NAME, state=tmp_path).full
     assert text.count("- on a simulated card: 3 launches of 1 kernels") == 1
+    sums = "21.0 MB runs as it is, the driver compiles 1.0 MB at the first use (lib_a.so)"
+    assert text.count(f"- device code: {sums}, 0.0 MB never runs\n") == 1
 
 
 def test_the_catalogs_own_pages_are_within_the_limits() -> None:

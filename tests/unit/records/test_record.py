@@ -125,6 +125,8 @@ def test_the_figures_of_a_card_are_kept_with_the_newest_good_record(tmp_path: Pa
     found = record.newest_good(tmp_path, "x-1")
     assert found is not None
     assert found.verdict.device == DEVICE
+    assert record.newest_good(tmp_path, "x-1", platform="linux/amd64") == found
+    assert record.newest_good(tmp_path, "x-1", platform="linux/arm64") == later
     assert DEVICE.text == (
         "7 launches of 2 kernels (sm_120a); peak 12 MiB of 32120 MiB: weights 1.0 MiB, "
         "KV cache 1.0 MiB, context 10 MiB; simulated NVIDIA GeForce RTX 5090"

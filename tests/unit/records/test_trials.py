@@ -11,6 +11,7 @@ import pytest
 
 from builder.cli.ci import trials as command
 from builder.errors import RecipeError, UntriedError
+from builder.kernels.paths import CodePaths, CodeSums
 from builder.kernels.work import WorkPath
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
@@ -133,7 +134,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     image = kept_of(objects=453, reused=41)
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets)
     assert (
-        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 | 3 |  | 9 cases |"
+        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
         in page
     )
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
@@ -145,7 +146,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
     page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {})
-    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |  |" in page
+    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |  |  |" in page
     assert "| unknown |" in page
 
 
@@ -217,3 +218,46 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
     page = trials_page.page(trials.kept(tmp_path), {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
+
+
+STARTED = (WorkPath("attention", "vec", 4), WorkPath("attention", "mma", 2, compiled=True))
+LIBRARIES = (
+    CodePaths("/opt/_fa2.so", compiled=65_000_000, dead=5_000_000, card="12.0", removed=9_000_000),
+    CodePaths("/opt/_C.so", native=21_000_000, card="12.0"),
+)
+SUMS = CodeSums("12.0", 21_000_000, 65_000_000, 5_000_000, 9_000_000, late=("_fa2.so",))
+
+
+def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -> None:
+    found = of(use(7))
+    assert found.verdict.device is not None
+    device = replace(found.verdict.device, paths=STARTED, stated="FLASH_ATTN")
+    verdict = replace(found.verdict, device=device, code=LIBRARIES)
+    found = found.model_copy(update={"verdict": verdict, "platform": "linux/arm64"})
+    trials.write(tmp_path, found)
+    kept = trials.kept_of(tmp_path, RECIPE)
+    assert kept is not None
+    assert (kept.paths, kept.stated, kept.device_code) == (STARTED, "FLASH_ATTN", (SUMS,))
+    assert (kept.platform, kept.build_seconds, kept.check_seconds) == ("linux/arm64", 60.0, 9.0)
+    # What a refused image computes does not count; its code does.
+    wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
+    refused = replace(verdict, checks=(*verdict.checks, wrong))
+    trials.write(tmp_path, found.model_copy(update={"verdict": refused}))
+    kept = trials.kept_of(tmp_path, RECIPE)
+    assert kept is not None
+    assert (kept.paths, kept.stated, kept.device_code) == ((), "", (SUMS,))
+
+
+def test_the_page_has_the_code_the_paths_and_the_time_of_the_checks() -> None:
+    image = kept_of(device_code=(SUMS,), paths=STARTED, check_seconds=75.0)
+    page = trials_page.page([image], {}, {})
+    assert "| 7 | 1 min 15 s | 3 |" in page
+    assert f"| {RECIPE} | 21.0 MB | 65.0 MB | 5.0 MB | 9.0 MB | \\_fa2.so |" in page
+    assert f"| {RECIPE} | attention | vec, mma, compiled by the driver |" in page
+    both = kept_of(device_code=(SUMS, replace(SUMS, card="9.0", compiled=0, late=())))
+    page = trials_page.page([both], {}, {})
+    assert f"| {RECIPE} (12.0) | 21.0 MB | 65.0 MB |" in page
+    assert f"| {RECIPE} (9.0) | 21.0 MB |  | 5.0 MB | 9.0 MB |  |" in page
+    # A file of before has none of it.
+    page = trials_page.page([kept_of(presets={})], {}, {})
+    assert f"| {RECIPE} |" not in page.split("### Device code")[1]
