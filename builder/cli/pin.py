@@ -96,6 +96,7 @@ def update(
         if change.base is not None:
             name = change.base.recipe.name
             log(f"{name} still has the old locks; next: `builder pin lock {name}`")
+            log("its notes, and the notes and [[accept]] of the recipe, are the old release's")
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:

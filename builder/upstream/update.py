@@ -145,9 +145,10 @@ def _with_new_base(
     below = catalog.base(entry.recipe.base)
     locked = locked_package(entry.recipe, catalog)
     if locked is None:
+        command = "image" if below.recipe.published else "lock"
         raise RecipeError(
             f"no base of {entry.name} has its package in a lock",
-            hint=f"edit {below.file}; `builder pin image {below.name}` pins a published image",
+            hint=f"edit {below.file}, then run `builder pin {command} {below.name}`",
         )
     old = locked.file
     found = pypi.find_release(old, to, locked.python)
