@@ -70,6 +70,10 @@ def update(
     and the sha256. A version or tag that contains the old pin is changed too, and the file is
     renamed, with its lock files. Comments and the order of keys are preserved.
 
+    If the base installs the package by its lock, the base gets a new file with the new requirement,
+    and the recipe names the new base. The base's lock files are copied: `builder pin lock BASE`
+    writes them anew.
+
     The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
     the recipe names: a directory, a submodule, the built web page, an option of a probe or one of
     its values. In both cases nothing is written unless --force is given.
@@ -89,6 +93,10 @@ def update(
         change.write(keep=keep_old)
         if not keep_old:
             _log_presets_of(found, entry.name, change.new_file.stem)
+        if change.base is not None:
+            name = change.base.recipe.name
+            log(f"{name} still has the old locks; next: `builder pin lock {name}`")
+            log("its notes, and the notes and [[accept]] of the recipe, are the old release's")
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:
@@ -120,13 +128,14 @@ def outdated(
 
     Without RECIPE, the table has the newest recipe of each engine. The last column has the state of
     its patches at the newest version, as `builder patch check` finds it: `upstream` means that the
-    new pin needs the patch no longer. For sources on PyPI, newer releases are counted, without
-    pre-releases and yanked releases; with --offline, these recipes are left out.
+    new pin needs the patch no longer. For a source on PyPI, and for a package that the base
+    installs by its lock, newer releases are counted, without pre-releases and yanked releases; with
+    --offline, these recipes are left out.
     `builder status` shows the published images. `builder pin lock NAME --dry-run` shows the locked
     packages of Debian and PyPI that have newer versions. The exit code is 5 if an upstream does not
     answer.
     """
-    from builder.upstream import outdated, track
+    from builder.upstream import outdated
 
     found = catalog_at(catalog)
     known: list[outdated.Pinned] = []
@@ -135,8 +144,8 @@ def outdated(
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):
-                lag = track.lag(entry.recipe, session.repositories)
-                known += [outdated.Pinned(entry, lag)] if lag is not None else []
+                pinned = outdated.compared(session, entry)
+                known += [pinned] if pinned is not None else []
         without = len(recipes) - len(known) - len(failures)
         rows = outdated.by_engine(known)
         for index, row in enumerate(rows):

@@ -93,7 +93,7 @@ def _meaning(finding: PatchFinding) -> str:
     return ": ".join([finding.state.meaning, *(["; ".join(details)] if details else [])])
 
 
-def print_change(change: RecipeChange, findings: Sequence[PatchFinding]) -> None:
+def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding]) -> None:
     """Print the diff that a command makes to a recipe, and the state of its patches."""
     if not change.changed:
         err().print(f"{change.file.name} is up to date", markup=False)

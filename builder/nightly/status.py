@@ -118,7 +118,7 @@ def statuses(
         elif channel is not None:
             yield _of_channel(channel, settings, repositories)
         elif not only_channels:
-            yield _of_version(entry, settings, repositories)
+            yield _of_version(entry, catalog, settings, repositories)
 
 
 def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:
@@ -172,7 +172,9 @@ def _served(status: Status, repository: Repository, settings: Settings) -> Statu
     )
 
 
-def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Repositories) -> Status:
+def _of_version(
+    entry: Entry[Recipe], catalog: Catalog, settings: Settings, repositories: Repositories
+) -> Status:
     """The status of a version tag, which stays while upstream goes on."""
     recipe = entry.recipe
     name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
@@ -185,7 +187,7 @@ def _of_version(entry: Entry[Recipe], settings: Settings, repositories: Reposito
         commit = None
         if image is not None and isinstance(recipe.source, GitSource):
             commit = _commit_of(status, image)
-        lag = tracking.lag(recipe, repositories, commit)
+        lag = tracking.lag(recipe, catalog, repositories, commit)
         if lag is None:
             return replace(status, commits=0, days=0)
         return _compared(status, _Behind(lag.target, lag.ahead, lag.since))

@@ -14,7 +14,7 @@ from tomlkit.items import AoT, Array, SingleKey, Table
 
 from builder.errors import WorldError
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
+from builder.recipes.schema import BaseRecipe, GitSource, PullPatch, PypiSource, Recipe
 from builder.tools.files import atomic_write
 
 Keys = tuple[str | int, ...]
@@ -138,8 +138,8 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
     return edited(text, _with_locks(recipe, changes))
 
 
-def locks_of(recipe: Recipe) -> dict[str, str]:
-    """The lock files that a recipe names, relative to it, by the table that names them."""
+def locks_of(recipe: Recipe | BaseRecipe) -> dict[str, str]:
+    """The lock files that a recipe or a base names, relative to it, by the table with the name."""
     tables = {"python": recipe.python, "debian": recipe.debian}
     return {name: table.lock for name, table in tables.items() if table and table.lock}
 

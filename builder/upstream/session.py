@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic
 
 from builder.errors import BuilderError, RecipeError
 from builder.patches.context import PatchContext
 from builder.plan.inputs import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver, in_engine
 from builder.platforms import architecture
-from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import difference, locks_of, write
 from builder.recipes.parse import parse, read_text
-from builder.recipes.schema import Recipe, ScriptPatch
+from builder.recipes.schema import BaseRecipe, Recipe, ScriptPatch
 from builder.settings import Settings
 from builder.tools.docker import engine as docker
 from builder.tools.files import workspace
@@ -26,16 +27,20 @@ from builder.upstream.patch_state import PatchFinding
 
 
 @dataclass(frozen=True, slots=True)
-class RecipeChange:
-    """A recipe file and its new text; ``write`` writes it."""
+class RecipeChange(Generic[R]):
+    """The file of a recipe or a base, and its new text; ``write`` writes it."""
 
     file: Path
     new_file: Path
     text: str
     new_text: str
-    recipe: Recipe
+    recipe: R
     locks: Mapping[Path, Path] = field(default_factory=dict)
     """The lock files that get another name, and their new names."""
+    base: RecipeChange[BaseRecipe] | None = None
+    """The change of the recipe's base, which is written first."""
+    shared: bool = False
+    """Other files name this one: it stays beside the new one."""
 
     @property
     def changed(self) -> bool:
@@ -44,8 +49,9 @@ class RecipeChange:
 
     @property
     def difference(self) -> str:
-        """The unified diff."""
-        return difference(self.text, self.new_text, self.file.name, self.new_file.name)
+        """The unified diff, the base's first."""
+        own = difference(self.text, self.new_text, self.file.name, self.new_file.name)
+        return self.base.difference + own if self.base else own
 
     def write(self, *, keep: bool = False) -> None:
         """Write the new file atomically; where its name is new, the old file is removed.
@@ -54,6 +60,9 @@ class RecipeChange:
         ``RecipeError`` where a lock file cannot be read, ``WorldError`` where the directory is not
         writable.
         """
+        keep = keep or self.shared
+        if self.base is not None:
+            self.base.write(keep=keep)
         for lock, new_lock in self.locks.items():
             write(new_lock, read_text(lock), like=lock)
         write(self.new_file, self.new_text, like=self.file)
@@ -90,12 +99,14 @@ class SourceSession:
             context,
         )
 
-    def change(self, entry: Entry[Recipe], text: str) -> RecipeChange:
-        """A change of a recipe's file.
+    def change(
+        self, entry: Entry[R], text: str, base: RecipeChange[BaseRecipe] | None = None
+    ) -> RecipeChange[R]:
+        """A change of the file of a recipe or a base; ``base`` is the change of its base.
 
         Raises ``RecipeError`` when the new text is no valid recipe, or another one has its name.
         """
-        recipe, problems = parse(text, entry.file, Recipe)
+        recipe, problems = parse(text, entry.file, type(entry.recipe))
         if recipe is None:
             raise RecipeError(f"{entry.name} would not be valid", problems=problems)
         file = entry.file.with_name(f"{recipe.name}.toml")
@@ -110,9 +121,12 @@ class SourceSession:
             for table, lock in locks_of(entry.recipe).items()
             if locks.get(table, lock) != lock
         }
-        return RecipeChange(entry.file, file, entry.text, text, recipe, moved)
+        others = [*self.catalog.engines.values(), *self.catalog.bases.values()]
+        above = [each for each in others if each.recipe and each.recipe.base == entry.name]
+        shared = len(above) > 1
+        return RecipeChange(entry.file, file, entry.text, text, recipe, moved, base, shared)
 
-    def findings(self, change: RecipeChange) -> list[PatchFinding]:
+    def findings(self, change: RecipeChange[Recipe]) -> list[PatchFinding]:
         """The findings for the patches of a changed recipe.  Raises ``FetchError``."""
         entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
         patch_set = self.patch_set(entry)

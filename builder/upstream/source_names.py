@@ -9,7 +9,7 @@ from typing import Any
 from builder.errors import RecipeError
 from builder.families import ENGINES
 from builder.families.tree import ReadableTree
-from builder.recipes.schema import GitSource, OptionProbe, Recipe
+from builder.recipes.schema import BaseRecipe, GitSource, OptionProbe, Recipe
 from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
 
@@ -80,10 +80,22 @@ def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Mis
 
 def naming(recipe: Recipe, version: str) -> Missing:
     """The keys whose text names a version, with a message; keys about the past are left out."""
-    whole_version = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
+    for path, text, _ in _names(recipe, version):
+        yield path, f"still names {version}: {text!r}"
+
+
+def renamed(recipe: Recipe | BaseRecipe, version: str, new: str) -> dict[KeyPath, str]:
+    """The same keys, with their texts for another version."""
+    return {path: whole.sub(new, text) for path, text, whole in _names(recipe, version)}
+
+
+def _names(
+    recipe: Recipe | BaseRecipe, version: str
+) -> Iterator[tuple[KeyPath, str, re.Pattern[str]]]:
+    whole = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
     for path, text in _texts(recipe.model_dump(exclude_defaults=True), ()):
-        if HISTORY.isdisjoint(path) and whole_version.search(text):
-            yield path, f"still names {version}: {text!r}"
+        if HISTORY.isdisjoint(path) and whole.search(text):
+            yield path, text, whole
 
 
 def _texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -8,15 +8,17 @@ from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 
 from builder.errors import FetchError
+from builder.recipes.catalog import Catalog
 from builder.recipes.edit import NamedCommit
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import GitSource, PypiSource, Recipe, Track
+from builder.recipes.schema import GitSource, Recipe, Track
 from builder.tools.git.arguments import COMMIT
 from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.server import Advertised
 from builder.tools.python import pypi
 from builder.tools.versions import version_order
+from builder.upstream.installed import release_of
 
 LONG_AGO = 2012
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
@@ -121,16 +123,18 @@ def _abbreviated(mirror: Mirror, start: str) -> list[str]:
     return found
 
 
-def lag(recipe: Recipe, repositories: Repositories, commit: str | None = None) -> Lag | None:
+def lag(
+    recipe: Recipe, catalog: Catalog, repositories: Repositories, commit: str | None = None
+) -> Lag | None:
     """How far a recipe is behind its upstream; None where its source has no upstream.
 
-    ``commit`` takes the place of the pinned commit.  Raises ``FetchError``.
+    ``commit`` takes the place of the pinned commit.  Raises ``FetchError``; ``RecipeError`` for a
+    lock of its base that cannot be read.
     """
     source = recipe.source
-    if isinstance(source, PypiSource) and not repositories.offline:
-        return _releases_behind(PinnedFile(source.pypi, source.version, source.sha256))
     if not isinstance(source, GitSource):
-        return None
+        file = None if repositories.offline else release_of(recipe, catalog)
+        return _releases_behind(file) if file else None
     target = upstream_target(source.git, recipe.track, repositories)
     return commits_behind(source.git, commit or source.commit, target, recipe.track, repositories)
 

@@ -8,10 +8,11 @@ from builder.errors import GoneError, PatchError, Problem, RecipeError
 from builder.families import ENGINES
 from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
-from builder.recipes.edit import NamedCommit, moved, released, with_pull_request
+from builder.recipes.edit import NamedCommit, edited, moved, released, with_pull_request
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import (
     GitSource,
+    InstalledSource,
     PullPatch,
     PypiSource,
     Recipe,
@@ -22,6 +23,7 @@ from builder.sources import checkout
 from builder.tools.python import pypi
 from builder.upstream import track
 from builder.upstream.compatibility import PIN, PYTHON
+from builder.upstream.installed import locked_package
 from builder.upstream.patch_state import PatchFinding
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
 from builder.upstream.session import RecipeChange, SourceSession
@@ -31,6 +33,7 @@ from builder.upstream.source_names import (
     absent_submodules,
     lost_options,
     naming,
+    renamed,
 )
 from builder.upstream.source_tree import SourceTree
 
@@ -43,7 +46,7 @@ def pin_pull_request(
     repository: str | None = None,
     onto: str | None = None,
     why: str | None = None,
-) -> RecipeChange:
+) -> RecipeChange[Recipe]:
     """Add a pull request to a recipe as a patch, or pin its current base and head anew.
 
     Raises ``RecipeError`` for a URL or a branch that git must not be given, ``FetchError`` when
@@ -94,11 +97,13 @@ def _require_new(
         )
 
 
-def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) -> RecipeChange:
+def update(
+    session: SourceSession, entry: Entry[Recipe], to: str | None = None
+) -> RecipeChange[Recipe]:
     """Change a recipe's pin to ``to`` (a tag, a branch, a commit, a release), or to the newest.
 
-    Raises ``RecipeError`` where the source has no upstream, ``FetchError`` for a ref or a release
-    that does not exist.
+    Raises ``RecipeError`` where the source has no upstream, or its base cannot be changed,
+    ``FetchError`` for a ref or a release that does not exist.
     """
     recipe = entry.recipe
     source = recipe.source
@@ -109,6 +114,8 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
             return session.change(entry, entry.text)
         new = PinnedFile(source.pypi, found.version, found.sha256)
         return session.change(entry, released(entry.text, recipe, source, new))
+    if isinstance(source, InstalledSource):
+        return _with_new_base(session, entry, to)
     if not isinstance(source, GitSource):
         raise RecipeError(
             f"the source of {entry.name} is neither a git repository nor a release of PyPI",
@@ -127,16 +134,67 @@ def update(session: SourceSession, entry: Entry[Recipe], to: str | None = None) 
     return session.change(entry, moved(entry.text, recipe, source, target, recount, moving=moving))
 
 
+def _with_new_base(
+    session: SourceSession, entry: Entry[Recipe], to: str | None
+) -> RecipeChange[Recipe]:
+    """Give the base of a recipe, which installs its package, another name and requirement.
+
+    The locks stay as they are: ``resolve_lock`` makes them anew.
+    """
+    catalog = session.catalog
+    below = catalog.base(entry.recipe.base)
+    locked = locked_package(entry.recipe, catalog)
+    if locked is None:
+        command = "image" if below.recipe.published else "lock"
+        raise RecipeError(
+            f"no base of {entry.name} has its package in a lock",
+            hint=f"edit {below.file}, then run `builder pin {command} {below.name}`",
+        )
+    old = locked.file
+    found = pypi.find_release(old, to, locked.python)
+    if found.version == old.version:
+        return session.change(entry, entry.text)
+    requirements = below.recipe.python.requirements if below.recipe.python else []
+    own = [index for index, text in enumerate(requirements) if _pins(text, old)]
+    texts = renamed(below.recipe, old.version, found.version)
+    if not own or ("name",) not in texts:
+        raise RecipeError(
+            f"`pin update` cannot move {below.name} from {old.name} {old.version} to "
+            f"{found.version}",
+            f"it needs {old.version} in the base's name, and {old.name}=={old.version} in its "
+            "requirements",
+            f"edit {locked.base.file}, then run `builder pin lock {locked.base.name}`",
+        )
+    changes = {
+        path: text
+        for path, text in texts.items()
+        if path[:2] != ("python", "requirements") or path[2] in own
+    }
+    base = session.change(below, edited(below.text, changes))
+    changed = edited(entry.text, renamed(entry.recipe, old.version, found.version))
+    return session.change(entry, changed, base)
+
+
+def _pins(requirement: str, file: PinnedFile) -> bool:
+    """Whether a requirement is ``NAME==VERSION`` of a file."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    wanted = Requirement(requirement)
+    same = canonicalize_name(wanted.name) == canonicalize_name(file.name)
+    return same and str(wanted.specifier) == f"=={file.version}"
+
+
 def evaluate(
-    session: SourceSession, entry: Entry[Recipe], change: RecipeChange
+    session: SourceSession, entry: Entry[Recipe], change: RecipeChange[Recipe]
 ) -> tuple[tuple[Problem, ...], list[PatchFinding]]:
     """The problems of a changed recipe with its new source, and the findings for its patches.
 
     A problem is a name that the new source does not have, or that is the old release's.  Raises
     ``FetchError`` when the source cannot be fetched.
     """
-    if not change.changed:
-        return (), []
+    if not change.changed or change.base is not None:
+        return (), []  # nothing can be patched of a package that the base installs
     new = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
     source, old = resolve_source(change.recipe, session.catalog.root), entry.recipe
     repositories = session.repositories

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,3 +166,60 @@ def index(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
                 (farm.recipes / "eng-1.0.toml").write_text(WHEEL.format(sha256=digest))
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
         yield index
+
+
+WHEEL_BASE = """\
+name    = "eng-wheel-{version}"
+summary = "vLLM {version} out of wheels"   # kept
+license = "MIT"
+family  = "python-wheels"
+base    = "cuda-13.0"
+notes   = ["as {version} was measured"]
+
+[python]
+lock         = "locks/eng-{version}.toml"
+requirements = ["vllm=={version}", "other=={version}"]
+
+[runtime]
+packages = ["python3"]
+"""
+LOCK = """\
+python = "3.13"
+
+[[runtime]]
+name    = "other"
+version = "{version}"
+sha256  = "{other}"
+
+[[runtime]]
+name    = "vLLM"
+version = "{version}"
+sha256  = "{sha256}"
+"""
+INSTALLED = """\
+engine  = "eng"
+version = "{version}-wheel"
+summary = "vLLM {version} of the base"
+license = "MIT"
+family  = "vllm-overlay"
+base    = "eng-wheel-{version}"
+source  = {{ installed = "vllm" }}   # as the base has it
+overlay = {{ package = "vllm", version = "{version}" }}
+cuda    = {{ arch = ["120"] }}
+image   = {{ repository = "eng", tags = ["{version}-wheel"] }}
+
+[[probe]]
+run  = ["x"]
+contains = ["vllm {version}"]
+"""
+
+
+def write_installed(farm: Farm, index: Index, version: str) -> Path:
+    """A recipe whose base has vllm of the index in its lock; the base's file."""
+    sha256 = hashlib.sha256(index.files[f"vllm-{version}-py3-none-any.whl"]).hexdigest()
+    values = {"version": version, "sha256": sha256, "other": "0" * 64}
+    base = farm.recipes / "bases" / f"eng-wheel-{version}.toml"
+    base.write_text(WHEEL_BASE.format(**values))
+    (base.parent / "locks" / f"eng-{version}.toml").write_text(LOCK.format(**values))
+    (farm.recipes / f"eng-{version}-wheel.toml").write_text(INSTALLED.format(**values))
+    return base

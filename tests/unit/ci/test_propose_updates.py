@@ -33,13 +33,14 @@ def checkout(tmp_path: Path) -> Path:
     git(tmp_path, "init", "--quiet", "--bare", "origin")
     git(tmp_path, "clone", "--quiet", str(tmp_path / "origin"), "clone")
     clone = tmp_path / "clone"
-    (clone / "recipes").mkdir()
+    (clone / "recipes" / "bases").mkdir(parents=True)
     (clone / "recipes" / "a-1.toml").write_text("1\n")
     (clone / "farm").write_text("#!/bin/sh\n")
     git(clone, "add", ".")
     git(clone, "commit", "--quiet", "--message", "one")
     git(clone, "push", "--quiet", "origin", "HEAD")
-    for name, files in (("a-1", {"recipes/a-2.toml": "2", "farm": "evil"}), ("b-1", {})):
+    changed = {"recipes/a-2.toml": "2", "recipes/bases/a-wheel-2.toml": "2", "farm": "evil"}
+    for name, files in (("a-1", changed), ("b-1", {})):
         for path, text in files.items():
             (clone / path).write_text(f"{text}\n")
         git(clone, "add", ".")
@@ -57,11 +58,11 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def proposed(checkout: Path, open_request: str) -> str:
-    """What the script says to gh."""
+    """What the script says to gh; the file ``printed`` has what it prints."""
     folder = checkout.parent
     (folder / "open").write_text(open_request)
     (folder / "record").unlink(missing_ok=True)
-    subprocess.run(
+    done = subprocess.run(
         [SCRIPT],
         cwd=checkout,
         env={
@@ -76,7 +77,9 @@ def proposed(checkout: Path, open_request: str) -> str:
         },
         check=True,
         capture_output=True,
+        text=True,
     )
+    (folder / "printed").write_text(done.stdout)
     return (folder / "record").read_text()
 
 
@@ -84,9 +87,13 @@ def test_an_update_becomes_a_branch_and_a_pull_request(checkout: Path) -> None:
     said = proposed(checkout, "")
     assert "pr create --head update/a-1 --base main" in said
     assert "    a-1: pull 6: `upstream`" in said
-    assert "b-1" not in said  # nothing was written
+    assert "b-1" not in said
+    printed = (checkout.parent / "printed").read_text()
+    assert "::warning::b-1: upstream is newer, but nothing was written" in printed
+    assert "b-1: pull 6: `upstream`" in printed
     changed = git(checkout, "diff", "--name-only", "update/a-1~", "origin/update/a-1")
-    assert changed == "recipes/a-2.toml"  # and not the program that CI runs
+    # and not the program that CI runs
+    assert changed.splitlines() == ["recipes/a-2.toml", "recipes/bases/a-wheel-2.toml"]
     assert not git(checkout, "branch", "--remotes", "--list", "origin/update/b-1")
 
 

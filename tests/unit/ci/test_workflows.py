@@ -201,8 +201,9 @@ def told(script: str, environment: dict[str, str], folder: Path) -> list[list[st
         (folder / name).chmod(0o755)
     (folder / "ccache.tar").touch()
     subprocess.run(["git", "init", "--quiet", folder], check=True)
-    (folder / "recipes").mkdir()
-    (folder / "recipes" / "new-1.toml").touch()  # as `pin update` writes one
+    (folder / "recipes" / "bases" / "locks").mkdir(parents=True)
+    for name in ("new-1", "bases/new-wheel-1", "bases/locks/new-1"):  # as `pin update` writes them
+        (folder / "recipes" / f"{name}.toml").touch()
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script],
         cwd=folder,
@@ -257,6 +258,20 @@ def test_every_command_of_a_workflow_exists_with_its_options(
                 continue
             command = understood(arguments)
             assert f"./farm {command}" in script
+
+
+def test_an_update_locks_the_new_recipe_and_its_new_base(tmp_path: Path) -> None:
+    (script,) = (
+        each["run"]
+        for each in jobs(GITHUB / "workflows" / "update.yml")["update"]["steps"]
+        if each.get("name") == "Update"
+    )
+    calls = told(script, {"RECIPE": "old-1"}, tmp_path / "checkout")
+    assert calls == [
+        ["pin", "update", "old-1", "--keep-old", "--force"],
+        ["pin", "lock", "new-wheel-1"],
+        ["pin", "lock", "new-1"],
+    ]
 
 
 def test_the_commands_that_publish_are_all_there() -> None:

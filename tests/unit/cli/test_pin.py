@@ -8,7 +8,8 @@ import pytest
 
 from support.commands import Builder
 from support.debian_archive import served
-from support.farms import Farm
+from support.farms import Farm, write_installed
+from support.indexes import Index
 from support.overlaid import write_catalog
 from support.upstreams import numbered
 
@@ -88,6 +89,36 @@ def test_outdated_counts_releases_of_the_package_index(farm: Farm) -> None:
     assert farm.json("pin", "outdated", "--offline") == []
     farm.run("pin", "outdated", "--offline")
     assert "1 recipe without an upstream to compare with" in farm.said
+
+
+def test_outdated_compares_the_package_that_a_base_installs_by_its_lock(
+    farm: Farm, index: Index
+) -> None:
+    write_installed(farm, index, "1.1")
+    (row,) = farm.json("pin", "outdated", "eng-1.1-wheel")
+    assert (row["pinned"], row["target"]["name"]) == ("1.1", "1.10")
+    assert (row["ahead"], row["since"], row["behind"]) == (1, "2026-01-03", True)
+    # It counts beside the engine's other recipe, which pins an older release of PyPI.
+    (row,) = farm.json("pin", "outdated")
+    assert (row["recipe"], row["older"]) == ("eng-1.1-wheel", ["eng-1.0"])
+    assert f"eng-1.1-wheel\t1.1\t1.10\t1 release, {row['days']} d\t2026-01-03" in farm.run(
+        "pin", "outdated"
+    )
+    write_installed(farm, index, "1.10")
+    assert farm.run("pin", "outdated") == ""
+    assert "engine has a newer recipe: eng-1.0, eng-1.1-wheel" in farm.said
+    assert farm.json("pin", "outdated", "--offline") == []
+
+
+def test_outdated_needs_a_lock_with_the_package(farm: Farm, index: Index) -> None:
+    base = write_installed(farm, index, "1.1")
+    lock = base.parent / "locks" / "eng-1.1.toml"
+    lock.write_text(lock.read_text().replace('"vLLM"', '"vllm-other"'))
+    assert farm.run("pin", "outdated", "eng-1.1-wheel") == ""
+    assert "1 recipe without an upstream to compare with" in farm.said
+    lock.unlink()
+    farm.run("pin", "outdated", "eng-1.1-wheel", status=3)
+    assert f"cannot read {lock}" in farm.said
 
 
 def test_the_base_that_compiles_the_entrypoint_is_mirrored_too(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import Builder
-from support.farms import Farm, text_line
+from support.farms import Farm, text_line, write_installed
 from support.indexes import Index
 from support.upstreams import Upstream, numbered
 
@@ -285,3 +285,72 @@ def test_update_moves_a_release_and_tells_what_else_names_the_old_one(
     assert not file.exists()
     farm.run("pin", "update", "eng", "--to", "7.0", status=5)
     assert "has no wheel of vllm 7.0" in farm.said
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_update_moves_the_base_that_installs_the_package(
+    farm: Farm, index: Index, kept: bool
+) -> None:
+    base = write_installed(farm, index, "1.0")
+    recipe = farm.recipes / "eng-1.0-wheel.toml"
+    lock = base.parent / "locks" / "eng-1.0.toml"
+    texts = [file.read_text() for file in (base, recipe, lock)]
+    out = farm.run("pin", "update", "eng-1.0-wheel", "--dry-run")
+    assert '+base    = "eng-wheel-1.10"' in out
+    assert '+requirements = ["vllm==1.10", "other==1.0"]' in out
+    assert [file.read_text() for file in (base, recipe, lock)] == texts
+    assert not (base.parent / "eng-wheel-1.10.toml").exists()
+
+    farm.run("pin", "update", "eng-1.0-wheel", "--to", "1.1", *(["--keep-old"] if kept else []))
+    assert "next: `builder pin lock eng-wheel-1.1`" in farm.said
+    new_base, new_recipe, new_lock = (
+        file.with_name(file.name.replace("1.0", "1.1")) for file in (base, recipe, lock)
+    )
+    expected = texts[0].replace("1.0", "1.1").replace("other==1.1", "other==1.0")
+    assert new_base.read_text() == expected.replace("as 1.1 was", "as 1.0 was")
+    assert new_recipe.read_text() == texts[1].replace("1.0", "1.1")
+    assert new_lock.read_text() == texts[2]  # `pin lock` writes it anew
+    assert [file.exists() for file in (base, recipe, lock)] == [kept] * 3
+
+
+def test_update_leaves_a_base_that_another_recipe_needs(farm: Farm, index: Index) -> None:
+    base = write_installed(farm, index, "1.0")
+    text = (farm.recipes / "eng-1.0-wheel.toml").read_text()
+    other = text.replace('engine  = "eng"', 'engine  = "two"').replace('"eng", tags', '"two", tags')
+    (farm.recipes / "two-1.0-wheel.toml").write_text(other)
+    farm.run("pin", "update", "eng-1.0-wheel")
+    assert not (farm.recipes / "eng-1.0-wheel.toml").exists()
+    assert base.exists()
+    assert (base.parent / "locks" / "eng-1.0.toml").exists()
+    assert (base.parent / "eng-wheel-1.10.toml").exists()
+    assert "two-1.0-wheel" in farm.run("pin", "outdated", "two")
+
+
+def test_update_names_the_base_that_it_cannot_change(farm: Farm, index: Index) -> None:
+    base = write_installed(farm, index, "1.0")
+    text = base.read_text()
+    base.write_text(text.replace("vllm==1.0", "vllm>=1.0"))
+    recipe = farm.recipes / "eng-1.0-wheel.toml"
+    before = {file: file.read_text() for file in farm.recipes.rglob("*.toml")}
+    farm.run("pin", "update", "eng-1.0-wheel", "--force", status=3)
+    assert "cannot move eng-wheel-1.0 from vLLM 1.0 to 1.10" in farm.said
+    assert f"edit {base}, then run `builder pin lock eng-wheel-1.0`" in farm.said
+    assert {file: file.read_text() for file in farm.recipes.rglob("*.toml")} == before
+    recipe.write_text(recipe.read_text().replace("eng-wheel-1.0", "vllm-openai-0.19.1"))
+    farm.run("pin", "update", "eng-1.0-wheel", status=3)
+    assert "no base of eng-1.0-wheel has its package in a lock" in farm.said
+    assert "then run `builder pin image vllm-openai-0.19.1`" in farm.said
+
+
+def test_update_does_not_rename_a_base_without_the_version_in_its_name(
+    farm: Farm, index: Index
+) -> None:
+    base = write_installed(farm, index, "1.0")
+    named = base.with_name("eng-wheel.toml")
+    named.write_text(base.read_text().replace('"eng-wheel-1.0"', '"eng-wheel"'))
+    recipe = farm.recipes / "eng-1.0-wheel.toml"
+    recipe.write_text(recipe.read_text().replace("eng-wheel-1.0", "eng-wheel"))
+    farm.run("pin", "update", "eng-1.0-wheel", status=3)
+    assert f"edit {named}, then run `builder pin lock eng-wheel`" in farm.said
+    farm.run("pin", "update", "eng-1.0-wheel", "--to", "1.0")
+    assert "eng-1.0-wheel.toml is up to date" in farm.said
