@@ -97,6 +97,8 @@ def update(
             name = change.base.recipe.name
             log(f"{name} still has the old locks; next: `builder pin lock {name}`")
             log("its notes, and the notes and [[accept]] of the recipe, are the old release's")
+            if change.recipe.patch:
+                log("its patches are tried when the image is built")
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:

@@ -194,7 +194,7 @@ def evaluate(
     ``FetchError`` when the source cannot be fetched.
     """
     if not change.changed or change.base is not None:
-        return (), []  # nothing can be patched of a package that the base installs
+        return (), []  # the new wheel is not here yet: its build tries the patches
     new = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
     source, old = resolve_source(change.recipe, session.catalog.root), entry.recipe
     repositories = session.repositories
