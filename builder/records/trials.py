@@ -103,8 +103,7 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
 def write(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
-    Of a refused image, its paths and the memory of its presets are left out: what it computes is
-    not what counts.
+    Of a refused image, the paths and the memory of the presets are left out: they may be wrong.
     Raises ``OSError`` where the file cannot be written.
     """
     verdict = record.verdict
