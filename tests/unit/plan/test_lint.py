@@ -22,8 +22,8 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
     done = builder("recipe", "check", "--strict")
     assert done.returncode == 3
     assert "recipes are invalid: atomic-b8995, beellama-0.1.1, beellama-0.1.2," in done.stderr
-    assert builder("recipe", "check", "--strict", "buun-b9304").returncode == 0
-    done = builder("recipe", "check", "--strict", "buun-b9304", "atomic-b8995")
+    assert builder("recipe", "check", "--strict", "turboquant-69d8e4b").returncode == 0
+    done = builder("recipe", "check", "--strict", "turboquant-69d8e4b", "atomic-b8995")
     assert "1 of 2 recipes is invalid: atomic-b8995" in done.stderr
     done = builder("recipe", "check", "nobody")
     assert done.returncode == 3
@@ -31,13 +31,15 @@ def test_a_patch_without_a_probe_is_a_warning_and_with_strict_an_error(builder: 
 
 
 def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) -> None:
-    recipe = "recipes/buun-b9304.toml"
+    recipe = "recipes/turboquant-69d8e4b.toml"
     (catalog / recipe).write_text((REPOSITORY / recipe).read_text())
     (catalog / "presets").mkdir()
     file = catalog / "presets" / "bad@5090.toml"
-    file.write_text('recipe = "buun-b9304"\nsummary = "x"\ncard = "5080"\nmodel = { name = "x" }\n')
+    file.write_text(
+        'recipe = "turboquant-69d8e4b"\nsummary = "x"\ncard = "5080"\nmodel = { name = "x" }\n'
+    )
     words = "bad@5090.toml:3: card: the file must be MODEL@5080.toml, not bad@5090.toml"
-    for names in ([], ["buun"], ["bad@5090"]):
+    for names in ([], ["turboquant"], ["bad@5090"]):
         done = builder("recipe", "check", *names, "--catalog", catalog)
         assert done.returncode == 3
         assert words in done.stdout
@@ -51,7 +53,7 @@ def test_presets_are_checked_with_their_recipe(builder: Builder, catalog: Path) 
     assert "bad.toml:3: card: the file must be MODEL@5080.toml, not bad.toml" in done.stdout
     misnamed.unlink()
     file.rename(file.with_name("bad@5080.toml"))
-    done = builder("recipe", "check", "buun", "--catalog", catalog)
+    done = builder("recipe", "check", "turboquant", "--catalog", catalog)
     assert done.returncode == 0
     assert "valid: 1 recipe and 1 preset" in done.stderr
 
