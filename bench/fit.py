@@ -69,23 +69,31 @@ def watched(most: list[int], done: Event) -> None:
         most.append(containers())
 
 
+def verdict(
+    target: str, model: Path, card: str, contexts: str, options: Sequence[str]
+) -> dict[str, Any]:
+    """What ``builder fit --json`` prints; where it fails, this script ends with its exit code."""
+    command = [sys.executable, "-m", "builder", "fit", target, "--model", str(model)]
+    command += ["--card", card, "--context", contexts, "--no-search", "--json", "--", *options]
+    run = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
+    if run.returncode not in {0, FitError.exit_code}:
+        sys.exit(run.returncode)  # it has printed the reason
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
 def measure(target: str, model: Path, card: str, options: Sequence[str]) -> dict[str, Any]:
     """One run of the command."""
     most, done = [0], Event()
     watcher = Thread(target=watched, args=(most, done))
     watcher.start()
-    command = [sys.executable, "-m", "builder", "fit", target, "--model", str(model)]
-    command += ["--card", card, "--context", CONTEXTS, "--no-search", "--json", "--", *options]
     started = time.monotonic()
     try:
-        run = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
+        found = verdict(target, model, card, CONTEXTS, options)
     finally:
         seconds = time.monotonic() - started
         done.set()
         watcher.join()
-    if run.returncode not in {0, FitError.exit_code}:
-        sys.exit(run.returncode)  # it has printed the reason
-    found = json.loads(run.stdout)
     return {
         "target": target,
         "seconds": round(seconds, 1),

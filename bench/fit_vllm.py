@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from builder.errors import FitError
+from fit import verdict
+
 from builder.servers import model_folder
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-CARD, CONTEXT = "5090-laptop", 75_000
+CARD, CONTEXT = "5090-laptop", "75000"
 LAYERS = "model.language_model.layers"
 TEXT = {
     "model_type": "qwen3_5_text",
@@ -159,21 +157,6 @@ def write(folder: Path, quantization: dict[str, Any]) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
 
 
-def fit(target: str, row: str, work: Path) -> dict[str, Any]:
-    """The verdict of ``builder fit``, as JSON data."""
-    quantization, options = ROWS[row]
-    write(work / row, quantization)
-    command = [sys.executable, "-m", "builder", "fit", target, "--model", str(work / row)]
-    command += ["--card", CARD, "--context", str(CONTEXT), "--no-search", "--json", "--"]
-    done = subprocess.run(
-        [*command, *COMMON, *options], cwd=REPOSITORY, stdout=subprocess.PIPE, check=False
-    )
-    if done.returncode not in {0, FitError.exit_code}:
-        sys.exit(done.returncode)  # it has printed the reason
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def main() -> None:
     """Print a row for each model."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -184,7 +167,10 @@ def main() -> None:
         parser.error(f"no row is named {', '.join(sorted(unknown))}; the rows: {', '.join(ROWS)}")
     with tempfile.TemporaryDirectory() as work:
         for row in asked.row or ROWS:
-            found = fit(asked.target, row, Path(work))
+            quantization, options = ROWS[row]
+            model = Path(work) / row
+            write(model, quantization)
+            found = verdict(asked.target, model, CARD, CONTEXT, [*COMMON, *options])
             (trial,) = found["trials"]
             print(f"| {row} | {trial['stated']} | {trial['why'] or 'fits'} |", flush=True)
 

@@ -137,7 +137,7 @@ def outdated(
     packages of Debian and PyPI that have newer versions. The exit code is 5 if an upstream does not
     answer.
     """
-    from builder.upstream import outdated
+    from builder.upstream import outdated, track
 
     found = catalog_at(catalog)
     known: list[outdated.Pinned] = []
@@ -146,8 +146,8 @@ def outdated(
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):
-                pinned = outdated.compared(session, entry)
-                known += [pinned] if pinned is not None else []
+                lag = track.lag(entry.recipe, found, session.repositories)
+                known += [outdated.Pinned(entry, lag)] if lag is not None else []
         without = len(recipes) - len(known) - len(failures)
         rows = outdated.by_engine(known)
         for index, row in enumerate(rows):

@@ -83,13 +83,16 @@ def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
     return [
         (
             f"{each.path} ({each.card})" if several else each.path,
-            *(
-                sizes.shown(part) if part else ""
-                for part in (each.native, each.compiled, each.dead)
-            ),
+            *shown_parts(each),
         )
         for each in found
     ]
+
+
+def shown_parts(found: CodePaths | CodeSums) -> tuple[str, ...]:
+    """The sizes below the last columns of ``HEADER``; a size of nothing is empty."""
+    parts = (found.native, found.compiled, found.dead)
+    return tuple(sizes.shown(part) if part else "" for part in parts)
 
 
 def text_of(found: Sequence[CodePaths]) -> str:

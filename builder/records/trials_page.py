@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from builder.kernels.paths import HEADER
+from builder.kernels.paths import HEADER, shown_parts
 from builder.kernels.summary import worse
 from builder.kernels.work import texts_by_work
 from builder.models import shapes
@@ -217,9 +217,7 @@ def _device_code(image: KeptTrials) -> Iterator[tuple[str, ...]]:
     several = len(image.device_code) > 1
     for each in image.device_code:
         name = f"{image.recipe} ({each.card})" if several else image.recipe
-        parts = (each.native, each.compiled, each.dead)
-        shown = (sizes.shown(part) if part else "" for part in parts)
-        yield name, *shown, each.shown_removed, ", ".join(each.late)
+        yield name, *shown_parts(each), each.shown_removed, ", ".join(each.late)
 
 
 def _paths(image: KeptTrials) -> Iterator[tuple[str, ...]]:

@@ -99,10 +99,10 @@ def why_never(catalog: Catalog, recipe: Recipe) -> str:
     Raises ``RecipeError`` where one of its bases is broken.
     """
     extends = any(catalog.base(name).recipe.published for name in catalog.chain(recipe.base))
+    server_of = ENGINES[recipe.family].server_of
+    on_platforms = [(complete(recipe.on(platform)), platform) for platform in recipe.platform]
     reasons = [
-        why_not(each, ENGINES[each.family].server_of(each), platform, extends=extends)
-        for platform in recipe.platform
-        for each in (complete(recipe.on(platform)),)
+        why_not(each, server_of(each), platform, extends=extends) for each, platform in on_platforms
     ]
     return "" if "" in reasons else reasons[0]
 

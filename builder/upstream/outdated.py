@@ -10,9 +10,7 @@ from typing import Any
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import SHORT_COMMIT
 from builder.recipes.schema import GitSource, Recipe
-from builder.upstream import track
 from builder.upstream.compatibility import PIN, diagnose
-from builder.upstream.installed import release_of
 from builder.upstream.patch_state import PatchFinding
 from builder.upstream.session import SourceSession
 from builder.upstream.track import Lag
@@ -20,13 +18,9 @@ from builder.upstream.track import Lag
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A recipe, and how far its pin is behind upstream.
-
-    ``pin`` is the release, or the ref with the commit.
-    """
+    """A recipe, and how far its pin is behind upstream."""
 
     entry: Entry[Recipe]
-    pin: str
     lag: Lag
 
     @property
@@ -37,6 +31,14 @@ class Pinned:
         """
         went_back = self.lag.rewritten and self.lag.target.kind == "branch"
         return bool(self.lag.ahead) or went_back
+
+    @property
+    def pin(self) -> str:
+        """The release, or the ref with the commit."""
+        source = self.entry.recipe.source
+        if not isinstance(source, GitSource):
+            return self.lag.release
+        return " ".join([*([source.ref] if source.ref else []), source.commit[:SHORT_COMMIT]])
 
     @property
     def channel(self) -> str:
@@ -69,22 +71,6 @@ class Outdated:
             "patches": [asdict(finding) for finding in self.patches],
             "older": list(self.older),
         }
-
-
-def compared(session: SourceSession, entry: Entry[Recipe]) -> Pinned | None:
-    """A recipe beside its upstream; None where it has none.
-
-    Raises ``FetchError``; ``RecipeError`` for a lock of its base that cannot be read.
-    """
-    recipe = entry.recipe
-    lag = track.lag(recipe, session.catalog, session.repositories)
-    if lag is None:
-        return None
-    source, release = recipe.source, release_of(recipe, session.catalog)
-    if isinstance(source, GitSource):
-        names = [*([source.ref] if source.ref else []), source.commit[:SHORT_COMMIT]]
-        return Pinned(entry, " ".join(names), lag)
-    return Pinned(entry, release.version if release else "", lag)
 
 
 def by_engine(found: Iterable[Pinned]) -> list[Outdated]:

@@ -38,6 +38,8 @@ class Lag:
     followed; empty: there is none."""
     rewritten: bool
     """The target does not descend from the pin."""
+    release: str = ""
+    """The pinned release of PyPI; empty: a commit is pinned."""
 
     @property
     def days(self) -> int | None:
@@ -140,11 +142,12 @@ def lag(
 
 
 def _releases_behind(file: PinnedFile) -> Lag:
-    newer = pypi.newer_releases(file)
+    newer, pin = pypi.newer_releases(file), file.version
     if newer:
         file = PinnedFile(newer[-1].name, newer[-1].version, newer[-1].sha256)
     target = NamedCommit(file.version, file.version, "release", file)
-    return Lag(target, len(newer), newer[0].day if newer else "", rewritten=False)
+    day = newer[0].day if newer else ""
+    return Lag(target, len(newer), day, rewritten=False, release=pin)
 
 
 def commits_behind(

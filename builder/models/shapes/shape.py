@@ -25,7 +25,6 @@ Value = str | bool | int | float | list[bool] | list[int] | list[float]
 Dimensions = tuple[int, ...]
 """A tensor's, in ggml's order: the length of a row first."""
 Count = Annotated[int, Field(gt=0)]
-M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 
 

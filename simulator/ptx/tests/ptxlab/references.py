@@ -50,10 +50,9 @@ def words(
     reference: Reference,
     sources: int,
     kinds: tuple[str, ...] = (),
-    nan: Format | None = None,
 ) -> None:
     """A case of ``sources`` operands; all have 32 bits, as the result has."""
-    case(instruction, reference, 32, *[32] * sources, kinds=kinds, nan=nan)
+    case(instruction, reference, 32, *[32] * sources, kinds=kinds)
 
 
 def case(
