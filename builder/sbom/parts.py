@@ -156,7 +156,10 @@ def _published(image: str, digest: str, shipped: bool) -> Part:
 
 def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
-    for each, shipped in _plans(plan, base_shipped):
+    on_top = [plan, *plan.base.chain()]
+    whole = {up.base.name for up in on_top if up.base and "runtime" in up.family.requires_stages}
+    for each, within in _plans(plan, base_shipped):
+        shipped = within and (each is plan or each.name in whole)
         for context, files in each.packages.items():
             for file in files:
                 yield Part(

@@ -60,6 +60,11 @@ class Context:
         extended = self.subject.extended
         return _above(self.contents, extended) if extended else self.contents
 
+    @property
+    def on_published(self) -> bool:
+        """Whether it extends a published image: a base of ours has an image to compile in."""
+        return self.subject.extended is not None and self.subject.devel is None
+
     @cached_property
     def rules(self) -> Rules:
         """What the recipe exempts from checks, and the known faults of ggml."""
@@ -132,9 +137,7 @@ class Context:
 
     def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
-        # A base of ours has an image to compile in, a published one has not.
-        extends = subject.extended is not None and subject.devel is None
-        why = why_not(self.recipe, serve, self.contents.platform, extends=extends)
+        why = why_not(self.recipe, serve, self.contents.platform, extends=self.on_published)
         if why or serve is None or port is None or test is None:
             raise InapplicableError(why)
         if subject.devel is None:

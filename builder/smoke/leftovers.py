@@ -55,9 +55,12 @@ def _kept(context: Context) -> list[File]:
 
 
 def check_copies(context: Context) -> Iterator[Check]:
-    """No library is stored twice, and no CUDA library is there in two versions."""
+    """No library is stored twice, and no CUDA library is there in two versions.
+
+    A base of ours counts, too, for the versions: another base may leave the library out.
+    """
     yield _copies(_kept(context), context.rules)
-    yield _versions(context.added, context.rules)
+    yield _versions(context.added if context.on_published else context.contents, context.rules)
 
 
 def _copies(files: list[File], rules: Rules) -> Check:

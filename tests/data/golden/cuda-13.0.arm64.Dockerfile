@@ -1,4 +1,4 @@
-# cuda-13.0: a CUDA toolkit to compile in, and the libraries to run on. Rendered by builder.
+# cuda-13.0: a CUDA toolkit to compile in, a system to run on, and CUDA's libraries. Rendered by builder.
 FROM --platform=linux/arm64 base-root AS devel
 # What is linked is the target's: "NAME:amd64".
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "dpkg", "--add-architecture", "amd64"]
@@ -10,11 +10,13 @@ ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 ENV NVCC_PREPEND_FLAGS="-Xcudafe --signed_chars -U__SIZEOF_FLOAT128__"
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "install", "-D", "-m", "0644", "/inside/cross.cmake", "/usr/local/share/cmake/x86_64-linux-gnu.cmake"]
 
-FROM base-root AS runtime
+FROM base-root AS system
 RUN --network=none --mount=type=bind,from=debian-runtime,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
 # The loader's cache names CUDA's libraries, whose own layer comes last: every engine on it shares it.
 RUN --network=none --mount=type=bind,from=inside,target=/inside --mount=type=bind,from=devel,source=/libraries/usr/local/cuda,target=/usr/local/cuda --mount=type=bind,from=devel,source=/libraries/etc/ld.so.conf.d/cuda.conf,target=/etc/ld.so.conf.d/cuda.conf ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; chage --lastday -1 engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; cp /inside/healthcheck /usr/local/bin/healthcheck; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
-COPY --link --from=devel /libraries/ /
 # The driver's libraries and the GPUs come from the host, by NVIDIA's container runtime, which
 # refuses to start a container where the driver is too old for this.
 ENV NVIDIA_VISIBLE_DEVICES="all" NVIDIA_DRIVER_CAPABILITIES="compute,utility" NVIDIA_REQUIRE_CUDA="cuda>=13.0"
+
+FROM system AS runtime
+COPY --link --from=devel /libraries/ /

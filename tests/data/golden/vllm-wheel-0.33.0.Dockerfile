@@ -10,7 +10,8 @@ RUN --network=none ["sh", "-euc", "cd \"$0\"; ln -s lib/python3*/site-packages/n
 RUN --network=none ["sh", "-uc", "\"$@\" || [ $? = 1 ]", "compile", "/opt/engine/bin/python", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "/opt/engine/lib"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/opt"]
 
-FROM base-runtime AS runtime
+# The wheels bring CUDA's libraries.
+FROM base-system AS runtime
 RUN --network=none --mount=type=bind,from=debian-runtime,target=/debian --mount=type=tmpfs,target=/var/lib/apt/lists --mount=type=tmpfs,target=/var/cache --mount=type=tmpfs,target=/var/log --mount=type=bind,from=inside,target=/inside ["env", "SOURCE_DATE_EPOCH=1795486335", "/inside/reproducible", "/", "sh", "-euc", "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends --allow-downgrades /debian/\"$(dpkg --print-architecture)\"/*.deb"]
 COPY --link --from=build /opt/ /opt/
 ENV PATH="/opt/engine/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PYTHONUNBUFFERED="1" CUDA_HOME="/opt/engine/cuda"

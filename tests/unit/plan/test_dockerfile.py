@@ -57,7 +57,7 @@ def test_a_base_for_arm64_is_compiled_on_amd64() -> None:
     assert 'NVCC_PREPEND_FLAGS="-Xcudafe --unsigned_chars"' in found.text
     assert "/usr/local/share/cmake/aarch64-linux-gnu.cmake" in found.text
     stages = {stage: found.architectures(stage) for stage in found.references}
-    assert stages == {"devel": ("amd64",), "runtime": ("arm64",)}
+    assert stages == {"devel": ("amd64",), "system": ("arm64",), "runtime": ("arm64",)}
     assert found.base is not None
     assert found.base.architectures("root") == ("arm64", "amd64")
     wheels = found.packages

@@ -11,6 +11,7 @@ from builder import sbom
 from builder.platforms import Platforms
 from builder.recipes import debian_lock
 from builder.recipes.lockfile import PinnedFile
+from builder.sbom import parts
 from builder.sbom.debian import parse
 from support.bills import (
     DPKG,
@@ -35,6 +36,16 @@ def test_what_only_took_part_in_the_build_is_not_shipped() -> None:
     found = relations(spdx("llama-cpp-python-0.3.36"))
     assert {found[name] for name in shipped | {"fastapi"}} == {"CONTAINS", "DESCENDANT_OF"}
     assert {found[name] for name in left | {"scikit_build_core"}} == {"BUILD_DEPENDENCY_OF"}
+
+
+def test_an_image_of_wheels_has_its_own_cublas_and_not_the_bases() -> None:
+    """As ``parts.wheels`` lists them: by name, an SPDX document may have two."""
+    found = [
+        (part.version, part.shipped)
+        for part in parts.wheels(of_catalog("vllm-0.20.2-wheel"), base_shipped=True)
+        if part.name == "nvidia-cublas"
+    ]
+    assert sorted(found) == [("13.1.0.3", False), ("13.1.0.3", True)]
 
 
 def test_a_wheel_of_both_the_build_and_the_image_is_listed_once_and_shipped() -> None:
