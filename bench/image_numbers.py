@@ -24,12 +24,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 COVERAGE = "coverage"
 
 
-def measure(recipe: str, card: str | None) -> dict[str, Any]:
-    """One run of the smoke test."""
+def smoked(target: str, card: str | None) -> tuple[dict[str, Any], int]:
+    """The verdict of ``smoke`` on a recipe or an image, and the memory of its containers in MiB."""
     most, done = [0], Event()
     watcher = Thread(target=watched, args=(most, done))
     watcher.start()
-    command = [sys.executable, "-m", "builder", "smoke", recipe, "--no-gpu", "--json"]
+    command = [sys.executable, "-m", "builder", "smoke", target, "--no-gpu", "--json"]
     command += ["--card", card] if card else []
     try:
         run = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
@@ -38,9 +38,14 @@ def measure(recipe: str, card: str | None) -> dict[str, Any]:
         watcher.join()
     if not run.stdout:
         sys.exit(run.returncode)  # it has printed the reason
-    checks = [
-        each for each in json.loads(run.stdout)["verdict"]["checks"] if each["kind"] == "numbers"
-    ]
+    verdict: dict[str, Any] = json.loads(run.stdout)["verdict"]
+    return verdict, max(most) // 1024
+
+
+def measure(recipe: str, card: str | None) -> dict[str, Any]:
+    """One run of the smoke test."""
+    verdict, memory = smoked(recipe, card)
+    checks = [each for each in verdict["checks"] if each["kind"] == "numbers"]
     ends = [index for index, each in enumerate(checks, 1) if each["subject"] == COVERAGE]
     of_cases = ends[0] if ends else 0
     return {
@@ -49,7 +54,7 @@ def measure(recipe: str, card: str | None) -> dict[str, Any]:
         "coverage": checks[of_cases - 1]["found"] if ends else "no cases",
         "server_seconds": round(sum(each["seconds"] for each in checks[of_cases:]), 1),
         "failed": [each["subject"] for each in checks if each["state"] == "failed"],
-        "containers_mib": max(most) // 1024,
+        "containers_mib": memory,
     }
 
 

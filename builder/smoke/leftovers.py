@@ -8,7 +8,8 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator
 
-from builder.contents.contents import Contents, File
+from builder.contents.contents import File
+from builder.families.layout import LAYOUT
 from builder.smoke.context import Context
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
@@ -57,10 +58,10 @@ def _kept(context: Context) -> list[File]:
 def check_copies(context: Context) -> Iterator[Check]:
     """No library is stored twice, and no CUDA library is there in two versions.
 
-    A base of ours counts, too, for the versions: another base may leave the library out.
+    CUDA's libraries of a base of ours count, too, for the versions: its stage ``system`` has none.
     """
     yield _copies(_kept(context), context.rules)
-    yield _versions(context.added if context.on_published else context.contents, context.rules)
+    yield _versions(context)
 
 
 def _copies(files: list[File], rules: Rules) -> Check:
@@ -77,10 +78,11 @@ def _copies(files: list[File], rules: Rules) -> Check:
     return rules.check("copies", subject, "each once, its other names as links", twice, "each once")
 
 
-def _versions(contents: Contents, rules: Rules) -> Check:
+def _versions(context: Context) -> Check:
     """Two CUDA libraries with one name: which one is loaded depends on the search order."""
+    added = context.added
     named: dict[str, dict[str, File]] = defaultdict(dict)
-    for file, parsed in contents.elves():
+    for file, parsed in (added if context.on_published else context.contents).elves():
         name = parsed.soname or posixpath.basename(file.path)
         if CUDA_LIBRARY.match(name) and not file.shares:
             named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)
@@ -91,9 +93,10 @@ def _versions(contents: Contents, rules: Rules) -> Check:
         )
         for name, group in ((name, list(found.values())) for name, found in named.items())
         if len(group) > 1
+        if any(file.path in added.files or file.path.startswith(LAYOUT.cuda) for file in group)
     ]
     subject = "one version of each CUDA library"
-    return rules.check("copies", subject, "one file for each name", several, "one each")
+    return context.rules.check("copies", subject, "one file for each name", several, "one each")
 
 
 def _cost(group: list[File]) -> str:

@@ -11,14 +11,25 @@ from builder.tools.elf import ElfFile
 from support.smoke_tests import context_of, extended_image, hello_recipe
 
 PARSED = ElfFile("x86-64", "dyn", "libcublas.so.13", (), (), (), None, ())
-BELOW = File("/usr/local/cuda/lib/libcublas.so.13", "file", elf=PARSED, digest="1")
-ABOVE = File("/opt/engine/nvidia/lib/libcublas.so.13", "file", elf=PARSED, digest="2")
+TOOLKIT, WHEEL, OTHER_WHEEL = (
+    File(f"{folder}/libcublas.so.13", "file", elf=PARSED, digest=folder)
+    for folder in ("/usr/local/cuda/lib", "/opt/engine/nvidia/lib", "/opt/engine/other/lib")
+)
 
 
-@pytest.mark.parametrize(("devel", "passes"), [(None, True), ("devel", False)])
-def test_a_second_version_in_a_base_of_ours_is_found(devel: str | None, *, passes: bool) -> None:
-    layers = tuple(Layer("", 1, 1, 0, "", (file,)) for file in (BELOW, ABOVE))
-    files = {file.path: file for file in (BELOW, ABOVE)}
+@pytest.mark.parametrize(
+    ("below", "devel", "passes"),
+    [
+        (TOOLKIT, "devel", False),
+        (OTHER_WHEEL, "devel", True),  # a package has several, and finds its own
+        (TOOLKIT, None, True),  # in a published image
+    ],
+)
+def test_a_second_version_beside_the_toolkit_of_our_base_is_found(
+    below: File, devel: str | None, *, passes: bool
+) -> None:
+    files = {file.path: file for file in (below, WHEEL)}
+    layers = (Layer("", 1, 1, 0, "", tuple(files.values())), Layer("", 1, 1, 0, "", ()))
     contents = Contents(files, {"config": {}}, layers, 0)
     context = context_of(contents, hello_recipe(), extended=extended_image(1, {}), devel=devel)
     found: dict[str, Check] = {check.subject: check for check in check_copies(context)}

@@ -1,0 +1,169 @@
+"""What an image of wheels launches on a simulated card, with the diet and without it.
+
+    ./farm build vllm-0.33.0-wheel
+    .venv/bin/python bench/diet.py [RECIPE] [--card CARD] [--json]
+
+Without the diet: a layer on the image with the libraries as their wheels have them, which is
+deleted in the end.  Both images pass the smoke test's stage *device*; the launches of their servers
+are compared by kernel.  A library with bytes outside its fat binaries that the diet changed is
+named, too.  Memory: the most of the processes of all containers, without files (RssAnon).  Exit
+code 1 if something differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from image_numbers import smoked
+from wheels import install, libraries
+
+from builder.families import complete, load_catalog
+from builder.families.layout import LAYOUT
+from builder.recipes import lockfile
+from builder.tools import elf
+from builder.tools.docker import client
+from builder.tools.python import pypi
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+WHOLE = "builder-bench-diet:whole"
+
+
+def docker(*arguments: str) -> str:
+    """What a command of Docker prints."""
+    command = [client.executable(), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def started(image: str, card: str | None) -> dict[str, Any]:
+    """The server on the simulated card: launches by kernel, the memory of all checks in MiB."""
+    verdict, memory = smoked(image, card)
+    use = verdict["device"]
+    if use is None:
+        sys.exit(f"{image}: its server did not run on a simulated card")
+    return {"launches": use["launches"], "card": use["card"], "containers_mib": memory}
+
+
+def wheels_libraries(recipe: str, folder: Path) -> list[Path]:
+    """Unpack the libraries with device code of a recipe's wheels, NVIDIA's excepted."""
+    catalog = load_catalog(REPOSITORY)
+    base = catalog.base(complete(catalog.engine(recipe).recipe).base)
+    python = base.recipe.python
+    if python is None or not python.capabilities:
+        sys.exit(f"the base of {recipe} has no wheels on a diet")
+    lock = lockfile.read(base.file.parent / python.lock)
+    site = Path(f"lib/python{lock.python}/site-packages")
+    names = []
+    for wheel in lock.runtime:
+        if wheel.name.startswith("nvidia"):
+            continue
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked:
+            (file,) = pypi.fetch([wheel], Path(unpacked) / "cache", lambda _: None)
+            place = Path(unpacked) / "site"
+            install(file, place)
+            for library, _ in libraries(place):
+                names.append(site / library.relative_to(place))
+                target = folder / names[-1]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                library.rename(target)
+    return names
+
+
+def outside(file: Path) -> list[bytes]:
+    """Digests of what lies before, between and behind the fat binaries of a library."""
+    with file.open("rb") as stream:
+        sections = sorted(elf.loaded_fatbins(stream), key=lambda each: each.offset)
+        starts = [0, *(each.offset + each.size for each in sections)]
+        ends = [*(each.offset for each in sections), file.stat().st_size]
+        digests = []
+        for start, end in zip(starts, ends, strict=True):
+            stream.seek(start)
+            digests.append(hashlib.sha256(stream.read(end - start)).digest())
+        return digests
+
+
+def changed(image: str, folder: Path, names: Iterable[Path]) -> dict[str, list[str]]:
+    """The libraries that the diet changed, and those with other bytes outside fat binaries."""
+    container = docker("create", image)
+    slim = folder.parent / "slim"
+    lists: dict[str, list[str]] = {"slimmer": [], "differ": []}
+    try:
+        for name in names:
+            docker("cp", f"{container}:{LAYOUT.engine}/{name}", str(slim))
+            if outside(slim) != outside(folder / name):
+                lists["differ"].append(str(name))
+            elif not filecmp.cmp(slim, folder / name, shallow=False):
+                lists["slimmer"].append(str(name))
+            slim.unlink()
+    finally:
+        docker("rm", container)
+    return lists
+
+
+def compared(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """The kernels that were not launched as often."""
+    return {
+        name: (one.get(name, 0), other.get(name, 0))
+        for name in sorted({*one, *other})
+        if one.get(name) != other.get(name)
+    }
+
+
+def measure(recipe: str, card: str | None) -> dict[str, Any]:
+    """Build the image without the diet, start both, compare."""
+    image = complete(load_catalog(REPOSITORY).engine(recipe).recipe).image
+    slim = f"{image.repository}:{image.tags[0]}"
+    found = {"slim": started(slim, card)}
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work) / "engine"
+        names = wheels_libraries(recipe, folder)
+        lists = changed(slim, folder, names)
+        (folder.parent / "Dockerfile").write_text(f"FROM {slim}\nCOPY engine/ {LAYOUT.engine}/\n")
+        docker("build", "--quiet", f"--tag={WHOLE}", work)
+    try:
+        found["whole"] = started(WHOLE, card)
+    finally:
+        docker("rmi", WHOLE)
+    launches = [found[each].pop("launches") for each in ("whole", "slim")]
+    return {
+        "recipe": recipe,
+        **found,
+        **lists,
+        "launches": sum(launches[0].values()),
+        "kernels": len(launches[0]),
+        "differing": compared(*launches),
+    }
+
+
+def main() -> None:
+    """Print a row, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", nargs="?", default="vllm-0.33.0-wheel")
+    parser.add_argument("--card")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    found = measure(asked.recipe, asked.card)
+    if asked.json:
+        print(json.dumps(found, indent=2))
+    else:
+        same = "the same" if not found["differing"] else f"{len(found['differing'])} differ"
+        print(
+            f"| {asked.recipe} without the diet and with it: launches of its server, of kernels; "
+            f"libraries that the diet changed, elsewhere than in their fat binaries "
+            f"| {found['launches']} of {found['kernels']}, {same}; {len(found['slimmer'])}, "
+            f"{len(found['differ'])} |"
+        )
+    if found["differing"] or found["differ"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
