@@ -156,10 +156,13 @@ def _published(image: str, digest: str, shipped: bool) -> Part:
 
 def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
-    on_top = [plan, *plan.base.chain()]
-    whole = {up.base.name for up in on_top if up.base and "runtime" in up.family.requires_stages}
+    # An image on a base's stage ``system`` has none of the base's wheels.
+    upper = [plan, *plan.base.chain()]
+    used = {
+        each.base.name for each in upper if each.base and "runtime" in each.family.requires_stages
+    }
     for each, within in _plans(plan, base_shipped):
-        shipped = within and (each is plan or each.name in whole)
+        shipped = within and (each is plan or each.name in used)
         for context, files in each.packages.items():
             for file in files:
                 yield Part(
