@@ -111,6 +111,14 @@ def test_a_compile_that_fails_fails_when_it_is_counted(mount: Mount) -> None:
     assert mount.run("/counted sh -c 'exit 7' || echo $?", MOUNTS).split() == ["7"]
 
 
+def test_a_compile_that_fails_without_a_word_on_a_full_disk_says_so(mount: Mount) -> None:
+    fill = "cd /dev/shm; /counted sh -c 'cat /dev/zero >x 2>/dev/null' || echo $?"
+    assert mount.run(fill, MOUNTS).splitlines()[-2:] == [
+        "No space left on device: 0 KiB are free",
+        "1",
+    ]
+
+
 def test_what_ptxas_refuses_fails_the_compile(mount: Mount) -> None:
     source = r'echo "__global__ void k() { asm(\"no.such;\"); }" >/k.cu'
     compiles = "nvcc -arch=sm_120 -c /k.cu -o /k.o || echo failed"
