@@ -78,4 +78,18 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
     return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// The card writes no log: what a program reads there is empty (CUDA Driver API, "Error Log
+// Management Functions").
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+    SIMULATED();
+    if (callback == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *handle = reinterpret_cast<CUlogsCallbackHandle>(callback);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
+    SIMULATED();
+    return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 }  // extern "C"

@@ -102,6 +102,10 @@ result["by address"] = [by_address(b"00000000:01:00.0"), found.value == handle.v
                         by_address(b"00000000:02:00.0"), by_address(b"x"),
                         nvml.nvmlDeviceGetComputeRunningProcesses(handle, None, None),
                         out(c.c_int, nvml.nvmlSystemGetCudaDriverVersion_v2)]
+heard = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p, c.c_size_t)(lambda *_: None)
+logs = out(c.c_void_p, lambda place: cu.cuLogsRegisterCallback(heard, None, place))
+result["logs"] = [logs[0], cu.cuLogsUnregisterCallback(c.c_void_p(logs[1])),
+                  cu.cuLogsUnregisterCallback(None)]
 result["entries"] = [entry(b"cuMemAlloc", 2000), entry(b"cuMemAlloc", 13000),
                      entry(b"cuNothing", 13000), entry(b"cuMemCreate", 3020)]
 """
@@ -119,6 +123,7 @@ def test_the_driver_and_the_runtime_answer_for_the_card(simulated: Simulated) ->
     assert result["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
     assert result["nvml"] == [0, [0, 1], 0, 2, 0, "NVIDIA GeForce RTX 5090"]
     assert result["by address"] == [0, True, 6, 2, 3, [0, 13000]]
+    assert result["logs"] == [0, 0, 1]  # CUDA_ERROR_INVALID_VALUE
     assert result["entries"] == [
         [0, 0, ["cuMemAlloc"]],
         [0, 0, ["cuMemAlloc_v2"]],
