@@ -134,7 +134,6 @@ ROWS = {
     "autoround-mtp": (autoround(f"{LAYERS},mtp.layers"), [*TRITON, *MTP]),
     "autoround-mtp-bf16": (autoround(LAYERS), [*TRITON, *MTP]),
     "nvfp4-mtp": (NVFP4, MTP),
-    "autoround-flashinfer": (autoround(LAYERS), []),
 }
 
 
