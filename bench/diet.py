@@ -24,14 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from image_numbers import smoked
-from wheels import install, libraries
+from wheels import libraries, unpacked
 
 from builder.families import complete, load_catalog
 from builder.families.layout import LAYOUT
 from builder.recipes import lockfile
+from builder.recipes.catalog import Entry
+from builder.recipes.schema import BaseRecipe
 from builder.tools import elf
 from builder.tools.docker import client
-from builder.tools.python import pypi
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE = "builder-bench-diet:whole"
@@ -58,23 +59,20 @@ def started(image: str, card: str | None) -> dict[str, Any]:
     }
 
 
-def wheels_libraries(recipe: str, folder: Path) -> list[Path]:
-    """Unpack the libraries with device code of a recipe's wheels, NVIDIA's excepted."""
-    catalog = load_catalog(REPOSITORY)
-    base = catalog.base(complete(catalog.engine(recipe).recipe).base)
+def wheels_libraries(base: Entry[BaseRecipe], folder: Path) -> list[Path]:
+    """Unpack the libraries with device code of a base's wheels, NVIDIA's excepted."""
     python = base.recipe.python
     if python is None or not python.capabilities:
-        sys.exit(f"the base of {recipe} has no wheels on a diet")
+        sys.exit(f"{base.name} has no wheels on a diet")
     lock = lockfile.read(base.file.parent / python.lock)
     site = Path(f"lib/python{lock.python}/site-packages")
     names = []
     for wheel in lock.runtime:
         if wheel.name.startswith("nvidia"):
             continue
-        with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked:
-            (file,) = pypi.fetch([wheel], Path(unpacked) / "cache", lambda _: None)
-            place = Path(unpacked) / "site"
-            install(file, place)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            place = Path(work) / "site"
+            unpacked(wheel, Path(work), place)
             for library, _ in libraries(place):
                 names.append(site / library.relative_to(place))
                 target = folder / names[-1]
@@ -116,12 +114,13 @@ def changed(image: str, folder: Path, names: Iterable[Path]) -> dict[str, list[s
 
 def measure(recipe: str, card: str | None) -> dict[str, Any]:
     """Build the image without the diet, start both, compare."""
-    image = complete(load_catalog(REPOSITORY).engine(recipe).recipe).image
-    slim = f"{image.repository}:{image.tags[0]}"
+    catalog = load_catalog(REPOSITORY)
+    engine = complete(catalog.engine(recipe).recipe)
+    slim = f"{engine.image.repository}:{engine.image.tags[0]}"
     found = {"slim": started(slim, card)}
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "engine"
-        names = wheels_libraries(recipe, folder)
+        names = wheels_libraries(catalog.base(engine.base), folder)
         lists = changed(slim, folder, names)
         (folder.parent / "Dockerfile").write_text(f"FROM {slim}\nCOPY engine/ {LAYOUT.engine}/\n")
         docker("build", "--quiet", f"--tag={WHOLE}", work)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -63,10 +63,22 @@ def processes() -> Iterator[tuple[str, dict[str, str]]]:
             yield file.parent.name, {name: value.strip() for name, _, value in lines}
 
 
-def watched(most: list[int], done: Event) -> None:
-    """Keep the most memory of containers until ``done``."""
-    while not done.wait(1.0):
-        most.append(containers())
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """The KiB that ``containers`` had every second of the block; the first is 0."""
+    seen, done = [0], Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            seen.append(containers())
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        watcher.join()
 
 
 def verdict(
@@ -84,22 +96,16 @@ def verdict(
 
 def measure(target: str, model: Path, card: str, options: Sequence[str]) -> dict[str, Any]:
     """One run of the command."""
-    most, done = [0], Event()
-    watcher = Thread(target=watched, args=(most, done))
-    watcher.start()
-    started = time.monotonic()
-    try:
+    with watched() as seen:
+        started = time.monotonic()
         found = verdict(target, model, card, CONTEXTS, options)
-    finally:
         seconds = time.monotonic() - started
-        done.set()
-        watcher.join()
     return {
         "target": target,
         "seconds": round(seconds, 1),
         "fits": {trial["context"]: trial["fits"] for trial in found["trials"]},
         "command_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
-        "containers_mib": max(most) // 1024,
+        "containers_mib": max(seen) // 1024,
     }
 
 

@@ -15,7 +15,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 from fit import watched
@@ -26,20 +25,14 @@ COVERAGE = "coverage"
 
 def smoked(target: str, card: str | None) -> tuple[dict[str, Any], int]:
     """The verdict of ``smoke`` on a recipe or an image, and the memory of its containers in MiB."""
-    most, done = [0], Event()
-    watcher = Thread(target=watched, args=(most, done))
-    watcher.start()
     command = [sys.executable, "-m", "builder", "smoke", target, "--no-gpu", "--json"]
     command += ["--card", card] if card else []
-    try:
+    with watched() as seen:
         run = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
-    finally:
-        done.set()
-        watcher.join()
     if not run.stdout:
         sys.exit(run.returncode)  # it has printed the reason
     verdict: dict[str, Any] = json.loads(run.stdout)["verdict"]
-    return verdict, max(most) // 1024
+    return verdict, max(seen) // 1024
 
 
 def measure(recipe: str, card: str | None) -> dict[str, Any]:

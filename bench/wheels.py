@@ -37,6 +37,7 @@ from builder.families.layout import LAYOUT, SYSTEM_PATH
 from builder.kernels.paths import CodePaths, paths
 from builder.recipes import lockfile
 from builder.recipes.catalog import Catalog
+from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import Recipe
 from builder.smoke import code_paths, cuda_stack
 from builder.smoke.context import Context
@@ -83,6 +84,15 @@ def packed(file: Path) -> int:
         with gzip.GzipFile(fileobj=target, mode="wb", compresslevel=6) as archive:
             shutil.copyfileobj(stream, archive, 1 << 20)
         return target.tell()
+
+
+def unpacked(wheel: PinnedFile, work: Path, place: Path) -> int:
+    """Fetch a wheel below ``work``, install it to ``place``, and delete it; its size in bytes."""
+    (fetched,) = pypi.fetch([wheel], work / "cache", lambda _: None)
+    size = fetched.stat().st_size
+    install(fetched, place)
+    fetched.unlink()
+    return size
 
 
 def libraries(site: Path) -> Iterator[tuple[Path, elf.ElfFile]]:
@@ -139,11 +149,8 @@ def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
         print(f"{number}/{len(wheels)} {wheel.name} {wheel.version}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             work = Path(folder)
-            (fetched,) = pypi.fetch([wheel], work / "cache", lambda _: None)
-            whole += fetched.stat().st_size
             place = work / site
-            install(fetched, place)
-            fetched.unlink()
+            whole += unpacked(wheel, work, place)
             code = {
                 file: paths(str(file.relative_to(place)), parsed.modules, card)
                 for file, parsed in libraries(place)

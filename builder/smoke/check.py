@@ -208,7 +208,7 @@ def _card(subject: Subject) -> Capability | None:
 def options_for(subject: Subject) -> ReadOptions:
     """The parts that every image is read for."""
     recipe = subject.recipe
-    published = subject.extended if subject.devel is None else None
+    published = subject.published
     return ReadOptions(
         texts=frozenset({LAYOUT.needs, *([starts.PLAN] if recipe and recipe.start else [])}),
         card=_card(subject),

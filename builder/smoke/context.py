@@ -60,11 +60,6 @@ class Context:
         extended = self.subject.extended
         return _above(self.contents, extended) if extended else self.contents
 
-    @property
-    def on_published(self) -> bool:
-        """Whether it extends a published image: a base of ours has an image to compile in."""
-        return self.subject.extended is not None and self.subject.devel is None
-
     @cached_property
     def rules(self) -> Rules:
         """What the recipe exempts from checks, and the known faults of ggml."""
@@ -137,7 +132,9 @@ class Context:
 
     def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
-        why = why_not(self.recipe, serve, self.contents.platform, extends=self.on_published)
+        why = why_not(
+            self.recipe, serve, self.contents.platform, extends=subject.published is not None
+        )
         if why or serve is None or port is None or test is None:
             raise InapplicableError(why)
         if subject.devel is None:

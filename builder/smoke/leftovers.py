@@ -82,7 +82,7 @@ def _versions(context: Context) -> Check:
     """Two CUDA libraries with one name: which one is loaded depends on the search order."""
     added = context.added
     named: dict[str, dict[str, File]] = defaultdict(dict)
-    for file, parsed in (added if context.on_published else context.contents).elves():
+    for file, parsed in (added if context.subject.published else context.contents).elves():
         name = parsed.soname or posixpath.basename(file.path)
         if CUDA_LIBRARY.match(name) and not file.shares:
             named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)

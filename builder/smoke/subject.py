@@ -102,3 +102,8 @@ class Subject:
     """The presets of the recipe, by name."""
     numbers: FindNumbersTest | None = None
     """The comparison of its kernels' results; None: there is none."""
+
+    @property
+    def published(self) -> docker.Image | None:
+        """The image that it extends, if that is not a base of ours: those have ``devel``."""
+        return self.extended if self.devel is None else None
