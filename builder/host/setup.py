@@ -170,12 +170,18 @@ def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
 def engine_settings(disk: int) -> str:
     """The daemon.json of a new engine; ``disk`` is the size of its disk in bytes.
 
-    Images are stored in containerd, which keeps their OCI digests.  All caches together may take a
-    tenth of the disk, and the one that was unused for longest goes first.  BuildKit's own rules
-    delete a compiler cache after 48 hours without a build
-    (https://docs.docker.com/build/cache/garbage-collection/).
+    Images are stored in containerd, which keeps their OCI digests.  Above a tenth of the disk,
+    BuildKit deletes layers and build contexts; compiler caches only above a fifth.  What was unused
+    for longest goes first.  BuildKit's own rules delete a compiler cache after 48 hours without a
+    build (https://docs.docker.com/build/cache/garbage-collection/).  With one rule
+    for everything it goes as soon as the layers of a running build alone exceed the limit (seen
+    with Docker 28.2): an image of wheels has more than 25 GB of them.
     """
-    policy = [{"keepStorage": f"{disk // 10}B", "all": True}]
+    kinds = [{"filter": [f"type={each}"]} for each in ("regular", "source.local")]
+    policy = [
+        *({**kind, "keepStorage": f"{disk // 10}B", "all": True} for kind in kinds),
+        {"keepStorage": f"{disk // 5}B", "all": True},
+    ]
     settings = {
         "features": {"containerd-snapshotter": True},
         "builder": {"gc": {"enabled": True, "policy": policy}},

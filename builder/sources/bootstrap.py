@@ -22,7 +22,7 @@ PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
 WITHOUT_SOURCES = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
 
 FOREIGN = "apt-get install arch-test qemu-user-static: this machine must run that architecture"
-REACHES = "check that this machine reaches a Debian mirror (apt-get update)"
+REACHES = "check that this machine reaches a Debian mirror (apt-get update), then build again"
 
 
 def bootstrap(
@@ -97,7 +97,7 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
 
     It mounts /proc and /sys in the root.  On an interrupt it is waited for until it has unmounted
     them: its processes get one signal, as from a terminal, so they have a process group of their
-    own.
+    own.  Under load it has left its mounts, when interrupted and when it failed.
     """
     with subprocess.Popen(
         command,
@@ -114,14 +114,14 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.communicate()
-            _unmount(work)
             raise
+        finally:
+            _unmount(work)
     return process.returncode, errors
 
 
 def _unmount(folder: Path) -> None:
-    """Unmount all file systems below a directory: under load, an interrupted mmdebstrap has left
-    its mounts."""
+    """Unmount all file systems below a directory."""
     for line in reversed(Path("/proc/mounts").read_text("utf-8").splitlines()):
         place = line.split()[1].encode().decode("unicode_escape")  # proc_pid_mounts(5)
         if Path(place).is_relative_to(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,16 @@ def own_engine(
             if mount.startswith((str(folder), str(tmp_path))):
                 subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.usefixtures("own_engine")
+def test_a_new_engine_deletes_layers_before_a_compiler_cache() -> None:
+    shown = docker("buildx", "inspect")
+    rules = re.findall(r"Filters: *(\S*)\n *Keep Bytes: (\S+)GiB", shown)
+    *layers, (filters, size) = rules
+    assert [kind for kind, _ in layers] == ["type==regular", "type==source.local"]
+    assert filters == "", "the last rule is for compiler caches, too"
+    assert all(float(size) > float(each) for _, each in layers)
 
 
 @pytest.fixture
