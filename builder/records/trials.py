@@ -25,8 +25,8 @@ from builder.tools.files import write_json
 FOLDER = "trials"
 WORST = 3
 """Spilling kernels of each library that a file keeps."""
-COVERAGE = ("numbers", "coverage")
-"""Kind and subject of the check that counts the compared cases."""
+COVERAGE = ("coverage", "kernels on a simulated card that computes")
+"""Subjects of the check ``numbers``: how many cases were compared, or why none could be."""
 
 
 class KeptTrials(BaseModel):
@@ -68,7 +68,7 @@ class KeptTrials(BaseModel):
     stated: str = ""
     """As in ``DeviceUse``."""
     coverage: str
-    """The cases that the check ``numbers`` compared, in words; empty: none."""
+    """The cases that the check ``numbers`` compared, or why there are none; empty: not known."""
     presets: Mapping[str, PresetUse]
 
 
@@ -108,7 +108,7 @@ def write(root: Path, record: Record) -> Path:
     """
     verdict = record.verdict
     ran = None if verdict.failures else verdict.device
-    coverage = [each.found for each in verdict.checks if (each.kind, each.subject) == COVERAGE]
+    numbers = (each for each in verdict.checks if each.kind == "numbers")
     kept = KeptTrials(
         recipe=record.recipe,
         platform=record.platform,
@@ -128,7 +128,7 @@ def write(root: Path, record: Record) -> Path:
         device_code=sums(verdict.code),
         paths=ran.paths if ran else (),
         stated=ran.stated if ran else "",
-        coverage=next(iter(coverage), ""),
+        coverage=next((each.found for each in numbers if each.subject in COVERAGE), ""),
         presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )
     path = root / FOLDER / f"{record.recipe}.json"

@@ -97,6 +97,7 @@ def page(
             "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",
             "spills: of all kernels for the card; bytes of their spill stores and loads.",
+            "numbers: the cases of docs/checks.md, Numbers, or why none could be compared.",
         ),
     )
     grown = Overview(

@@ -113,7 +113,7 @@ def why_not(recipe: Recipe, serve: Serve | None, platform: str, *, extends: bool
     ``serve`` is how its server would be started; ``extends``: the image extends a published one.
     """
     if serve is None or recipe.image.port is None:
-        return "the recipe describes no server"
+        return "the recipe does not say how its server starts ([serve])"
     if serve.no_device is not None:
         return serve.no_device
     if extends:

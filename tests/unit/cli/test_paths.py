@@ -105,7 +105,11 @@ def test_another_machine_reads_what_the_repository_keeps(
             "its server is never started on a simulated card: the image extends another one",
             "`builder paths vllm-0.20.2-wheel` and `builder paths vllm-0.33.0-wheel`: other images",
         ),
-        ("hami-core-pr188", "the recipe describes no server", "on a GPU, the log of the engine"),
+        (
+            "hami-core-pr188",
+            "the recipe does not say how its server starts ([serve])",
+            "on a GPU, the log of the engine",
+        ),
     ],
 )
 def test_a_server_that_cannot_be_started_is_not_to_be_checked(

@@ -120,6 +120,24 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
         command(None, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("subject", "kept"),
+    [
+        ("coverage", "9 cases"),
+        ("kernels on a simulated card that computes", "9 cases"),
+        ("the server", ""),
+    ],
+)
+def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, kept: str) -> None:
+    found = of(None)
+    check = Check.of("numbers", subject, "anything", "9 cases", True)
+    found = found.model_copy(update={"verdict": replace(found.verdict, checks=(check,))})
+    trials.write(tmp_path, found)
+    written = trials.kept_of(tmp_path, RECIPE)
+    assert written is not None
+    assert written.coverage == kept
+
+
 def kept_of(**changes: Any) -> KeptTrials:
     facts = {"recipe": RECIPE, "key": "k", "digest": "d", "commit": "c" * 40, "created": "x"}
     counts = {"build_seconds": 90.0, "download_size": 5_000_000, "checks": 7, "kernels": 3}

@@ -68,7 +68,10 @@ def test_a_named_card_runs_the_code_or_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"recipe": HELLO.model_copy(update={"serve": None})}, "the recipe describes no server"),
+        (
+            {"recipe": HELLO.model_copy(update={"serve": None})},
+            "the recipe does not say how its server starts ([serve])",
+        ),
         ({"recipe": without_device("it needs NCCL")}, "it needs NCCL"),
         ({"extended": extended_image(1, {}), "devel": None}, "the image extends another one"),
         (
