@@ -118,11 +118,14 @@ def sweep(left: Trace) -> None:
 def evaluate(subject: CommitBuild, method: BisectMethod) -> Evaluation:
     """Build a commit, smoke-test it, and evaluate it.
 
-    A commit that cannot be built is skipped, or bad if ``method`` says so.  Raises ``WorldError``,
-    ``SpaceError``, ``FetchError`` and ``BusyError``, which say nothing about the commit, and
-    ``UntriedError`` if the build ran out of memory or network, or the test ended abnormally.
+    With ``test``, its engine is not started on simulated cards or a GPU.  A commit that cannot be
+    built is skipped, or bad if ``method`` says so.  Raises ``WorldError``, ``SpaceError``,
+    ``FetchError`` and ``BusyError``, which say nothing about the commit, and ``UntriedError`` if
+    the build ran out of memory or network, or the test ended abnormally.
     """
     started, log_before = time.monotonic(), _log_of(subject)
+    if method.test is not None:  # of a real engine, simulated cards would take most of the time
+        subject = replace(subject, builds=replace(subject.builds, gpu_test=None, simulated=False))
     found = _smoke_tested(subject, method)
     image = _image(subject) if method.test is not None and found.verdict != "skip" else ""
     if method.test is not None and image:

@@ -92,11 +92,11 @@ def bisect(
     """Find the upstream commit that broke an engine, by building and testing commits.
 
     git chooses the commits. Each one replaces the recipe's pin and is built with the compiler
-    cache. A commit is bad if the image fails its smoke test or --test. It is skipped if
-    it does not compile, or if a patch of the recipe does not apply; a patch that upstream already
-    contains is left out. Both ends are tested first, because a wrong end leads to a wrong answer
-    that looks right. If the good end is not an ancestor of the bad one, their merge base is tested
-    too.
+    cache. A commit is bad if the image fails its smoke test, or --test in its place. It is skipped
+    if it does not compile, or if a patch of the recipe does not apply; a patch that upstream
+    already contains is left out. Both ends are tested first, because a wrong end leads to a wrong
+    answer that looks right. If the good end is not an ancestor of the bad one, their merge base is
+    tested too.
 
     After an interruption, a crash, a network failure or a build that ran out of memory, repeat the
     command, or run `builder bisect RECIPE`, to continue. The images of the commits are removed,

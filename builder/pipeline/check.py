@@ -86,7 +86,7 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
         plan.labels,
         plan.devel,
         session.gpu_test,
-        DeviceTest(card, cache, session.log, theirs),
+        DeviceTest(card, cache, session.log, theirs) if session.simulated else None,
         extended_image(plan),
         cache,
         presets,
@@ -99,7 +99,7 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
 
     Raises like ``simulator.build.libraries``.
     """
-    if plan.devel is None:
+    if plan.devel is None or not session.simulated:
         return
     for computes in simulators(plan):
         build.libraries(session.settings.cache_dir, plan.devel, session.log, computes=computes)

@@ -38,6 +38,8 @@ class BuildSession:
     """The checks on a GPU; None: there are none."""
     card: str | None = None
     """The simulated card of the checks on one; None: the smallest that runs the recipe's code."""
+    simulated: bool = True
+    """Start the engine on simulated cards."""
     rebuild: bool = False
     """Build an image that exists."""
     platform: Platform | None = None

@@ -146,7 +146,8 @@ CHECKS_OF_PROGRAMS = (
     Row("preset", preset_trial.check, on_a_simulated_card, 13),
     Row("numbers", numbers.check, with_numbers, 11, "kernels on a simulated card"),
     Row("numbers", server_numbers.check, with_numbers, 13, "the server's numbers"),
-    Row("accept", lambda context: context.rules.unused(), a_recipe, 4),  # when all rules are used
+    # When all rules are used.
+    Row("accept", lambda context: context.rules.unused(), on_a_simulated_card, 4),
 )
 """Programs of the image are run, in containers."""
 CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGRAMS))

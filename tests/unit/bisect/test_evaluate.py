@@ -71,6 +71,25 @@ def test_a_test_runs_where_it_was_asked_for(farm: Farm, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize("test", [None, "exit 0"])
+def test_no_card_is_simulated_where_the_users_test_decides(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch, test: str | None
+) -> None:
+    sessions: list[BuildSession] = []
+
+    def tested(subject: evaluate.CommitBuild, _: evaluate.BisectMethod) -> Evaluation:
+        sessions.append(subject.builds)
+        return Evaluation("good", "built and verified")
+
+    monkeypatch.setattr(evaluate, "_smoke_tested", tested)
+    commits = grown(farm.upstream, 2)
+    farm.write(commits[0])
+    with pytest.raises(QuestionError, match="is good"):  # so are both ends
+        farm.ask(*commits, test=test)
+    assert {each.simulated for each in sessions} == {test is None}
+
+
+@pytest.mark.usefixtures("swept")
 def test_a_directory_that_goes_while_it_is_needed(farm: Farm, tmp_path: Path) -> None:
     commits = grown(farm.upstream, 4)
     farm.write(commits[0])
