@@ -96,7 +96,6 @@ COMMON = [
     *("--kv-cache-dtype", "fp8", "--gpu-memory-utilization", "0.97", "--max-num-seqs", "1"),
     *("--max-num-batched-tokens", "2048", "--language-model-only"),
 ]
-TRITON = ["--attention-backend", "TRITON_ATTN", "--gdn-prefill-backend", "triton"]
 MTP = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":3}']
 
 
@@ -130,9 +129,9 @@ NVFP4 = {
     },
 }
 ROWS = {
-    "autoround": (autoround(LAYERS), TRITON),
-    "autoround-mtp": (autoround(f"{LAYERS},mtp.layers"), [*TRITON, *MTP]),
-    "autoround-mtp-bf16": (autoround(LAYERS), [*TRITON, *MTP]),
+    "autoround": (autoround(LAYERS), []),
+    "autoround-mtp": (autoround(f"{LAYERS},mtp.layers"), MTP),
+    "autoround-mtp-bf16": (autoround(LAYERS), MTP),
     "nvfp4-mtp": (NVFP4, MTP),
 }
 
@@ -172,7 +171,12 @@ def main() -> None:
             write(model, quantization)
             found = verdict(asked.target, model, CARD, CONTEXT, [*COMMON, *options])
             (trial,) = found["trials"]
-            print(f"| {row} | {trial['stated']} | {trial['why'] or 'fits'} |", flush=True)
+            peak = max(round(each["peak"] / 2**20) for each in trial["cards"])
+            paths = ", ".join(f"{each['work']}: {each['path']}" for each in trial["paths"])
+            print(
+                f"| {row} | {trial['stated']} | {peak} MiB | {trial['why'] or 'fits'} | {paths} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

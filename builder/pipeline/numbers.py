@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.contents.contents import Contents
+from builder.errors import UntriedError
 from builder.numbers import program
 from builder.pipeline import kept_ptx
 from builder.pipeline.session import BuildSession
@@ -30,7 +31,8 @@ def comparison_of(
 ) -> NumbersTest | str:
     """The files for the comparison of an image, below the directory ``work``; or why there is none.
 
-    Raises like ``ptx.keep``, ``gather.source_of`` and ``program.compiled``.
+    Raises ``UntriedError`` where the PTX of an engine with ggml is lost, and like
+    ``kept_ptx.keep``, ``gather.source_of`` and ``program.compiled``.
     """
     devel = plan.base.references.get("devel")
     if devel is None or not plan.has_nvcc:
@@ -39,7 +41,9 @@ def comparison_of(
     kept_work.mkdir()
     kept = kept_ptx.keep(plan, image, session.settings, kept_work)
     if kept is None or not kept.known:
-        return (
+        if not are_expected(plan):
+            return "its PTX is not known, so its kernels cannot be computed"
+        raise UntriedError(
             "its PTX is not known, so its kernels cannot be computed: "
             f"`builder ptx {plan.name} --compile` compiles it again"
         )
