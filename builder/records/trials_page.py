@@ -17,7 +17,10 @@ from builder.recipes.schema.sources import GitSource
 from builder.records import markdown
 from builder.records.table import Overview
 from builder.records.trials import FOLDER, KeptTrials, kept
+from builder.simulator import cards
 from builder.simulator.figures import mib
+from builder.simulator.server import why_never
+from builder.smoke import preset_trial
 from builder.smoke.verdict import PresetUse
 from builder.tools import sizes
 from builder.tools.files import atomic_write
@@ -66,15 +69,32 @@ def write(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
 
     Raises ``RecipeError`` where a file is invalid, ``OSError`` where the page cannot be written.
     """
-    text = page(kept(catalog.root), pinned(catalog), presets)
+    text = page(kept(catalog.root), pinned(catalog), presets, why_untried(catalog, presets))
     with atomic_write(catalog.root / FOLDER / "README.md") as new:
         new.write_text(text, "utf-8")
 
 
+def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, str]:
+    """The presets that no smoke test tries, with the reason, as far as the catalog shows it.
+
+    Raises ``RecipeError`` where a recipe, a base or a card is invalid.
+    """
+    wanted = {each.card for each in presets.values()} & {*cards.names(catalog.root)}
+    known = {name: cards.load(catalog.root, name) for name in wanted}
+    found = {}
+    for name, preset in presets.items():
+        recipe = catalog.engine(preset.recipe).recipe
+        found[name] = why_never(catalog, recipe) or preset_trial.why_untried(preset, recipe, known)
+    return {name: why for name, why in found.items() if why}
+
+
 def page(
-    images: Sequence[KeptTrials], recipes: Mapping[str, Pinned], presets: Mapping[str, Preset]
+    images: Sequence[KeptTrials],
+    recipes: Mapping[str, Pinned],
+    presets: Mapping[str, Preset],
+    untried: Mapping[str, str],
 ) -> str:
-    """The page as Markdown."""
+    """The page as Markdown; ``untried`` is as ``why_untried`` returns it."""
     built = Overview(
         "Images",
         (
@@ -123,6 +143,16 @@ def page(
             "wrong by at most 150 MiB where it was tried.",
         ),
     )
+    tried = {name for each in images for name in each.presets}
+    not_tried = Overview(
+        "Presets that are not tried",
+        ("preset", "recipe", "why"),
+        tuple(
+            (name, preset.recipe, untried.get(name, "its image is not built with it yet"))
+            for name, preset in sorted(presets.items())
+            if name not in tried
+        ),
+    )
     taken = Overview(
         "Paths",
         ("recipe or preset", "work", "paths"),
@@ -141,7 +171,7 @@ def page(
             "removed: by the diet of wheels, before the image was made.",
         ),
     )
-    tables = (markdown.of_table(each) for each in (built, code, grown, used, taken))
+    tables = (markdown.of_table(each) for each in (built, code, grown, used, not_tried, taken))
     return HEAD + "\n".join(tables).rstrip("\n") + "\n"
 
 

@@ -131,17 +131,34 @@ def _tried(
     return tried
 
 
+def why_untried(preset: Preset, recipe: Recipe, cards: Mapping[str, Card]) -> str:
+    """Why a preset cannot be tried, as far as its file, its recipe and ``cards`` show; or empty."""
+    try:
+        _card(preset, recipe, cards)
+        for model in model_files.of_preset(preset).values():
+            _shape(model)
+    except InapplicableError as error:
+        return str(error)
+    return ""
+
+
 def _trial(name: str, preset: Preset, context: Context, work: Path, *, least: bool) -> PresetTrial:
     """How the preset is tried, with its models written.  Raises ``InapplicableError``."""
     server, test, recipe = context.server, context.subject.device_test, context.recipe
-    card = test.cards.get(preset.card) if test else None
+    card = _card(preset, recipe, test.cards if test else {})
+    return PresetTrial(name, preset, server, card, _models(preset, recipe, work, least=least))
+
+
+def _card(preset: Preset, recipe: Recipe, cards: Mapping[str, Card]) -> Card:
+    """The card of a preset; raises ``InapplicableError`` where it cannot run the image."""
+    card = cards.get(preset.card)
     if card is None:
         raise InapplicableError(f"there are no figures of the {preset.card} in cards/")
     capability = Capability.parse(card.capability)
     if capability not in {Capability.of_arch(arch) for arch in recipe.cuda.arch}:
         why = no_code(recipe, capability)
         raise InapplicableError(f"its {preset.card} does not run the image, which has {why}")
-    return PresetTrial(name, preset, server, card, _models(preset, recipe, work, least=least))
+    return card
 
 
 def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[str, Path]:
@@ -160,14 +177,21 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
     }
 
 
-def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
-    """A model of the same shape and size; raises ``InapplicableError``."""
+def _shape(model: ModelFile) -> tuple[str, int]:
+    """The shape of a model, and its size in bytes; raises ``InapplicableError``."""
     shape = shapes.published().get(model.repository or "")
     if shape is None:
         raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
-    size = model.least_size if least else model.known_size
-    if size is None:
+    if model.known_size is None:
         raise InapplicableError(f"the size of {model.shown} is not known")
+    return shape, model.known_size
+
+
+def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
+    """A model of the same shape and size; raises ``InapplicableError``."""
+    shape, size = _shape(model)
+    if least and model.least_size is not None:
+        size = model.least_size
     try:
         shapes.write(shape, file, size)
     except SizeError as error:

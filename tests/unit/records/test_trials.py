@@ -150,7 +150,7 @@ def kept_of(**changes: Any) -> KeptTrials:
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     image = kept_of(objects=453, reused=41)
-    page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets)
+    page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
     assert (
         f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
         in page
@@ -163,23 +163,38 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
-    page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {})
+    page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {}, {})
     assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |  |  |" in page
     assert "| unknown |" in page
+
+
+def test_a_preset_without_a_trial_has_the_reason() -> None:
+    presets = {NAME: entry().preset}
+    row = f"| {NAME} | {RECIPE} | "
+    assert row not in trials_page.page([kept_of()], {}, presets, {NAME: "no card"})
+    page = trials_page.page([kept_of(presets={})], {}, presets, {NAME: "no card"})
+    assert f"{row}no card |" in page
+    found = trials_page.why_untried(
+        RECIPES, {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
+    )
+    assert NAME not in found
+    assert "no code for compute capability 8.6" in found["qwen3.6-35b-a3b@3090"]
+    assert "shape" in found["qwen3.6-27b-mtp@5090-laptop"]
+    assert "extends another" in found["qwen3.6-27b-awq@3090"]
 
 
 def test_spills_that_grew_are_named_with_the_commit_before() -> None:
     names = {"new": (9, (0, 40, 2000)), "old": (7, (8, 40, 0)), "older": (5, (900, 900, 900))}
     images = [kept_of(recipe=name, code=summary_of(*found)) for name, (_, found) in names.items()]
     recipes = {name: Pinned("an-engine", "c" * 40, build) for name, (build, _) in names.items()}
-    page = trials_page.page(images, recipes, {})
+    page = trials_page.page(images, recipes, {}, {})
     assert "| 2 kernels, 2,040 bytes |" in page
     grown = page.split("### Spills that grew")[1].split("###")[0]
     assert "| new | old | liba.so: 2 of 3 kernels spill 2,040 bytes, before 2 of 3" in grown
     assert "| old |" not in grown.replace("| new | old |", "")  # it spills less than the older one
     # Neither another engine nor an order that is not known counts.
     for other in (Pinned("another", "c" * 40, 7), Pinned("an-engine", "c" * 40, 0)):
-        page = trials_page.page(images[:2], {"new": recipes["new"], "old": other}, {})
+        page = trials_page.page(images[:2], {"new": recipes["new"], "old": other}, {}, {})
         assert "liba.so" not in page
 
 
@@ -198,7 +213,7 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
         smaller=ContextUse(66560 - 32768, 1 << 30, {}),
     )
     image = kept_of(presets={NAME: tried})
-    page = trials_page.page([image], {}, {NAME: entry().preset})
+    page = trials_page.page([image], {}, {NAME: entry().preset}, {})
     assert f"| {largest} |" in page
 
 
@@ -209,7 +224,7 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     ]
     pinned = trials_page.pinned(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    made = trials_page.page(kept, pinned, presets)
+    made = trials_page.page(kept, pinned, presets, trials_page.why_untried(RECIPES, presets))
     assert (root / "README.md").read_text() == made, "`./farm ci trials` writes it anew"
 
 
@@ -234,7 +249,7 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     assert record.newest_refused(tmp_path, RECIPE) == refused
     trials.write(tmp_path, refused)
     assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
-    page = trials_page.page(trials.kept(tmp_path), {}, {})
+    page = trials_page.page(trials.kept(tmp_path), {}, {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
 
 
@@ -268,14 +283,14 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
 
 def test_the_page_has_the_code_the_paths_and_the_time_of_the_checks() -> None:
     image = kept_of(device_code=(SUMS,), paths=STARTED, check_seconds=75.0)
-    page = trials_page.page([image], {}, {})
+    page = trials_page.page([image], {}, {}, {})
     assert "| 7 | 1 min 15 s | 3 |" in page
     assert f"| {RECIPE} | 21.0 MB | 65.0 MB | 5.0 MB | 9.0 MB | \\_fa2.so |" in page
     assert f"| {RECIPE} | attention | vec, mma, compiled by the driver |" in page
     both = kept_of(device_code=(SUMS, replace(SUMS, card="9.0", compiled=0, late=())))
-    page = trials_page.page([both], {}, {})
+    page = trials_page.page([both], {}, {}, {})
     assert f"| {RECIPE} (12.0) | 21.0 MB | 65.0 MB |" in page
     assert f"| {RECIPE} (9.0) | 21.0 MB |  | 5.0 MB | 9.0 MB |  |" in page
     # A file of before has none of it.
-    page = trials_page.page([kept_of(presets={})], {}, {})
+    page = trials_page.page([kept_of(presets={})], {}, {}, {})
     assert f"| {RECIPE} |" not in page.split("### Device code")[1]
