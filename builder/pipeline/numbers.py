@@ -40,13 +40,13 @@ def comparison_of(
     kept_work = work / "kept"
     kept_work.mkdir()
     kept = kept_ptx.keep(plan, image, session.settings, kept_work)
-    if kept is None or not kept.known:
+    if kept is None:
+        return "nvcc compiled no machine code of the image"
+    if not kept.known:
+        lost = "its PTX is not known, so its kernels cannot be computed"
         if not are_expected(plan):
-            return "its PTX is not known, so its kernels cannot be computed"
-        raise UntriedError(
-            "its PTX is not known, so its kernels cannot be computed: "
-            f"`builder ptx {plan.name} --compile` compiles it again"
-        )
+            return lost
+        raise UntriedError(f"{lost}: `builder ptx {plan.name} --compile` compiles it again")
     texts = work / "ptx"
     ptx.unpack(kept.file, texts)
     texts.chmod(0o755)
