@@ -148,7 +148,7 @@ def page(
         "Presets that are not tried",
         ("preset", "recipe", "why"),
         tuple(
-            (name, preset.recipe, untried.get(name, "its image is not built with it yet"))
+            (name, preset.recipe, untried.get(name, "no image of the recipe was checked with it"))
             for name, preset in sorted(presets.items())
             if name not in tried
         ),
