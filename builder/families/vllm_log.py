@@ -25,11 +25,11 @@ _NO_ROOM = re.compile(
     r"|\d[\d.]{0,20} GiB KV cache is needed, which is larger than the available KV cache memory "
     rf"\(-?\d[\d.]{{0,20}} GiB\)|{TORCH_NO_ROOM}"
 )
+_ENGINE = re.compile(r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?", re.MULTILINE)
 _ERROR = re.compile(
-    r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?"
-    r"((?:\w{1,40}\.){0,6}[A-Z]\w{1,40}: .{1,300})",
-    re.MULTILINE,
+    rf"{_ENGINE.pattern}((?:\w{{1,40}}\.){{0,6}}[A-Z]\w{{1,40}}: .{{1,300}})", re.MULTILINE
 )
+_REASONS = 8  # lines that may follow an error
 _LONGEST = re.compile(r"the estimated maximum model length is (\d{1,9})")
 _COMPILED = re.compile(r"torch\.compile took (\d{1,6}\.\d{1,9}) s in total")
 
@@ -48,9 +48,24 @@ def read(log: str) -> StatedLog:
         graphs=_size(_GRAPHS, log),
         compile_seconds=float(seconds) if seconds else None,
         no_room=room[0] if room else "",
-        error=last(_ERROR, log) or "",
+        error=_error(log),
         longest=int(longest) if longest else None,
     )
+
+
+def _error(log: str) -> str:
+    """The last error; one that ends with a colon goes on in the engine's next lines."""
+    *_, found = (None, *_ERROR.finditer(log))
+    if found is None:
+        return ""
+    lines = [found[1].strip()]
+    if lines[0].endswith(":"):
+        for line in log[found.end() :].splitlines()[1 : _REASONS + 1]:
+            start = _ENGINE.match(line)
+            if start is None:
+                break
+            lines.append(line[start.end() :].strip())
+    return "\n".join(lines)
 
 
 def _attention(log: str) -> str | None:

@@ -90,6 +90,17 @@ def test_the_error_of_the_engine_is_read_although_the_server_ends_with_another()
     assert read(other).error == "torch._dynamo.exc.Unsupported: Data-dependent assertion failed"
 
 
+def test_an_error_that_ends_with_a_colon_goes_on() -> None:
+    """vLLM 0.20.2, ``choose_mp_linear_kernel``."""
+    prefix = "(EngineCore pid=7) ERROR 11-26 22:40:00 [core.py:1100] "
+    lines = ["ValueError: Failed to find a kernel. Reasons: ", " A needs 90", " B: 96 of 64"]
+    log = "".join(f"{prefix}{line}\n" for line in lines) + "(APIServer pid=1) RuntimeError: x\n"
+    assert read(log).error == (
+        "ValueError: Failed to find a kernel. Reasons:\nA needs 90\nB: 96 of 64"
+    )
+    assert read(f"{prefix}{lines[0]}").error == "ValueError: Failed to find a kernel. Reasons:"
+
+
 def test_a_drafter_may_have_an_attention_of_its_own() -> None:
     """vLLM 0.33.0 with ``--attention-backend TRITON_ATTN`` and MTP."""
     log = (
