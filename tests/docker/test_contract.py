@@ -204,6 +204,10 @@ def test_an_exemption_needs_a_reason_and_a_file(
     assert check.found == "none; accepted: 1 (the engine needs it)"
     (stale,) = failures_of(verdict, "accept")
     assert stale.subject == "leftovers /usr/include/*"
+    # Nothing is computed here: what a rule accepts of the numbers does not show.
+    numbers = Accept(check="numbers", case="*", why="seen")
+    verdict = smoke_test(small(images), accept=[numbers])
+    assert not of(verdict, "accept")
 
 
 def test_an_image_of_another_platform_is_checked_without_running_it(
