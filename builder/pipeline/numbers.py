@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.contents.contents import Contents
-from builder.errors import UntriedError
 from builder.numbers import program
 from builder.pipeline import kept_ptx
 from builder.pipeline.session import BuildSession
@@ -31,8 +30,7 @@ def comparison_of(
 ) -> NumbersTest | str:
     """The files for the comparison of an image, below the directory ``work``; or why there is none.
 
-    Raises ``UntriedError`` where the PTX of an engine with ggml is lost, and like
-    ``kept_ptx.keep``, ``gather.source_of`` and ``program.compiled``.
+    Raises like ``ptx.keep``, ``gather.source_of`` and ``program.compiled``.
     """
     devel = plan.base.references.get("devel")
     if devel is None or not plan.has_nvcc:
@@ -40,13 +38,11 @@ def comparison_of(
     kept_work = work / "kept"
     kept_work.mkdir()
     kept = kept_ptx.keep(plan, image, session.settings, kept_work)
-    if kept is None:
-        return "nvcc compiled no machine code of the image"
-    if not kept.known:
-        lost = "its PTX is not known, so its kernels cannot be computed"
-        if not are_expected(plan):
-            return lost
-        raise UntriedError(f"{lost}: `builder ptx {plan.name} --compile` compiles it again")
+    if kept is None or not kept.known:
+        return (
+            "its PTX is not known, so its kernels cannot be computed: "
+            f"`builder ptx {plan.name} --compile` compiles it again"
+        )
     texts = work / "ptx"
     ptx.unpack(kept.file, texts)
     texts.chmod(0o755)

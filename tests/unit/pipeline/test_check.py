@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from builder.cli.options import build_session
-from builder.errors import RecipeError, UntriedError
-from builder.pipeline import numbers
+from builder.errors import RecipeError
 from builder.pipeline.check import contract_of, simulators, smoke_error
-from builder.pipeline.kept_ptx import Kept
 from builder.plan.resolver import Resolver
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY
@@ -44,23 +40,6 @@ def test_the_interpreter_is_compiled_only_where_numbers_are_compared(
 ) -> None:
     plan = Resolver(load(REPOSITORY), "amd64", "mmdebstrap").plans(recipe)[0]
     assert simulators(plan) == needed
-
-
-@pytest.mark.parametrize(
-    ("recipe", "lost"), [("llama-cpp-b9831", True), ("hello-sm120-0.1.0", False)]
-)
-def test_an_engine_with_ggml_whose_ptx_is_lost_is_not_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, lost: bool
-) -> None:
-    plan = Resolver(load(REPOSITORY), "amd64", "mmdebstrap").plans(recipe)[0]
-    nothing_kept = Kept(tmp_path / "none", 1, frozenset({"a" * 64}))
-    monkeypatch.setattr(numbers.kept_ptx, "keep", lambda *_: nothing_kept)
-    given: Any = (plan, None, build_session(REPOSITORY), None, tmp_path)
-    if lost:
-        with pytest.raises(UntriedError, match=f"builder ptx {recipe} --compile"):
-            numbers.comparison_of(*given)
-    else:
-        assert "not known" in str(numbers.comparison_of(*given))
 
 
 PRESET = """
