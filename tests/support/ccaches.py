@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -62,11 +63,18 @@ class Mount:
 
     def drop(self) -> None:
         """Have BuildKit forget this mount, and no other."""
-        for record in docker("buildx", "du", "--verbose").split("\n\n"):
-            if f'with id "/{self.name}"' in record:
+        # For a moment after a build BuildKit still uses its mounts, and prunes none of them.
+        for _ in range(100):
+            records = docker("buildx", "du", "--verbose").split("\n\n")
+            own = [each for each in records if f'with id "/{self.name}"' in each]
+            if not own:
+                return
+            for record in own:
                 found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
                 assert found
                 docker("buildx", "prune", "--force", f"--filter=id={found[1]}")
+            time.sleep(0.1)
+        raise AssertionError(f"BuildKit does not forget the mount {self.name}")
 
 
 @pytest.fixture
