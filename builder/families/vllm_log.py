@@ -25,10 +25,8 @@ _NO_ROOM = re.compile(
     r"|\d[\d.]{0,20} GiB KV cache is needed, which is larger than the available KV cache memory "
     rf"\(-?\d[\d.]{{0,20}} GiB\)|{TORCH_NO_ROOM}"
 )
-_ENGINE = re.compile(r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?", re.MULTILINE)
-_ERROR = re.compile(
-    rf"{_ENGINE.pattern}((?:\w{{1,40}}\.){{0,6}}[A-Z]\w{{1,40}}: .{{1,300}})", re.MULTILINE
-)
+_ENGINE = r"^\(EngineCore[^)]{0,40}\) (?:ERROR [^]]{1,80}\] )?"
+_ERROR = re.compile(rf"{_ENGINE}((?:\w{{1,40}}\.){{0,6}}[A-Z]\w{{1,40}}: .{{1,300}})", re.MULTILINE)
 _REASONS = 8  # lines that may follow an error
 _LONGEST = re.compile(r"the estimated maximum model length is (\d{1,9})")
 _COMPILED = re.compile(r"torch\.compile took (\d{1,6}\.\d{1,9}) s in total")
@@ -61,7 +59,7 @@ def _error(log: str) -> str:
     lines = [found[1].strip()]
     if lines[0].endswith(":"):
         for line in log[found.end() :].splitlines()[1 : _REASONS + 1]:
-            start = _ENGINE.match(line)
+            start = re.match(_ENGINE, line)
             if start is None:
                 break
             lines.append(line[start.end() :].strip())

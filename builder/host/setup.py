@@ -173,14 +173,15 @@ def engine_settings(disk: int) -> str:
     Images are stored in containerd, which keeps their OCI digests.  Above a tenth of the disk,
     BuildKit deletes layers and build contexts; compiler caches only above a fifth.  What was unused
     for longest goes first.  BuildKit's own rules delete a compiler cache after 48 hours without a
-    build (https://docs.docker.com/build/cache/garbage-collection/).  With one rule
-    for everything it goes as soon as the layers of a running build alone exceed the limit (seen
-    with Docker 28.2): an image of wheels has more than 25 GB of them.
+    build (https://docs.docker.com/build/cache/garbage-collection/).  With one rule for everything,
+    it goes as soon as the layers of a running build alone exceed the limit (seen with Docker 28.2):
+    an image of wheels has more than 25 GB of them.
     """
-    kinds = [{"filter": [f"type={each}"]} for each in ("regular", "source.local")]
+    tenth, fifth = f"{disk // 10}B", f"{disk // 5}B"
     policy = [
-        *({**kind, "keepStorage": f"{disk // 10}B", "all": True} for kind in kinds),
-        {"keepStorage": f"{disk // 5}B", "all": True},
+        {"filter": ["type=regular"], "keepStorage": tenth, "all": True},
+        {"filter": ["type=source.local"], "keepStorage": tenth, "all": True},
+        {"keepStorage": fifth, "all": True},
     ]
     settings = {
         "features": {"containerd-snapshotter": True},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from builder.records import record
 from builder.records.record import BuildFacts, Record
 from builder.settings import Settings
 from builder.simulator import build, cards
-from builder.simulator.cards import Card
 from builder.simulator.server import why_not
 from builder.smoke.check import CHECKS_VERSION, check_image
 from builder.smoke.device import card_for
@@ -58,12 +57,6 @@ def _presets(plan: Plan) -> dict[str, Preset]:
     return of_recipe(_root(plan), plan.name)
 
 
-def _cards(root: Path, presets: Iterable[Preset]) -> dict[str, Card]:
-    """The cards of presets that are known, by the name of their file."""
-    wanted = {preset.card for preset in presets} & {*cards.names(root)}
-    return {name: cards.load(root, name) for name in wanted}
-
-
 def _root(plan: Plan) -> Path:
     """The farm that has the recipe."""
     return plan.file.parents[1]
@@ -77,7 +70,7 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
     recipe, cache = plan.recipe, session.settings.cache_dir
     presets = _presets(plan)
     card = card_for(_root(plan), recipe, session.card)
-    theirs = _cards(_root(plan), presets.values())
+    theirs = cards.known(_root(plan), {preset.card for preset in presets.values()})
     return Subject(
         image.reference,
         image.digest,

@@ -49,9 +49,7 @@ class Known:
 
     def _cards(self) -> Mapping[str, Card]:
         """The cards that presets were published for, as far as they have a file."""
-        root = self.catalog.root
-        published = {entry.preset.card for entry in self.entries}
-        return {name: cards.load(root, name) for name in published & {*cards.names(root)}}
+        return cards.known(self.catalog.root, {entry.preset.card for entry in self.entries})
 
 
 def known(catalog: Catalog, entries: Sequence[PresetEntry], state: Path) -> Known:

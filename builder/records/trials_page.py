@@ -79,8 +79,7 @@ def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, st
 
     Raises ``RecipeError`` where a recipe, a base or a card is invalid.
     """
-    wanted = {each.card for each in presets.values()} & {*cards.names(catalog.root)}
-    known = {name: cards.load(catalog.root, name) for name in wanted}
+    known = cards.known(catalog.root, {each.card for each in presets.values()})
     found = {}
     for name, preset in presets.items():
         recipe = catalog.engine(preset.recipe).recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -122,6 +122,11 @@ def load(root: Path, name: str) -> Card:
 def every(root: Path) -> dict[str, Card]:
     """All cards, by the names of their files.  Raises ``RecipeError`` where one is invalid."""
     return {name: load(root, name) for name in names(root)}
+
+
+def known(root: Path, wanted: Collection[str]) -> dict[str, Card]:
+    """The wanted cards that have a file, by its name; raises like ``every``."""
+    return {name: load(root, name) for name in names(root) if name in wanted}
 
 
 def plain_name(name: str) -> str:

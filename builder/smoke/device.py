@@ -44,8 +44,7 @@ def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
             f"{' and '.join(sorted(wanted))}",
             "name another card with --card; without it, builder chooses one that runs the code",
         )
-    known = [cards.load(root, each) for each in cards.names(root)]
-    fitting = [card for card in known if card.capability in wanted]
+    fitting = [card for card in cards.every(root).values() if card.capability in wanted]
     return min(fitting, key=lambda card: card.memory, default=None)
 
 

@@ -136,7 +136,7 @@ def why_untried(preset: Preset, recipe: Recipe, cards: Mapping[str, Card]) -> st
     try:
         _card(preset, recipe, cards)
         for model in model_files.of_preset(preset).values():
-            _shape(model)
+            _shape(model, least=False)
     except InapplicableError as error:
         return str(error)
     return ""
@@ -177,21 +177,20 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
     }
 
 
-def _shape(model: ModelFile) -> tuple[str, int]:
+def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
     """The shape of a model, and its size in bytes; raises ``InapplicableError``."""
     shape = shapes.published().get(model.repository or "")
     if shape is None:
         raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
-    if model.known_size is None:
+    size = model.least_size if least else model.known_size
+    if size is None:
         raise InapplicableError(f"the size of {model.shown} is not known")
-    return shape, model.known_size
+    return shape, size
 
 
 def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
     """A model of the same shape and size; raises ``InapplicableError``."""
-    shape, size = _shape(model)
-    if least and model.least_size is not None:
-        size = model.least_size
+    shape, size = _shape(model, least=least)
     try:
         shapes.write(shape, file, size)
     except SizeError as error:
