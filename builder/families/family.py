@@ -69,9 +69,9 @@ class FolderServer:
     read_log: LogReader
     dummy: tuple[str, ...] = ()
     """More arguments, by which the engine makes up weights; empty: it cannot."""
-    until: str = ""
-    """What its log says when all is loaded, where it answers only on a card that computes; empty:
-    it answers on any."""
+    samples: bool = True
+    """Whether it reads back from the card which tokens its kernels chose, and nothing else that
+    they stored: where kernels are counted, it finds zeros (``cards.text``)."""
 
 
 def on_a_card(serve: Serve, **env: str) -> Serve:

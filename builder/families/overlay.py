@@ -194,12 +194,11 @@ FAMILIES = (
         project="LMDeploy",
         paths=LMDEPLOY_PATHS,
         serve=LMDEPLOY_SERVE,
-        # TurboMind decides on the card when a request ends: where nothing is computed, its warm-up
-        # never ends (src/turbomind/engine/scheduler.cc).
+        # TurboMind counts a request's tokens on the card (simulator/card/results.cpp).
         folder=FolderServer(
             on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
             lmdeploy_log.read,
-            until="Warm-up lengths",
+            samples=False,
         ),
         port=23333,
     ),

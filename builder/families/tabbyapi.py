@@ -73,8 +73,7 @@ FAMILY = EngineFamily(
     tools="debian-trixie-gcc",
     machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
     serve=SERVE,
-    # ExLlamaV3 reads back whether all logits are finite (generator/job.py, receive_logits).
-    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read, until="Model successfully loaded."),
+    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read),
     rules=_rules,
     complete=_complete,
     debian_build=("ccache",),

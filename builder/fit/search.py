@@ -113,17 +113,6 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
             )
 
 
-def require_counted(recipe: Recipe) -> None:
-    """Raise ``RecipeError`` where a recipe's server answers only on a card that computes."""
-    folder = ENGINES[recipe.family].folder_of(recipe)
-    if folder is not None and folder.until:
-        raise RecipeError(
-            f"{recipe.name} cannot be tried",
-            "its server answers only on a card that computes, and `fit` counts",
-            "choose another engine: `builder list`",
-        )
-
-
 def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
     """How the recipe's server is started: with its port, and its base's image to compile in.
 
@@ -136,7 +125,6 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
             "the recipe does not define how its server is started",
             "add [serve] and image.port to the recipe",
         )
-    require_counted(recipe)
     if wanted.draft is not None and not serve.draft:
         raise RecipeError(
             f"{recipe.name} takes no draft model",

@@ -85,8 +85,8 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
     """
     started = time.monotonic()
     header = target.model.header if isinstance(target.model, HollowModel) else None
-    cards = target.request.cards
-    with target.server.on(cards, header, work, samples=header is None) as simulation:
+    samples = target.folder is not None and target.folder.samples
+    with target.server.on(target.request.cards, header, work, samples=samples) as simulation:
         found = _served(target, context, simulation)
     require_weights(found, target.server.reference, target.model.weights)
     return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})

@@ -120,7 +120,9 @@ class Server:
         Raises like ``require_running``, and ``NotReadyError`` after ``seconds``.
         """
         last = "it does not listen"
-        for start in self._tries(seconds):
+        start = time.monotonic()
+        while time.monotonic() - start < seconds:
+            self.require_running()
             try:
                 status = self.client.status(self.api_flavor.health, HEALTH_TIMEOUT)
                 if status == 200:
@@ -128,22 +130,8 @@ class Server:
                 last = f"{self.api_flavor.health} answers {status}"
             except UnansweredError as error:
                 last = str(error)
-        raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
-
-    def wait_for_log(self, text: str, seconds: float) -> float:
-        """Wait until its log has a text; the seconds that it took.  Raises like ``wait``."""
-        for start in self._tries(seconds):
-            if text in self.container.log():
-                return time.monotonic() - start
-        raise NotReadyError(f"its log does not say {text!r} after {seconds:.0f} s; {self._log()}")
-
-    def _tries(self, seconds: float) -> Iterator[float]:
-        """The time of the first try, once for each try; raises like ``require_running``."""
-        start = time.monotonic()
-        while time.monotonic() - start < seconds:
-            self.require_running()
-            yield start
             time.sleep(PAUSE)
+        raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

@@ -19,7 +19,7 @@ from builder.simulator import cards, run
 from builder.simulator.cards import Card
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import DeviceTrial
-from builder.smoke.folder_trial import FolderTrial, LoadingTrial
+from builder.smoke.folder_trial import FolderTrial
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
 
@@ -96,12 +96,11 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
     else:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
-    torch = folder is not None
-    with image.on([card], header, work / "simulator", samples=torch) as simulation:
+    samples, torch = folder is not None and folder.samples, folder is not None
+    with image.on([card], header, work / "simulator", samples=samples) as simulation:
         spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
         with launched(image.reference, image.serve, image.port, spec) as server:
             if folder is None:
                 yield DeviceTrial(server, image.serve, simulation, card)
             else:
-                trial = LoadingTrial if folder.until else FolderTrial
-                yield trial(server, image.serve, simulation, card, folder)
+                yield FolderTrial(server, image.serve, simulation, card, folder)

@@ -72,7 +72,8 @@ class DeviceTrial:
             return
         yield replace(self._loaded(), kind="device")
         log = self.server.container.log()  # requests follow, which fill it
-        yield from self._used()
+        yield from self._requests()
+        yield replace(serves.stops(self.server, self.STOP), kind="device")
         report = self.simulation.settled()
         if report is None:
             none = "it called no function of CUDA"
@@ -86,19 +87,11 @@ class DeviceTrial:
     def _started(self) -> Check:
         """Whether it is ready in time."""
         expected = f"healthy within {self.serve.seconds} s on the simulated {self.card.name}"
-        return self._in_time(expected, self.server.wait)
-
-    def _in_time(self, expected: str, wait: Callable[[float], float]) -> Check:
         try:
-            took = wait(self.serve.seconds)
+            took = self.server.wait(self.serve.seconds)
         except NotServingError as error:
             return Check.of("device", "starts", expected, str(error), False)
         return Check.of("device", "starts", expected, f"after {took:.1f} s", True)
-
-    def _used(self) -> Iterator[Check]:
-        """The checks of its requests, and of its end."""
-        yield from self._requests()
-        yield replace(serves.stops(self.server, self.STOP), kind="device")
 
     def _loaded(self) -> Check:
         """Whether the model is on the card, by the server's own log."""

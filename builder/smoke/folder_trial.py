@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from builder.families.family import FolderServer
@@ -50,20 +49,6 @@ class FolderTrial(DeviceTrial):
 
     def _by_kind(self, report: Report) -> Mapping[str, int]:
         return memory.with_rest(report, self._log().kinds)
-
-
-class LoadingTrial(FolderTrial):
-    """A server that answers only on a card that computes: it loads its model, as its log says."""
-
-    __slots__ = ()
-
-    def _started(self) -> Check:
-        until = self.folder.until
-        expected = f"logs {until!r} within {self.serve.seconds} s on the {self.card.name}"
-        return self._in_time(expected, partial(self.server.wait_for_log, until))
-
-    def _used(self) -> Iterator[Check]:
-        return iter(())
 
 
 def check_loaded(log: StatedLog) -> Check:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from typing import Any
 
-PATIENCE = 5.0  # seconds for work that is given up to clean up behind itself
+PATIENCE = 20.0  # seconds for given-up work to clean up: more than buildx gets to end (``_stop``)
 
 
 class GivenUpError(Exception):

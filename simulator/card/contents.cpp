@@ -62,15 +62,16 @@ void each_overlap(std::uintptr_t address, std::uint64_t size, Act act) {
     }
 }
 
-// Whether all of the range was kept; then its bytes are in `to`.
-bool gather(std::uintptr_t address, std::uint64_t size, unsigned char* to) {
-    std::uintptr_t done = address;
+// The bytes of the range that were kept go to their places in `to`, the others are zeros; how many.
+std::uint64_t gather(std::uintptr_t address, std::uint64_t size, unsigned char* to) {
+    std::uint64_t found = 0;
+    std::memset(to, 0, size);
     each_overlap(address, size, [&](auto here, std::uintptr_t from, std::uintptr_t until) {
-        if (from == done) done = until;
         std::memcpy(to + (from - address), here->second.bytes.data() + (from - here->first),
                     until - from);
+        found += until - from;
     });
-    return done == address + size;
+    return found;
 }
 
 bool is_logits(std::uint64_t size) {
@@ -101,10 +102,10 @@ void read(std::uintptr_t address, std::uint64_t size, unsigned char* to, CopyCou
     const bool same = whole != contents().kept.end() && whole->second.bytes.size() == size;
     if (is_logits(size) && !same) {
         write_logits(to, size);
-    } else if (gather(address, size, to)) {
-        count.kept += size;
+    } else if (size == 1 && result_is_true()) {
+        *to = 1;
     } else {
-        std::memset(to, 0, size);
+        count.kept += gather(address, size, to);
     }
 }
 
@@ -117,12 +118,18 @@ void write(std::uintptr_t address, std::uint64_t size, const unsigned char* from
 }
 
 void move(std::uintptr_t to, std::uintptr_t from, std::uint64_t size, CopyCount& count) {
-    std::vector<unsigned char> bytes(size < kCopyLimit ? size : 0);
-    const bool whole = !bytes.empty() && gather(from, size, bytes.data());
+    std::vector<std::pair<std::uintptr_t, std::vector<unsigned char>>> parts;
+    each_overlap(from, size, [&](auto here, std::uintptr_t start, std::uintptr_t until) {
+        const auto first =
+            here->second.bytes.begin() + static_cast<std::ptrdiff_t>(start - here->first);
+        const auto length = static_cast<std::ptrdiff_t>(until - start);
+        parts.push_back({to + (start - from), {first, first + length}});
+    });
     forget_contents(to, size);
-    if (!whole) return;
-    keep(to, std::move(bytes));
-    count.kept += size;
+    for (auto& [address, bytes] : parts) {
+        count.kept += bytes.size();
+        keep(address, std::move(bytes));
+    }
 }
 
 // Where an address is: on a card, or (also managed memory) on the host.
@@ -233,6 +240,19 @@ void copy_row(unsigned char* to, const unsigned char* from, std::uint64_t size, 
 }
 
 }  // namespace
+
+std::int32_t kept_number(const std::int32_t* on_card) {
+    std::int32_t number = 0;
+    gather(reinterpret_cast<std::uintptr_t>(on_card), sizeof number,
+           reinterpret_cast<unsigned char*>(&number));
+    return number;
+}
+
+void keep_result(void* on_card, std::vector<unsigned char> bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(on_card);
+    forget_contents(address, bytes.size());
+    keep(address, std::move(bytes));
+}
 
 void forget_contents(std::uintptr_t address, std::uint64_t size) {
     std::vector<std::pair<std::uintptr_t, Kept>> rest;

@@ -158,6 +158,13 @@ void remove_variables(int card);
 bool pool_release(std::uintptr_t address);
 bool find_pooled(std::uintptr_t address, Range* range);
 
+// ---- What kernels store, in mode count (results.cpp) ----
+
+// A launch was done, with `each` argument's address; null: not known.
+void store_results(const Launch& launch, void* const* each);
+// Whether the byte that is read back now is the truth value of the last kernel; the caller locks.
+bool result_is_true();
+
 // ---- What a reset of the card destroys (reset_card) ----
 
 void reset_allocations(int card);  // memory.cpp

@@ -93,5 +93,8 @@ SIMULATOR_API cudaError_t fill(void* destination, unsigned value, std::uint64_t 
 void forget_contents(std::uintptr_t address, std::uint64_t size);
 // Nothing that was written is known any more; the caller locks.
 void forget_all_contents();
+// A number on a card, 0 where nothing is kept there; and what a kernel stored. The caller locks.
+std::int32_t kept_number(const std::int32_t* on_card);
+void keep_result(void* on_card, std::vector<unsigned char> bytes);
 
 }  // namespace simulator

@@ -161,7 +161,10 @@ cudaError_t launch(Launch launch, void* const* each, void* const* extra, cudaStr
                 launch.grid, launch.block, launch.shared);
         return cudaErrorInvalidResourceHandle;
     }
-    return submit(handle, KernelWork{std::move(launch)});
+    const bool counted = !computes() && stream != nullptr && stream->capture == nullptr;
+    const cudaError_t error = submit(handle, KernelWork{launch});
+    if (counted && error == cudaSuccess) store_results(launch, each);
+    return error;
 }
 
 cudaError_t create_stream(unsigned flags, int priority, cudaStream_t* stream) {

@@ -13,7 +13,7 @@ import pytest
 from builder.bench.measure import RunSettings
 from builder.contents.contents import Contents
 from builder.recipes.schema import Recipe, Serve
-from builder.servers.server import NotReadyError, NotServingError, ServeSpec, launched
+from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves
 from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Check
@@ -277,19 +277,6 @@ def test_a_log_is_read_from_its_beginning(image: str) -> None:
             time.sleep(0.1)
         assert container.log().startswith("first\n")
         assert "first" not in container.end_of_log()
-
-
-def test_a_server_is_waited_for_by_its_log(image: str, tmp_path: Path) -> None:
-    model = tmp_path / "m.gguf"
-    model.write_bytes(b"")
-    serve = Serve(api_flavor="hello", arguments=["talks"])
-    with launched(image, serve, 8080, ServeSpec(model, 512)) as server:
-        assert 0 < server.wait_for_log("last", 60) < 60
-        with pytest.raises(NotReadyError, match="its log does not say 'never' after 1 s"):
-            server.wait_for_log("never", 1)
-        server.container.stop(0)
-        with pytest.raises(NotServingError, match="ended with exit status"):
-            server.wait_for_log("never", 60)
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:

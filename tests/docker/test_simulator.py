@@ -31,7 +31,7 @@ KINDS = {
 CASES = [
     *("full", "arithmetic", "leak", "block", "shared", "registers", "clusters", "cooperative"),
     *("unsupported", "aborted", "graph", "two_cards", "contents", "pools", "forked"),
-    *("loading", "reset", "stale", "managed", "written"),
+    *("loading", "reset", "stale", "managed", "written", "results"),
 ]
 # What a program with the static runtime does like others; it has no managed variables here.
 SAME = ["arithmetic", "leak", "block", "shared", "cooperative", "pools", "forked", "written", "one"]
@@ -287,6 +287,14 @@ def test_what_a_launch_may_have_written_is_known_unless_an_engine_samples_on_the
     runs = [("card", "written")]
     [sampled] = run_cases(image, libraries, programs, files, runs, tmp_path).values()
     assert (sampled.told("before"), sampled.told("after")) == ("7", "0")
+
+
+def test_what_loops_wait_for_is_as_on_a_card(ran: Ran) -> None:
+    """A request's tokens are counted, it ends at its limit, and all logits are finite."""
+    case = ran["card", "results"]
+    assert case.told("first") == "10,31,0/0,0,16843009/0,1"
+    assert case.told("second") == "11,32,0/0,0,16843009/1,1"
+    assert case.told("all finite") == "1"
 
 
 def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:

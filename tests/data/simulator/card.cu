@@ -47,6 +47,25 @@ __global__ void fixed(float* values) {
     values[threadIdx.x] = own[255 - threadIdx.x];
 }
 
+// Kernels by the names, and with the parameters, of those that results.cpp knows.
+namespace turbomind {
+template <typename T, int kThreads>
+__global__ void sampling(const T*, int, const int*, const int*, void*, const int*, int* tokens,
+                         int* lengths, T*, int*, int*) {
+    tokens[blockIdx.x] = 0;
+    ++lengths[blockIdx.x];
+}
+__global__ void length_criterion_v2(bool* finished, const int* lengths, const int* limits, int requests) {
+    for (int i = 0; i < requests; ++i) finished[i] |= lengths[i] >= limits[i];
+}
+}  // namespace turbomind
+
+template <typename T>
+struct MulFunctor {};
+template <typename Functor>
+__global__ void elementwise(bool* value) { *value = true; }
+__global__ void and_kernel_cuda(bool* value) { *value = true; }
+
 __device__ int variable;
 #ifndef STATIC  // mode count knows no variables of the driver API, by which the static runtime asks
 __managed__ int managed = 7;
@@ -348,6 +367,40 @@ void written() {
     tell("after", id);
 }
 
+void results() {
+    constexpr int kRequests = 4;
+    const int at_first[] = {9, 30}, limits[] = {11, 11};
+    auto* const lengths = static_cast<int*>(allocated(kRequests * sizeof(int)));
+    auto* const most = static_cast<int*>(allocated(kRequests * sizeof(int)));
+    auto* const tokens = static_cast<int*>(allocated(kRequests * sizeof(int)));
+    auto* const copied = static_cast<int*>(allocated(kRequests * sizeof(int)));
+    auto* const finished = static_cast<bool*>(allocated(kRequests));
+    cudaMemset(finished, 0, kRequests);
+    cudaMemset(tokens, 1, kRequests * sizeof(int));
+    cudaMemset(lengths, 0, kRequests * sizeof(int));
+    cudaMemcpy(lengths, at_first, sizeof at_first, cudaMemcpyHostToDevice);
+    cudaMemcpy(most, limits, sizeof limits, cudaMemcpyHostToDevice);
+    for (const char* step : {"first", "second"}) {
+        turbomind::sampling<float, 256><<<2, 1>>>(nullptr, 0, nullptr, nullptr, nullptr, nullptr,
+                                                  tokens, lengths, nullptr, nullptr, nullptr);
+        turbomind::length_criterion_v2<<<1, 1>>>(finished, lengths, most, 2);
+        plain<<<1, 1>>>(static_cast<float*>(allocated(4)));
+        cudaMemcpy(copied, lengths, kRequests * sizeof(int), cudaMemcpyDeviceToDevice);
+        int counts[kRequests], ids[kRequests];
+        bool ends[kRequests];
+        cudaMemcpy(counts, copied, sizeof counts, cudaMemcpyDeviceToHost);
+        cudaMemcpy(ids, tokens, sizeof ids, cudaMemcpyDeviceToHost);
+        cudaMemcpy(ends, finished, sizeof ends, cudaMemcpyDeviceToHost);
+        std::printf("%s %d,%d,%d/%d,%d,%d/%d,%d\n", step, counts[0], counts[1], counts[2], ids[0],
+                    ids[1], ids[2], ends[0], ends[1]);
+    }
+    elementwise<MulFunctor<bool>><<<1, 1>>>(finished + 2);
+    and_kernel_cuda<<<1, 1>>>(finished + 3);
+    bool all = false;
+    cudaMemcpy(&all, finished + 3, sizeof all, cudaMemcpyDeviceToHost);
+    tell("all finite", all);
+}
+
 void pools() {
     void* pointer = nullptr;
     cudaFree(nullptr);
@@ -526,6 +579,7 @@ int main(int, char** words) {
         {"contents", contents}, {"pools", pools},             {"forked", forked},
         {"one", one},           {"loading", loading},         {"reset", reset},
         {"written", written},   {"stale", stale},
+        {"results", results},
 #ifndef STATIC
         {"managed", managed_variable},
 #endif

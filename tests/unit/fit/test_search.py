@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import RecipeError
-from builder.fit.search import require_code, require_counted, require_one_capability
+from builder.fit.search import require_code, require_one_capability
 from builder.simulator import cards
 from support.environment import REPOSITORY
 from support.shipped import RECIPES
@@ -29,14 +29,3 @@ def test_a_card_that_is_older_than_all_code_of_a_recipe_is_refused() -> None:
         update={"cuda": recipe.cuda.model_copy(update={"arch": ["120a", "86-real"]})}
     )
     require_code([new, old], both)
-
-
-def test_a_server_that_needs_values_of_the_card_is_refused() -> None:
-    recipe = RECIPES.engine("lmdeploy-0.18.0-wheel").recipe
-    assert recipe is not None
-    with pytest.raises(RecipeError, match=r"lmdeploy-0\.18\.0-wheel cannot be tried") as caught:
-        require_counted(recipe)
-    assert caught.value.why is not None
-    assert "answers only on a card that computes" in caught.value.why
-    for name in ("llama-cpp-b9261", "vllm-0.33.0-wheel", "sglang-0.5.23-wheel"):
-        require_counted(RECIPES.engine(name).recipe)
