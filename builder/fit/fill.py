@@ -63,7 +63,7 @@ def _body(characters: int) -> Mapping[str, Any]:
 
 def _tokens(server: Server, body: Mapping[str, Any], wanted: int) -> int:
     """Send a prompt; its tokens as the server counts them, else ``wanted``."""
-    answer = server.client.post(server.api_flavor.completions, body, Answer, ANSWER)
+    answer = server.complete(body, ANSWER)
     counted = answer.usage.prompt_tokens if answer.usage else None
     return wanted if counted is None else counted
 

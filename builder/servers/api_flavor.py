@@ -36,6 +36,8 @@ class ApiFlavor:
     """Page with the compute backend; None if only the log shows it."""
     predictions: str | None = None
     """Page that answers with probabilities (``answers.Prediction``); None: there is none."""
+    names_model: bool = False
+    """Requests name the model, as OpenAI's API demands; LMDeploy's refuses others."""
     projector: str | None = None
     """Option that names the file of a multimodal projector; None: it takes none."""
 
@@ -50,7 +52,7 @@ API_FLAVORS: Mapping[str, ApiFlavor] = {
         projector="--clip_model_path",
     ),
     "hello": ApiFlavor("/health", LLAMA, device_page="/props", predictions="/completion"),
-    "openai": ApiFlavor("/v1/models", None),
+    "openai": ApiFlavor("/v1/models", None, names_model=True),
 }
 """By the name that a recipe's ``[serve]`` gives."""
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from builder.errors import UntriedError
 from builder.families import entrypoint
 from builder.recipes.schema import Serve
+from builder.servers.answers import Answer, ModelList
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor, filled
 from builder.servers.client import ServerClient, UnansweredError
 from builder.tools.docker.containers import Container, StartOptions, started
@@ -132,6 +134,25 @@ class Server:
                 last = str(error)
             time.sleep(PAUSE)
         raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
+
+    def models(self) -> list[str]:
+        """The names of the models that it lists; raises ``UnansweredError``."""
+        listed = self.client.get(self.api_flavor.models, ModelList, HEALTH_TIMEOUT)
+        return [each.id for each in listed.data]
+
+    def complete(self, body: Mapping[str, Any], seconds: float) -> Answer:
+        """The answer to a completion; raises ``UnansweredError``."""
+        named = self.naming(body)
+        return self.client.post(self.api_flavor.completions, named, Answer, seconds)
+
+    def naming(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A request with the name of its first model, where the API flavor wants it.
+
+        Raises ``UnansweredError``.
+        """
+        if not self.api_flavor.names_model:
+            return body
+        return {**body, **{"model": name for name in self.models()[:1]}}
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

@@ -10,7 +10,7 @@ from typing import Any
 from builder.errors import UntriedError
 from builder.recipes.schema import Serve
 from builder.servers import test_model
-from builder.servers.answers import Answer, Detokenized, ModelList, Tokens
+from builder.servers.answers import Answer, Detokenized, Tokens
 from builder.servers.api_flavor import TokenizerPages
 from builder.servers.client import UnansweredError
 from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
@@ -105,8 +105,8 @@ def _completion(**more: Any) -> dict[str, Any]:
 
 
 def _models(server: Server) -> str:
-    found = server.client.get(server.api_flavor.models, ModelList, ANSWER).data
-    names = [repr(posixpath.basename(model.id)[:SHOWN]) for model in found[:NAMED]]
+    found = server.models()
+    names = [repr(posixpath.basename(name)[:SHOWN]) for name in found[:NAMED]]
     if len(found) != 1:
         more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
         raise UnansweredError(f"it lists {len(found)} models: {', '.join(names)}{more}")
@@ -118,7 +118,7 @@ def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None
     comes within so many seconds; None: ``ANSWER``."""
     body = _completion(prompt=prompt)
     limit = ANSWER if seconds is None else seconds
-    answer = server.client.post(server.api_flavor.completions, body, Answer, limit)
+    answer = server.complete(body, limit)
     text = answer.text
     tokens = answer.usage.completion_tokens if answer.usage else None
     if not text or tokens != TOKENS:
@@ -127,10 +127,9 @@ def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None
 
 
 def _streams(server: Server) -> str:
-    path = server.api_flavor.completions
-    at_once = server.client.post(path, _completion(), Answer, ANSWER).text
-    body = _completion(stream=True)
-    stream = server.client.stream(path, body, ANSWER)
+    at_once = server.complete(_completion(), ANSWER).text
+    body = server.naming(_completion(stream=True))
+    stream = server.client.stream(server.api_flavor.completions, body, ANSWER)
     pieces = len(stream.events)
     if not stream.finished:
         raise UnansweredError(f"the stream ended early, after {pieces} pieces")
@@ -154,7 +153,7 @@ def _tokenizes(server: Server, tokenizer: TokenizerPages) -> str:
 def _chats(server: Server) -> str:
     messages = [{"role": "user", "content": PROMPT}]
     body = {"messages": messages, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    answer = server.client.post(server.api_flavor.chat, body, Answer, ANSWER)
+    answer = server.client.post(server.api_flavor.chat, server.naming(body), Answer, ANSWER)
     messages_back = [each.message for each in answer.choices or [] if each.message]
     role = messages_back[0].role if messages_back else None
     text = answer.text
