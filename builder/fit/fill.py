@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from builder.servers.answers import Answer, Tokens
+from builder.servers.answers import Tokens
 from builder.servers.client import UnansweredError
 from builder.servers.server import Server
 

@@ -152,7 +152,7 @@ class Server:
         """
         if not self.api_flavor.names_model:
             return body
-        return {**body, **{"model": name for name in self.models()[:1]}}
+        return {**body, "model": next(iter(self.models()), "")}
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another
