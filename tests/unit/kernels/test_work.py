@@ -8,6 +8,8 @@ from builder.kernels.work import WorkPath, by_work, paths_taken
 
 MMVF = "_Z13mul_mat_vec_fIffLi1ELi32ELb0ELb0EEvPKT_PKfPKi31ggml_cuda_mm_fusion_args_devicePfi5uint3"
 MARLIN = "_ZN6marlin6MarlinIN3c108BFloat16EEEvv"
+TURBOMIND = "void turbomind::attention_kernel<turbomind::AttentionUniversal<turbomind::attention::"
+BLOCKS = "void turbomind::ProcessKV_v2<__nv_bfloat16, 64, 128, 4, "
 STORE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, "
 
 
@@ -34,6 +36,13 @@ STORE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16,
         ("void k_set_rows<float, long, __half>(float const*)", "KV cache", "unquantized"),
         (f"{STORE}(vllm::Fp8KVCacheDataType)0>(int*)", "KV cache", "pages"),
         (f"{STORE}(vllm::Fp8KVCacheDataType)1>(int*)", "KV cache", "pages of FP8"),
+        (
+            f"{TURBOMIND}Impl<turbomind::attention::MMA_SIMT, T>>>(P)",
+            "attention",
+            "TurboMind (MMA_SIMT)",
+        ),
+        (f"{BLOCKS}__nv_bfloat16, L>(char**)", "KV cache", "blocks of __nv_bfloat16"),
+        (f"{BLOCKS}turbomind::uint4_t, L>(char**)", "KV cache", "blocks of uint4_t"),
         ("_paged_kv_update_rows_kernel", "KV cache", "pages"),
         ("void sglang::store_kvcache_kernel<1024l>(int*)", "KV cache", "rows of tokens"),
         ("_paged_attn_prefill_kernel", "attention", "Triton"),
