@@ -118,7 +118,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
                 server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
-            log = log or server.container.log()
+            log += server.container.end_of_log() if log else server.container.log()
             slow = isinstance(error, NotReadyError) and fault == str(error)
         report = simulation.settled()
     if slow and not (report and report.failed):
