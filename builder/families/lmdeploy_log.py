@@ -32,9 +32,9 @@ def read(log: str) -> StatedLog:
 
 
 def _tokens(log: str, kv_cache: int) -> int | None:
-    """The tokens that a cache of so many bytes holds; None where it has objects of several kinds."""
-    slabs, block = _SLABS.findall(log), last(_BLOCK, log)
+    """The tokens that a cache of so many bytes holds; None for objects of several kinds."""
+    slabs, block = {*_SLABS.findall(log)}, last(_BLOCK, log)
     if len(slabs) != 1 or block is None:
         return None
-    size, count = map(int, slabs[0])
+    size, count = map(int, slabs.pop())
     return kv_cache // size * count * int(block)
