@@ -182,10 +182,11 @@ def _model(file: LoadedFile) -> str:
 
 
 def _paths(trials: Sequence[FitTrial]) -> str:
-    """The paths that the engine took in the trial of the largest context."""
+    """The paths that the engine took with the largest context, of those that fit if one does."""
     from builder.kernels.work import texts_by_work
 
-    return "; ".join(f"{work}: {text}" for work, text in texts_by_work(trials[-1].paths).items())
+    *_, last = [trial for trial in trials if trial.fits] or trials
+    return "; ".join(f"{work}: {text}" for work, text in texts_by_work(last.paths).items())
 
 
 def _cards(found: Fit) -> str:
