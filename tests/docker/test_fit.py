@@ -129,15 +129,10 @@ def test_an_engine_that_does_not_load_the_model(try_fit: TryFit, tmp_path: Path)
 def test_a_recipe_that_cannot_be_tried_is_refused_before_it_is_built(
     builder: Builder, model: Path
 ) -> None:
-    recipes = {
-        "hami-core-pr188": "the recipe does not define how its server is started",
-        "lmdeploy-0.18.0-wheel": "its server answers only on a card that computes",
-    }
-    for name, why in recipes.items():
-        done = builder("fit", name, "--model", str(model), "--card", "5090")
-        assert done.returncode == 3
-        assert f"{name} cannot be tried" in done.stderr
-        assert why in done.stderr
+    done = builder("fit", "hami-core-pr188", "--model", str(model), "--card", "5090")
+    assert done.returncode == 3
+    assert "hami-core-pr188 cannot be tried" in done.stderr
+    assert "the recipe does not define how its server is started" in done.stderr
 
 
 def test_faults_of_the_command_line(try_fit: TryFit, model: Path, tmp_path: Path) -> None:
