@@ -37,6 +37,7 @@ counts while its preset is unchanged. There, `paths` and `recipe explain` read t
 
 """
 SHORT = 12  # digits of a commit
+DAY = len("2026-11-27")
 STEP = 1024  # tokens
 
 
@@ -99,6 +100,7 @@ def page(
         (
             "recipe",
             "built from",
+            "built on",
             "build",
             "compiler cache",
             "to download",
@@ -112,6 +114,8 @@ def page(
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
+            "built on: its base may have changed since; empty cells were not kept then, and a new "
+            "build fills them.",
             "build: on the machine that wrote the file, without its base.",
             "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",
@@ -183,6 +187,7 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
     return (
         image.recipe,
         built,
+        image.created[:DAY],
         took,
         f"{image.reused} of {image.objects}" if image.objects else "",
         sizes.shown(image.download_size),

@@ -139,7 +139,13 @@ def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, 
 
 
 def kept_of(**changes: Any) -> KeptTrials:
-    facts = {"recipe": RECIPE, "key": "k", "digest": "d", "commit": "c" * 40, "created": "x"}
+    facts = {
+        "recipe": RECIPE,
+        "key": "k",
+        "digest": "d",
+        "commit": "c" * 40,
+        "created": "2026-11-27T01:33:17+00:00",
+    }
     counts = {"build_seconds": 90.0, "download_size": 5_000_000, "checks": 7, "kernels": 3}
     presets = {NAME: use(7 << 30)}
     return KeptTrials.model_validate(
@@ -152,7 +158,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     image = kept_of(objects=453, reused=41)
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
     assert (
-        f"| {RECIPE} | cccccccccccc | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
+        f"| {RECIPE} | cccccccccccc | 2026-11-27 | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
         in page
     )
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
@@ -164,7 +170,10 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(build_seconds=None, kernels=0, coverage="")
     page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {}, {})
-    assert "| cccccccccccc (the recipe has dddddddddddd) |  |  | 5.0 MB | 7 |  |  |  |  |" in page
+    assert (
+        "| cccccccccccc (the recipe has dddddddddddd) | 2026-11-27 |  |  | 5.0 MB | 7 |  |  |  |  |"
+        in page
+    )
     assert "| unknown |" in page
 
 
