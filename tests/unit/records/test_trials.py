@@ -157,10 +157,8 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     image = kept_of(objects=453, reused=41)
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
-    assert (
-        f"| {RECIPE} | cccccccccccc | 2026-11-27 | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
-        in page
-    )
+    cells = "2026-11-27 | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
+    assert f"| {RECIPE} | cccccccccccc | {cells}" in page
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:3] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144"]
