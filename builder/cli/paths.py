@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, RecipeName, catalog_at
+from builder.cli.fit import FOLDER
+from builder.cli.options import CatalogOption, JsonOption, RecipeName, build_session, catalog_at
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.work import WorkPath
     from builder.records.work_paths import EnginePaths
+
+CONTEXT = 2048  # tokens with which a model is started, which every model has
 
 
 def paths(
@@ -28,6 +32,24 @@ def paths(
             help="Show what this recipe's image does otherwise.",
         ),
     ] = None,
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar=FOLDER,
+            help="Start the image's server now, with this model (as for fit) on --card.",
+        ),
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            autocompletion=completion.known_cards,
+            help="Card to simulate for --model: 5090, 5090-laptop, ...",
+        ),
+    ] = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,17 +58,23 @@ def paths(
     An engine chooses kernels by card, model and options, and falls back to others without a word.
     The smoke test starts its server on a simulated card, with a small model and as each preset,
     and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
-    another one kept. With two recipes, the table has what differs. `fit` shows the paths of any
-    model on any card.
+    another one kept. With two recipes, the table has what differs. `fit` takes options of the
+    engine, and shows the paths, too.
 
-    The exit code is 4 if nobody started the recipe's server on a simulated card.
+    The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
+    is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
     from builder import settings
     from builder.records.work_paths import paths_of
 
+    if (model is None) != (card is None):
+        raise typer.BadParameter("--model and --card go together", param_hint="--model")
     recipes, state = catalog_at(catalog), settings.load().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
-    found = [paths_of(recipes, name, state) for name in names]
+    if model is not None and card is not None:
+        found = [_started(catalog, name, model, card) for name in names]
+    else:
+        found = [paths_of(recipes, name, state) for name in names]
     if as_json:
         print_json([asdict(each) for each in found])
         return
@@ -62,6 +90,25 @@ def paths(
         table(("model", "work", *names), rows)
         if not rows:
             log("no path differs with the models that both were started with")
+
+
+def _started(catalog: Path | None, name: str, model: str, card: str) -> EnginePaths:
+    """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
+    from builder.errors import FitError
+    from builder.fit.advice import advice
+    from builder.fit.search import fit
+    from builder.fit.trial import FitRequest
+    from builder.records.work_paths import EnginePaths
+    from builder.simulator import cards
+
+    session = build_session(catalog, platform="linux/amd64")
+    wanted = [cards.load(session.catalog.root, card)]
+    found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
+    (trial,) = found.trials
+    if not trial.fits:
+        what = f"{found.model.name} does not fit on {wanted[0].name}"
+        raise FitError(what, trial.why, advice(found))
+    return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)
 
 
 def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:

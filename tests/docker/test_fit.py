@@ -69,6 +69,19 @@ def test_a_model_of_the_hub_fits(
     assert sum(trial["by_kind"].values()) <= card["peak"] - card["context"]
 
 
+def test_its_paths_are_those_of_a_start_now(
+    builder: Builder, hello: dict[str, Any], model: Path
+) -> None:
+    """hello's kernels are of no path that builder knows: the model and a card decide the rest."""
+    options = ("--model", str(model), "--card")
+    done = builder("paths", hello["plan"]["name"], *options, CARD, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["by_model"] == {"tiny.gguf": []}
+    older = builder("paths", hello["plan"]["name"], *options, "3090")
+    assert older.returncode == 3
+    assert "it has compute capability 8.6" in older.stderr
+
+
 def test_two_cards_have_their_memory_added_up(try_fit: TryFit) -> None:
     done = try_fit("--card", "5090", "--context", "2048", "--no-search", "--json")
     assert done.returncode == 0, done.stderr

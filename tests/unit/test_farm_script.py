@@ -80,6 +80,8 @@ def test_a_shell_that_completes_waits_for_no_set_up(tmp_path: Path) -> None:
         ("run a --print", 1),
         ("build --help", 1),
         ("run a", 2),
+        ("paths a", 1),
+        ("paths a --model m.gguf --card 5090", 2),
         ("build a", 2),
         ("test --version", 3),
     ],

@@ -126,11 +126,18 @@ def test_a_server_that_cannot_be_started_is_not_to_be_checked(
 def test_the_examples_of_the_page_work_on_a_machine_without_records(builder: Builder) -> None:
     page = (REPOSITORY / "docs" / "checks.md").read_text()
     examples = re.findall(r"^\$ \./farm (paths .*)$", page, re.MULTILINE)
-    assert len(examples) == 2
-    for example in examples:
+    assert len(examples) == 3
+    for example in examples[:2]:
         done = builder(*example.split())
         assert done.returncode == 0, done.stderr
         assert len(done.stdout.splitlines()) > 1, example
+
+
+def test_a_model_is_started_on_a_card(builder: Builder) -> None:
+    for half in (("--model", "m.gguf"), ("--card", "5090")):
+        done = builder("paths", NAMES[0], *half)
+        assert done.returncode == 2
+        assert "--model and --card go together" in done.stderr
 
 
 def test_one_platform_with_a_simulated_card_is_enough() -> None:
