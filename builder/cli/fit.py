@@ -43,8 +43,8 @@ def fit(
             "--model",
             metavar=FOLDER,
             help="GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. "
-            "For vLLM: a model folder, or a repository. No weights are read but their headers. "
-            "HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
+            "For engines from wheels: a model folder, or a repository. No weights are read but "
+            "their headers. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
         ),
     ],
     draft: Annotated[
@@ -68,7 +68,7 @@ def fit(
         typer.Option(
             metavar="TOKENS[,...]",
             help="Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
-            show_default="32K,64K,128K,262K; for vLLM the model's maximum",
+            show_default="32K,64K,128K,262K; for engines from wheels the model's maximum",
         ),
     ] = None,
     search: Annotated[

@@ -70,8 +70,8 @@ class FolderServer:
     dummy: tuple[str, ...] = ()
     """More arguments, by which the engine makes up weights; empty: it cannot."""
     samples: bool = True
-    """Whether it reads back from the card which tokens its kernels chose, and nothing else that
-    they stored: where kernels are counted, it finds zeros (``cards.text``)."""
+    """Whether it reads back which tokens the card chose, from memory that no known kernel stored
+    to: where kernels are counted, these are zeros (``cards.text``)."""
 
 
 def on_a_card(serve: Serve, **env: str) -> Serve:

@@ -194,7 +194,8 @@ FAMILIES = (
         project="LMDeploy",
         paths=LMDEPLOY_PATHS,
         serve=LMDEPLOY_SERVE,
-        # TurboMind counts a request's tokens on the card (simulator/card/results.cpp).
+        # TurboMind counts a request's tokens on the card, from launch to launch: its kernels are
+        # known (simulator/card/results.cpp).
         folder=FolderServer(
             on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
             lmdeploy_log.read,

@@ -55,7 +55,7 @@ class FitRequest:
     projector: str | None
     cards: Sequence[Card]
     contexts: Sequence[int]
-    """In tokens; empty: some that are usual, or the model's maximum for vLLM."""
+    """In tokens; empty: some that are usual, or the model's maximum for engines from wheels."""
     options: Sequence[str] = ()
     search: bool = True
     seconds: float = 900.0
@@ -118,7 +118,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
                 server.require_running()
         except (NotServingError, UnansweredError) as error:
             fault = _fault(server, error)
-            log += server.container.end_of_log() if log else server.container.log()
+            log = continued(log, server.container.end_of_log()) if log else server.container.log()
             slow = isinstance(error, NotReadyError) and fault == str(error)
         report = simulation.settled()
     if slow and not (report and report.failed):
@@ -135,6 +135,12 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     else:
         found = evaluate_stated(report, stacks, context, fault, folder.read_log(log))
     return found.model_copy(update={"filled": filled})
+
+
+def continued(log: str, end: str) -> str:
+    """A log with those lines of its later end that it does not have: figures are stated once."""
+    known = {*log.splitlines()}
+    return "\n".join([log, *(line for line in end.splitlines() if line not in known)])
 
 
 def _fault(server: Server, error: Exception) -> str:
@@ -180,8 +186,8 @@ def evaluate_stated(
 ) -> FitTrial:
     """The trial of a server of PyTorch, like ``evaluate``: its own log states the memory by kind.
 
-    PyTorch asks again after the card refused: a refusal counts only where the server ended.  A
-    server may serve less than it was asked for.
+    PyTorch asks again after the card refused: a refusal counts only where the server ended, or did
+    not answer.  A server may serve less than it was asked for.
     """
     if report.violations and not fault:
         raise _broken(report, stacks, context, LAUNCH)

@@ -114,8 +114,8 @@ def page(
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
             "that could not be had.",
-            "built on: its base may have changed since; empty cells were not kept then, and a new "
-            "build fills them.",
+            "built on: its base may have changed since. An empty cell: earlier versions of builder "
+            "did not keep it, or the image has none.",
             "build: on the machine that wrote the file, without its base.",
             "compiler cache: how many of the compiled objects it had.",
             "kernels: different ones that the server launched on its simulated card.",

@@ -135,24 +135,24 @@ class Server:
             time.sleep(PAUSE)
         raise NotReadyError(f"not healthy after {seconds:.0f} s ({last}); {self._log()}")
 
-    def models(self) -> list[str]:
+    def models(self, seconds: float) -> list[str]:
         """The names of the models that it lists; raises ``UnansweredError``."""
-        listed = self.client.get(self.api_flavor.models, ModelList, HEALTH_TIMEOUT)
+        listed = self.client.get(self.api_flavor.models, ModelList, seconds)
         return [each.id for each in listed.data]
 
     def complete(self, body: Mapping[str, Any], seconds: float) -> Answer:
         """The answer to a completion; raises ``UnansweredError``."""
-        named = self.naming(body)
+        named = self.naming(body, seconds)
         return self.client.post(self.api_flavor.completions, named, Answer, seconds)
 
-    def naming(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def naming(self, body: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         """A request with the name of its first model, where the API flavor wants it.
 
         Raises ``UnansweredError``.
         """
         if not self.api_flavor.names_model:
             return body
-        return {**body, "model": next(iter(self.models()), "")}
+        return {**body, "model": next(iter(self.models(seconds)), "")}
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

@@ -102,7 +102,7 @@ void read(std::uintptr_t address, std::uint64_t size, unsigned char* to, CopyCou
     const bool same = whole != contents().kept.end() && whole->second.bytes.size() == size;
     if (is_logits(size) && !same) {
         write_logits(to, size);
-    } else if (size == 1 && result_is_true()) {
+    } else if (size == 1 && take_all_finite()) {
         *to = 1;
     } else {
         count.kept += gather(address, size, to);
@@ -111,6 +111,7 @@ void read(std::uintptr_t address, std::uint64_t size, unsigned char* to, CopyCou
 
 void write(std::uintptr_t address, std::uint64_t size, const unsigned char* from,
            CopyCount& count) {
+    take_all_finite();  // of what was there
     forget_contents(address, size);
     if (size >= kCopyLimit) return;
     keep(address, {from, from + size});
@@ -333,7 +334,10 @@ cudaError_t fill(void* destination, unsigned value, std::uint64_t size, unsigned
         return cudaSuccess;
     }
     const auto address = reinterpret_cast<std::uintptr_t>(destination);
-    if (!on_host) forget_contents(address, size);
+    if (!on_host) {
+        take_all_finite();  // of what was there
+        forget_contents(address, size);
+    }
     if (!on_host && size >= kCopyLimit) return cudaSuccess;
     std::vector<unsigned char> bytes(on_host ? 0 : size);
     auto* const to = on_host ? static_cast<unsigned char*>(destination) : bytes.data();

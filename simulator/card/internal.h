@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -162,8 +163,10 @@ bool find_pooled(std::uintptr_t address, Range* range);
 
 // A launch was done, with `each` argument's address; null: not known.
 void store_results(const Launch& launch, void* const* each);
-// Whether the byte that is read back now is the truth value of the last kernel; the caller locks.
-bool result_is_true();
+// A kernel was launched, also by a graph.
+void note_kernel(std::string_view name);
+// Whether the last kernel of this thread found that all values are finite; asked once.
+bool take_all_finite();
 
 // ---- What a reset of the card destroys (reset_card) ----
 

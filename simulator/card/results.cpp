@@ -2,7 +2,8 @@
 //
 // LMDeploy 0.18.0: TurboMind counts tokens and ends requests on the card
 // (src/turbomind/kernels/sampling_kernels.cu, stop_criteria_kernels.cu). ExLlamaV3 1.6.5 asks whether
-// all logits are finite (generator/job.py).
+// all logits are finite (generator/job.py). Not in graphs, and not for packed arguments, where the
+// arguments are not known.
 #include <array>
 #include <cstring>
 #include <string_view>
@@ -29,10 +30,11 @@ void keep_number(Number* on_card, Number value) {
     keep_result(on_card, std::move(bytes));
 }
 
-// turbomind::sampling: a block for each request. It takes token 0, as every engine here.
+// turbomind::sampling: a block for each request. A card would take the likeliest token, here it is 0.
 void sample(const Launch& launch, void* const* each) {
     auto* const tokens = argument<Number*>(each, 6);
     auto* const lengths = argument<Number*>(each, 7);
+    if (lengths == nullptr) return;
     for (unsigned request = 0; request < launch.grid.x; ++request) {
         keep_number(tokens + request, 0);
         keep_number(lengths + request, kept_number(lengths + request) + 1);
@@ -51,42 +53,37 @@ void finish(const Launch&, void* const* each) {
     }
 }
 
+// Whole names: the wheel's. Another release may have other parameters, and stores nothing then.
 struct Storing {
-    std::string_view start;  // of the kernel's mangled name
+    std::string_view kernel;
     void (*store)(const Launch& launch, void* const* each);
 };
 constexpr std::array kStoring = {
-    Storing{"_ZN9turbomind8samplingI", sample},
-    Storing{"_ZN9turbomind19length_criterion_v2E", finish},
+    Storing{"_ZN9turbomind8samplingIfLi256EEEvPKT_iPKiS5_P17curandStateXORWOWS5_PiS8_PS1_S8_S8_",
+            sample},
+    Storing{"_ZN9turbomind19length_criterion_v2EPbPKiS2_i", finish},
 };
 
 // PyTorch's isfinite() ends with the product of two truth values, and all() is a reduction
 // (aten/src/ATen/native/TensorCompare.cpp, cuda/ReduceLogicKernel.cu).
-constexpr std::string_view kProduct = "MulFunctorIbE", kAll = "and_kernel_cuda";
-
-struct Launched {
-    std::string last, before;  // kernels
-};
-Launched& launched() {
-    static auto* const all = new Launched;
-    return *all;
-}
+constexpr std::string_view kProduct = "MulFunctorIbE", kAll = "15and_kernel_cuda";
+thread_local bool product = false, all_finite = false;
 
 }  // namespace
 
-void store_results(const Launch& launch, void* const* each) {
-    const Lock lock(mutex());
-    const std::string name = kernel_name(launch.kernel);
-    launched().before = std::exchange(launched().last, name);
-    if (each == nullptr) return;
-    for (const Storing& one : kStoring) {
-        if (name.starts_with(one.start)) one.store(launch, each);
-    }
+void note_kernel(std::string_view name) {
+    all_finite = product && name.find(kAll) != std::string_view::npos;
+    product = name.find(kProduct) != std::string_view::npos;
 }
 
-bool result_is_true() {
-    return launched().last.find(kAll) != std::string::npos &&
-           launched().before.find(kProduct) != std::string::npos;
+bool take_all_finite() { return std::exchange(all_finite, false); }
+
+void store_results(const Launch& launch, void* const* each) {
+    const Lock lock(mutex());
+    const std::string_view name = kernel_name(launch.kernel);
+    for (const Storing& one : kStoring) {
+        if (name == one.kernel && each != nullptr) one.store(launch, each);
+    }
 }
 
 }  // namespace simulator

@@ -54,6 +54,7 @@ void stamp(cudaEvent_t event) {
 struct Perform {
     cudaError_t operator()(const KernelWork& work) const {
         count_launch(work.launch);
+        note_kernel(kernel_name(work.launch.kernel));
         return computes() ? compute(work.launch) : cudaSuccess;
     }
     cudaError_t operator()(const CopyWork& work) const { return copy_3d(work.parameters); }
@@ -129,12 +130,13 @@ cudaStream_t find_stream(cudaStream_t stream) {
     return &found->second;
 }
 
-cudaError_t submit(cudaStream_t handle, Work work) {
+cudaError_t submit(cudaStream_t handle, Work work, bool* captured) {
     if (const cudaError_t error = use_card(current_card())) return error;
     {
         const Lock lock(mutex());
         cudaStream_t stream = find_stream(handle);
         if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+        if (captured != nullptr) *captured = stream->capture != nullptr;
         if (stream->capture != nullptr) return capture_work(stream, std::move(work));
         if (const cudaError_t error = check_implicit(stream)) return error;
     }
@@ -161,9 +163,9 @@ cudaError_t launch(Launch launch, void* const* each, void* const* extra, cudaStr
                 launch.grid, launch.block, launch.shared);
         return cudaErrorInvalidResourceHandle;
     }
-    const bool counted = !computes() && stream != nullptr && stream->capture == nullptr;
-    const cudaError_t error = submit(handle, KernelWork{launch});
-    if (counted && error == cudaSuccess) store_results(launch, each);
+    bool captured = false;
+    const cudaError_t error = submit(handle, KernelWork{launch}, &captured);
+    if (!computes() && !captured && error == cudaSuccess) store_results(launch, each);
     return error;
 }
 

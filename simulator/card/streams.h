@@ -42,9 +42,9 @@ struct KernelWork {
 using Work = std::variant<KernelWork, CopyWork, FillWork, HostWork, ChildWork, EmptyWork, EventWork,
                           MemoryWork>;
 
-// Does the work now or, while the stream is captured, adds it to the graph.
+// Does the work now or, while the stream is captured, adds it to the graph; *captured says which.
 // cudaErrorInvalidResourceHandle: not a stream.
-SIMULATOR_API cudaError_t submit(cudaStream_t stream, Work work);
+SIMULATOR_API cudaError_t submit(cudaStream_t stream, Work work, bool* captured = nullptr);
 // Frees memory of a card in the stream's order: at once or, while it is captured, as a node.
 SIMULATOR_API cudaError_t release_in_order(cudaStream_t stream, void* pointer);
 // Does it now; used by graph launches. May call host functions of the program: holds no lock.

@@ -292,9 +292,10 @@ def test_what_a_launch_may_have_written_is_known_unless_an_engine_samples_on_the
 def test_what_loops_wait_for_is_as_on_a_card(ran: Ran) -> None:
     """A request's tokens are counted, it ends at its limit, and all logits are finite."""
     case = ran["card", "results"]
-    assert case.told("first") == "10,31,0/0,0,16843009/0,1"
-    assert case.told("second") == "11,32,0/0,0,16843009/1,1"
+    assert case.told("first") == "10,31,16843009/0,0,16843009/0,1"
+    assert case.told("second") == "11,32,16843009/0,0,16843009/1,1"
     assert case.told("all finite") == "1"
+    assert case.told("another kernel") == case.told("set after") == "0"
 
 
 def test_pools_give_memory_back_at_a_synchronization(ran: Ran) -> None:

@@ -48,10 +48,11 @@ __global__ void fixed(float* values) {
 }
 
 // Kernels by the names, and with the parameters, of those that results.cpp knows.
+struct curandStateXORWOW;
 namespace turbomind {
 template <typename T, int kThreads>
-__global__ void sampling(const T*, int, const int*, const int*, void*, const int*, int* tokens,
-                         int* lengths, T*, int*, int*) {
+__global__ void sampling(const T*, int, const int*, const int*, curandStateXORWOW*, const int*,
+                         int* tokens, int* lengths, T*, int*, int*) {
     tokens[blockIdx.x] = 0;
     ++lengths[blockIdx.x];
 }
@@ -65,6 +66,7 @@ struct MulFunctor {};
 template <typename Functor>
 __global__ void elementwise(bool* value) { *value = true; }
 __global__ void and_kernel_cuda(bool* value) { *value = true; }
+__global__ void logical_and_kernel_cuda(bool* value) { *value = false; }
 
 __device__ int variable;
 #ifndef STATIC  // mode count knows no variables of the driver API, by which the static runtime asks
@@ -377,7 +379,7 @@ void results() {
     auto* const finished = static_cast<bool*>(allocated(kRequests));
     cudaMemset(finished, 0, kRequests);
     cudaMemset(tokens, 1, kRequests * sizeof(int));
-    cudaMemset(lengths, 0, kRequests * sizeof(int));
+    cudaMemset(lengths + 3, 1, sizeof(int));
     cudaMemcpy(lengths, at_first, sizeof at_first, cudaMemcpyHostToDevice);
     cudaMemcpy(most, limits, sizeof limits, cudaMemcpyHostToDevice);
     for (const char* step : {"first", "second"}) {
@@ -391,14 +393,24 @@ void results() {
         cudaMemcpy(counts, copied, sizeof counts, cudaMemcpyDeviceToHost);
         cudaMemcpy(ids, tokens, sizeof ids, cudaMemcpyDeviceToHost);
         cudaMemcpy(ends, finished, sizeof ends, cudaMemcpyDeviceToHost);
-        std::printf("%s %d,%d,%d/%d,%d,%d/%d,%d\n", step, counts[0], counts[1], counts[2], ids[0],
+        std::printf("%s %d,%d,%d/%d,%d,%d/%d,%d\n", step, counts[0], counts[1], counts[3], ids[0],
                     ids[1], ids[2], ends[0], ends[1]);
     }
+    const auto told = [&](const char* name, bool is_set_after = false) {
+        bool value = false;
+        if (is_set_after) cudaMemset(finished + 3, 0, 1);
+        cudaMemcpy(&value, finished + 3, sizeof value, cudaMemcpyDeviceToHost);
+        tell(name, value);
+    };
     elementwise<MulFunctor<bool>><<<1, 1>>>(finished + 2);
     and_kernel_cuda<<<1, 1>>>(finished + 3);
-    bool all = false;
-    cudaMemcpy(&all, finished + 3, sizeof all, cudaMemcpyDeviceToHost);
-    tell("all finite", all);
+    told("all finite");
+    elementwise<MulFunctor<bool>><<<1, 1>>>(finished + 2);
+    logical_and_kernel_cuda<<<1, 1>>>(finished + 3);
+    told("another kernel");
+    elementwise<MulFunctor<bool>><<<1, 1>>>(finished + 2);
+    and_kernel_cuda<<<1, 1>>>(finished + 3);
+    told("set after", true);
 }
 
 void pools() {

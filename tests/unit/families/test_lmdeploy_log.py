@@ -26,7 +26,9 @@ def test_the_tokens_of_the_cache_are_those_of_its_blocks() -> None:
         "[slab.h:136] slab_size 67108864, object_size 9437184, object_count 7, ratio 0.984375\n"
     )
     assert (read(log).kv_tokens, read(log).longest) == (24 * 7 * 64, None)
-    full = f"{log}{log}cache out of memory, no request can be admitted\n"
+    full = f"{log}cache out of memory, no request can be admitted\n"
     assert read(full).longest == 24 * 7 * 64
     state = "slab_size 67108864, object_size 33554432, object_count 2, ratio 1\n"
     assert read(log + state).kv_tokens is None
+    assert read(log.replace("Object cache budget", "")).kv_tokens is None
+    assert read(log.replace("slab_size 67108864", "slab_size 0")).kv_tokens is None

@@ -178,3 +178,11 @@ def test_a_refused_launch_of_vllm_is_no_verdict_although_it_answered() -> None:
 def test_another_fault_of_vllm_is_no_verdict_on_the_model() -> None:
     with pytest.raises(UntriedError, match="for another reason than memory"):
         stated(report_of("served"), "ended with exit status 1", "ValueError: unknown option")
+
+
+def test_a_log_that_goes_on_states_its_figures_once() -> None:
+    ready = "Load weight end. type=X, mem usage=1.50 GB\nready"
+    end = f"{ready}\nNot enough memory. Please try to increase --mem-fraction-static."
+    stated = sglang_log.read(trial.continued(ready, end))
+    assert stated.weights == sglang_log.read(ready).weights
+    assert stated.no_room.startswith("Not enough memory.")

@@ -9,7 +9,7 @@ from builder.kernels.work import WorkPath, by_work, paths_taken
 MMVF = "_Z13mul_mat_vec_fIffLi1ELi32ELb0ELb0EEvPKT_PKfPKi31ggml_cuda_mm_fusion_args_devicePfi5uint3"
 MARLIN = "_ZN6marlin6MarlinIN3c108BFloat16EEEvv"
 TURBOMIND = "void turbomind::attention_kernel<turbomind::AttentionUniversal<turbomind::attention::"
-BLOCKS = "void turbomind::ProcessKV_v2<__nv_bfloat16, 64, 128, 4, "
+BLOCKS = "64, 128, 4, __nv_bfloat16, turbomind::block::Layout<L> >(char**)"
 STORE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16, "
 
 
@@ -41,8 +41,13 @@ STORE = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16,
             "attention",
             "TurboMind (MMA_SIMT)",
         ),
-        (f"{BLOCKS}__nv_bfloat16, L>(char**)", "KV cache", "blocks of __nv_bfloat16"),
-        (f"{BLOCKS}turbomind::uint4_t, L>(char**)", "KV cache", "blocks of uint4_t"),
+        (f"void turbomind::ProcessKV_v2<__nv_bfloat16, {BLOCKS}", "KV cache", "blocks"),
+        (
+            f"void turbomind::ProcessKV_v2<turbomind::uint4_t, {BLOCKS}",
+            "KV cache",
+            "blocks of 4 bits",
+        ),
+        (f"void turbomind::ProcessKV_v2<unsigned char, {BLOCKS}", "KV cache", "blocks of 8 bits"),
         ("_paged_kv_update_rows_kernel", "KV cache", "pages"),
         ("void sglang::store_kvcache_kernel<1024l>(int*)", "KV cache", "rows of tokens"),
         ("_paged_attn_prefill_kernel", "attention", "Triton"),

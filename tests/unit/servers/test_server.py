@@ -1,15 +1,19 @@
-"""The command line of a server, and what its log states of the models."""
+"""The command line of a server, its requests, and what its log states of the models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.families import llama_cpp
 from builder.recipes.schema import Serve
 from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.server import Mounts, ServeSpec, arguments, mounts_of, offloaded
+from builder.servers.client import ServerClient, UnansweredError
+from builder.servers.server import Mounts, Server, ServeSpec, arguments, mounts_of, offloaded
+from support.loopback import Quiet, serving_with
 
 MODEL, DRAFT, PROJECTOR = Path("/a/m.gguf"), Path("/b/d.gguf"), Path("/c/p.gguf")
 
@@ -82,3 +86,31 @@ def test_a_log_without_files_has_its_lines() -> None:
     line = "offloaded 1/1 layers to GPU\n"
     assert [str(each) for each in offloaded(line * 2)] == [line.strip()] * 2
     assert offloaded("") == []
+
+
+class Strict(Quiet):
+    """A server that refuses requests without its model's name, as LMDeploy's does."""
+
+    def do_GET(self) -> None:
+        self._send(200, {"data": [{"id": "tiny"}]} if self.path == "/v1/models" else {})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        named = asked.get("model") == "tiny"
+        self._send(200 if named else 400, {"choices": [{"text": asked["prompt"]}]})
+
+    def _send(self, status: int, content: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+
+def test_requests_of_openais_api_name_the_model() -> None:
+    nothing: Any = None
+    with serving_with(Strict) as address:
+        client = ServerClient(f"http://{address}")
+        server = Server(nothing, client, API_FLAVORS["openai"])
+        assert server.complete({"prompt": "a"}, 5).text == "a"
+        other = Server(nothing, client, API_FLAVORS["llama-server"])
+        with pytest.raises(UnansweredError, match="status 400"):
+            other.complete({"prompt": "a"}, 5)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient
+from builder.servers.server import Server
 from builder.smoke import serves
 from support.hostile import answer, closing, serving
 
@@ -27,11 +29,8 @@ EVIL = "\u202e\x1b[31mevil\nPASS"
 )
 def test_what_a_server_answers_is_short_and_printable(answered: bytes, passed: bool) -> None:
     with serving(closing(answered)) as hostile:
-        server: Any = SimpleNamespace(
-            client=ServerClient(hostile.url),
-            api_flavor=SimpleNamespace(models="/v1/models"),
-            require_running=lambda _: None,
-        )
+        running: Any = SimpleNamespace(state=lambda: SimpleNamespace(running=True, out_of_memory=0))
+        server = Server(running, ServerClient(hostile.url), API_FLAVORS["openai"])
         check = serves.answered(server, "lists its model", "one", lambda: serves._models(server))
     assert check.passed is passed
     assert check.found.isprintable()
