@@ -21,7 +21,7 @@ PARTS = ("main.py", "backends", "common", "endpoints", "LICENSE")
 # Flags: common/args.py and common/config_models.py.  An absolute name of a model is its path:
 # main.py joins it to the directory of models, which /v1/models lists.
 SERVE = Serve(
-    api_flavor="openai",
+    api_flavor="tabbyapi",
     arguments=[
         *("--model-dir", "{model}/..", "--model-name", "{model}"),
         *("--max-seq-len", "{context}", "--cache-size", "{context}"),

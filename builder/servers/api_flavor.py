@@ -1,14 +1,15 @@
 """The APIs of the servers: all have OpenAI's, and differ in the rest.
 
-Sources: llama.cpp's ``tools/server/README.md``, of llama-cpp-python's ``server/app.py``, and
-OpenAI's API reference.
+Sources: llama.cpp's ``tools/server/README.md``, llama-cpp-python's ``server/app.py``, TabbyAPI's
+``endpoints/OAI``, and OpenAI's API reference.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 PLACE = re.compile(r"\{(\w+)\}")
 """The placeholder of a model or a number in a recipe's arguments."""
@@ -38,11 +39,14 @@ class ApiFlavor:
     """Page that answers with probabilities (``answers.Prediction``); None: there is none."""
     names_model: bool = False
     """Requests name the model, as OpenAI's API demands; LMDeploy's refuses others."""
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """More of each request for text."""
     projector: str | None = None
     """Option that names the file of a multimodal projector; None: it takes none."""
 
 
 LLAMA = TokenizerPages("/tokenize", "content", "/detokenize")
+OPENAI = ApiFlavor("/v1/models", None, names_model=True)
 
 API_FLAVORS: Mapping[str, ApiFlavor] = {
     "llama-server": ApiFlavor("/health", LLAMA, predictions="/completion", projector="--mmproj"),
@@ -52,7 +56,9 @@ API_FLAVORS: Mapping[str, ApiFlavor] = {
         projector="--clip_model_path",
     ),
     "hello": ApiFlavor("/health", LLAMA, device_page="/props", predictions="/completion"),
-    "openai": ApiFlavor("/v1/models", None, names_model=True),
+    "openai": OPENAI,
+    # It counts tokens only where it is asked to: endpoints/OAI/utils/completion.py.
+    "tabbyapi": replace(OPENAI, asks={"stream_options": {"include_usage": True}}),
 }
 """By the name that a recipe's ``[serve]`` gives."""
 

@@ -142,17 +142,18 @@ class Server:
 
     def complete(self, body: Mapping[str, Any], seconds: float) -> Answer:
         """The answer to a completion; raises ``UnansweredError``."""
-        named = self.naming(body, seconds)
-        return self.client.post(self.api_flavor.completions, named, Answer, seconds)
+        whole = self.request(body, seconds)
+        return self.client.post(self.api_flavor.completions, whole, Answer, seconds)
 
-    def naming(self, body: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        """A request with the name of its first model, where the API flavor wants it.
+    def request(self, body: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """A request for text with all that the API flavor wants, such as its first model's name.
 
         Raises ``UnansweredError``.
         """
+        more = self.api_flavor.asks
         if not self.api_flavor.names_model:
-            return body
-        return {**body, "model": next(iter(self.models(seconds)), "")}
+            return {**body, **more}
+        return {**body, **more, "model": next(iter(self.models(seconds)), "")}
 
     def require_running(self, within: float = 0.0) -> None:
         """Raise ``NotServingError`` if it ends within so many seconds; ``UntriedError`` on another

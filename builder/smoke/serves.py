@@ -128,7 +128,7 @@ def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None
 
 def _streams(server: Server) -> str:
     at_once = server.complete(_completion(), ANSWER).text
-    body = server.naming(_completion(stream=True), ANSWER)
+    body = server.request(_completion(stream=True), ANSWER)
     stream = server.client.stream(server.api_flavor.completions, body, ANSWER)
     pieces = len(stream.events)
     if not stream.finished:
@@ -153,7 +153,9 @@ def _tokenizes(server: Server, tokenizer: TokenizerPages) -> str:
 def _chats(server: Server) -> str:
     messages = [{"role": "user", "content": PROMPT}]
     body = {"messages": messages, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    answer = server.client.post(server.api_flavor.chat, server.naming(body, ANSWER), Answer, ANSWER)
+    answer = server.client.post(
+        server.api_flavor.chat, server.request(body, ANSWER), Answer, ANSWER
+    )
     messages_back = [each.message for each in answer.choices or [] if each.message]
     role = messages_back[0].role if messages_back else None
     text = answer.text

@@ -171,7 +171,7 @@ Probe = Annotated[
 ]
 
 
-ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai"]
+ApiFlavor = Literal["llama-server", "llama-cpp-python", "hello", "openai", "tabbyapi"]
 """HTTP interface of a server: see ``servers.api_flavor``."""
 
 
