@@ -69,6 +69,8 @@ class FolderServer:
     read_log: LogReader
     dummy: tuple[str, ...] = ()
     """More arguments, by which the engine makes up weights; empty: it cannot."""
+    room: tuple[str, ...] = ()
+    """Options by which a longer context fits into its KV cache."""
     samples: bool = True
     """Whether it reads back which tokens the card chose, from memory that no known kernel stored
     to: where kernels are counted, these are zeros (``cards.text``)."""

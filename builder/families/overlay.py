@@ -184,6 +184,7 @@ FAMILIES = (
             on_a_card(VLLM_SERVE, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
             vllm_log.read,
             ("--load-format", "dummy"),
+            ("--gpu-memory-utilization", "--kv-cache-dtype"),
         ),
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
@@ -199,6 +200,7 @@ FAMILIES = (
         folder=FolderServer(
             on_a_card(LMDEPLOY_SERVE.model_copy(update={"verbose": ["--log-level", "INFO"]})),
             lmdeploy_log.read,
+            room=("--cache-max-entry-count", "--quant-policy"),
             samples=False,
         ),
         port=23333,
@@ -208,7 +210,12 @@ FAMILIES = (
         project="SGLang",
         paths=SGLANG_PATHS,
         serve=SGLANG_SERVE,
-        folder=FolderServer(on_a_card(SGLANG_SERVE), sglang_log.read, ("--load-format", "dummy")),
+        folder=FolderServer(
+            on_a_card(SGLANG_SERVE),
+            sglang_log.read,
+            ("--load-format", "dummy"),
+            ("--mem-fraction-static", "--kv-cache-dtype"),
+        ),
         # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
         port=30000,
     ),

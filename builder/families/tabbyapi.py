@@ -73,7 +73,7 @@ FAMILY = EngineFamily(
     tools="debian-trixie-gcc",
     machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
     serve=SERVE,
-    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read),
+    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read, room=("--cache-mode",)),
     rules=_rules,
     complete=_complete,
     debian_build=("ccache",),

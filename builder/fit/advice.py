@@ -10,8 +10,6 @@ from builder.fit.results import Fit, FitTrial
 LAYERS = ("--n-gpu-layers", "--n_gpu_layers")
 CACHE = ("--cache-type-k", "--cache-type-v", "--type_k", "--type_v")
 """Options of llama-server and of llama-cpp-python."""
-POOL = ("--gpu-memory-utilization", "--kv-cache-dtype")
-"""Options of ``vllm serve``, which reserves its share of a card."""
 
 
 def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
@@ -32,7 +30,7 @@ def advice(found: Fit) -> str:
     """The next step where no context fits; the smallest one is the most telling."""
     trial = found.trials[0]
     if trial.estimate is not None:
-        free = " or ".join(each for each in POOL if not given(found.options, (each,)))
+        free = " or ".join(each for each in found.room if not given(found.options, (each,)))
         steps = ["a smaller quantization", "a card with more memory"]
         steps += [f"{free} after --"] if free else []
         return f"take {', or '.join(steps)}"

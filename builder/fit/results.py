@@ -126,6 +126,8 @@ class Fit(_Part):
     cards: tuple[FitCard, ...]
     options: tuple[str, ...] = ()
     """The engine's arguments after the recipe's."""
+    room: tuple[str, ...] = ()
+    """The engine's options by which a longer context fits into its KV cache."""
     trials: tuple[FitTrial, ...]
     largest: int | None = None
     """The largest context that fits, in tokens; None: no tried context fits."""

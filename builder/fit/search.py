@@ -83,6 +83,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
             for card in wanted.cards
         ),
         options=tuple(wanted.options),
+        room=target.folder.room if target.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
         largest=largest,
         step=contexts.STEP if wanted.search else None,

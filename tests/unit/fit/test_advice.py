@@ -82,6 +82,9 @@ def test_the_least_memory_that_is_needed_counts_what_was_refused() -> None:
 def test_vllm_decides_for_every_context_where_none_fits(estimate: int, final: bool) -> None:
     first = trial(None).model_copy(update={"estimate": estimate})
     assert is_final(first, ()) is final
-    assert "--gpu-memory-utilization or --kv-cache-dtype after --" in advice(found(first))
-    given = advice(found(first, ("--gpu-memory-utilization=0.97", "--kv-cache-dtype", "fp8")))
+    room = ("--gpu-memory-utilization", "--kv-cache-dtype")
+    vllm = found(first).model_copy(update={"room": room})
+    assert "--gpu-memory-utilization or --kv-cache-dtype after --" in advice(vllm)
+    options = ("--gpu-memory-utilization=0.97", "--kv-cache-dtype", "fp8")
+    given = advice(vllm.model_copy(update={"options": options}))
     assert given == "take a smaller quantization, or a card with more memory"
