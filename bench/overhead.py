@@ -26,6 +26,7 @@ from builder.contents import reading
 from builder.errors import FetchError
 from builder.families import load_catalog
 from builder.images.stages import ensure_bases_of, lay_out
+from builder.pipeline import ccache
 from builder.pipeline.session import BuildSession
 from builder.records import record
 from builder.tools.docker import client
@@ -49,10 +50,15 @@ def build(root: Path, recipe: str, *options: str) -> tuple[float, Any]:
 
 
 def bare(session: BuildSession, recipe: str, work: Path) -> float:
-    """Build the rendered context of a recipe with buildx alone; seconds."""
+    """Build the rendered context of a recipe with buildx alone; seconds.
+
+    --no-cache empties the cache mounts of a Dockerfile (moby/buildkit#4250): this one has its own.
+    """
     plan = session.resolve(recipe)
     with session.active("bench") as active:
         laid_out = lay_out(plan, ensure_bases_of(plan, active), active, work)
+    file = laid_out.folder / "Dockerfile"
+    file.write_text(file.read_text().replace(f"id={ccache.ID},", "id=bench-ccache,"))
     command = [client.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
