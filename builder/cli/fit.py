@@ -93,8 +93,6 @@ def fit(
 
     The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
     """
-    from builder.errors import FitError
-    from builder.fit.advice import advice
     from builder.fit.options import OptionError
     from builder.fit.search import fit as try_on_cards
     from builder.fit.trial import FitRequest
@@ -115,6 +113,14 @@ def fit(
         print_json(found.model_dump(mode="json"))
     else:
         _print(found)
+    require_fits(found)
+
+
+def require_fits(found: Fit) -> None:
+    """Raise ``FitError`` where no context that was tried fits."""
+    from builder.errors import FitError
+    from builder.fit.advice import advice
+
     if found.largest is None:
         raise FitError(
             f"{found.model.name} does not fit on {_cards(found)}",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from builder.cli import completion
-from builder.cli.fit import FOLDER
+from builder.cli.fit import FOLDER, require_fits
 from builder.cli.options import CatalogOption, JsonOption, RecipeName, build_session, catalog_at
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.kernels.work import WorkPath
+    from builder.pipeline.session import BuildSession
     from builder.records.work_paths import EnginePaths
 
 CONTEXT = 2048  # tokens with which a model is started, which every model has
@@ -72,7 +72,8 @@ def paths(
     recipes, state = catalog_at(catalog), settings.load().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
     if model is not None and card is not None:
-        found = [_started(catalog, name, model, card) for name in names]
+        session = build_session(catalog, platform="linux/amd64")
+        found = [_started(session, name, model, card) for name in names]
     else:
         found = [paths_of(recipes, name, state) for name in names]
     if as_json:
@@ -92,22 +93,17 @@ def paths(
             log("no path differs with the models that both were started with")
 
 
-def _started(catalog: Path | None, name: str, model: str, card: str) -> EnginePaths:
+def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
     """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.errors import FitError
-    from builder.fit.advice import advice
     from builder.fit.search import fit
     from builder.fit.trial import FitRequest
     from builder.records.work_paths import EnginePaths
     from builder.simulator import cards
 
-    session = build_session(catalog, platform="linux/amd64")
     wanted = [cards.load(session.catalog.root, card)]
     found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
+    require_fits(found)
     (trial,) = found.trials
-    if not trial.fits:
-        what = f"{found.model.name} does not fit on {wanted[0].name}"
-        raise FitError(what, trial.why, advice(found))
     return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)
 
 

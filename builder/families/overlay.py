@@ -184,7 +184,7 @@ FAMILIES = (
             on_a_card(VLLM_SERVE, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
             vllm_log.read,
             ("--load-format", "dummy"),
-            ("--gpu-memory-utilization", "--kv-cache-dtype"),
+            room=("--gpu-memory-utilization", "--kv-cache-dtype"),
         ),
         port=8000,
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
@@ -214,7 +214,7 @@ FAMILIES = (
             on_a_card(SGLANG_SERVE),
             sglang_log.read,
             ("--load-format", "dummy"),
-            ("--mem-fraction-static", "--kv-cache-dtype"),
+            room=("--mem-fraction-static", "--kv-cache-dtype"),
         ),
         # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
         port=30000,

@@ -30,7 +30,7 @@ def comparison_of(
 ) -> NumbersTest | str:
     """The files for the comparison of an image, below the directory ``work``; or why there is none.
 
-    Raises like ``ptx.keep``, ``gather.source_of`` and ``program.compiled``.
+    Raises like ``kept_ptx.keep``, ``gather.source_of`` and ``program.compiled``.
     """
     devel = plan.base.references.get("devel")
     if devel is None or not plan.has_nvcc:

@@ -79,10 +79,11 @@ void note_kernel(std::string_view name) {
 bool take_all_finite() { return std::exchange(all_finite, false); }
 
 void store_results(const Launch& launch, void* const* each) {
-    const Lock lock(mutex());
     const std::string_view name = kernel_name(launch.kernel);
     for (const Storing& one : kStoring) {
-        if (name == one.kernel && each != nullptr) one.store(launch, each);
+        if (name != one.kernel || each == nullptr) continue;
+        const Lock lock(mutex());
+        one.store(launch, each);
     }
 }
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from builder.pipeline import ccache
+from support.ccaches import records_of
 from support.commands import Builder
 from support.environment import REPOSITORY
-from support.smoke_tests import docker
 from support.variants import REPOSITORY_NAME
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
@@ -26,19 +26,12 @@ def ran(script: str, *arguments: str | Path) -> Any:
     return done.stdout
 
 
-def ccaches() -> set[str]:
-    """The ids of the records that BuildKit has of the compiler cache."""
-    records = docker("buildx", "du", "--verbose").split("\n\n")
-    own = [each for each in records if f'with id "/{ccache.ID}"' in each]
-    return {each.split()[1] for each in own}
-
-
 @pytest.mark.usefixtures("hello")  # it has the base built
 def test_one_iteration(builder: Builder, one_file: Path) -> None:
     where = ("--catalog", one_file)
-    before = ccaches()
+    before = records_of(ccache.ID)
     figures = json.loads(ran("overhead", "variant", *where, "--runs", "1", "--json"))
-    assert before <= ccaches(), "a compile that runs beside it keeps its compiler cache"
+    assert before <= records_of(ccache.ID), "a compile that runs beside it keeps its compiler cache"
     cost = figures["overhead"]
     assert cost["builder_s"] > cost["of_which_smoke_s"] > 0
     assert cost["ratio"] == pytest.approx(cost["builder_s"] / cost["bare_buildx_s"], rel=0.05)

@@ -21,6 +21,17 @@ COMPILE = (
 )
 
 
+def records_of(mount: str) -> set[str]:
+    """The ids of BuildKit's records of a cache mount."""
+    own = [
+        re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
+        for record in docker("buildx", "du", "--verbose").split("\n\n")
+        if f'with id "/{mount}"' in record
+    ]
+    assert None not in own
+    return {found[1] for found in own if found}
+
+
 class Mount:
     """A cache mount of the test's own, seen from the stage that engines are compiled in."""
 
@@ -65,14 +76,11 @@ class Mount:
         """Have BuildKit forget this mount, and no other."""
         # For a moment after a build BuildKit still uses its mounts, and prunes none of them.
         for _ in range(100):
-            records = docker("buildx", "du", "--verbose").split("\n\n")
-            own = [each for each in records if f'with id "/{self.name}"' in each]
+            own = records_of(self.name)
             if not own:
                 return
             for record in own:
-                found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
-                assert found
-                docker("buildx", "prune", "--force", f"--filter=id={found[1]}")
+                docker("buildx", "prune", "--force", f"--filter=id={record}")
             time.sleep(0.1)
         raise AssertionError(f"BuildKit does not forget the mount {self.name}")
 
