@@ -7,6 +7,7 @@ built the image.  ``trials/README.md`` has tables of all these files.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,25 @@ COVERAGE = ("coverage", "kernels on a simulated card that computes")
 """Subjects of the check ``numbers``: how many cases were compared, or why none could be."""
 
 
+class KeptBuild(BaseModel):
+    """One build of an image, without its base."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    seconds: float
+    objects: int = 0
+    """As in ``Record``."""
+    reused: int = 0
+    """As in ``Record``."""
+
+    @property
+    def share(self) -> float:
+        """The part of its objects that came from the compiler cache, from 0 to 1."""
+        return self.reused / self.objects if self.objects else 0.0
+
+
 class KeptTrials(BaseModel):
-    """One image: its build, its checks, and the presets that were tried."""
+    """One image: its builds, its checks, and the presets that were tried."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -43,14 +61,10 @@ class KeptTrials(BaseModel):
     """The source's; empty: not known."""
     created: str
     """As in ``Record``."""
-    build_seconds: float | None
-    """Seconds; None: not known."""
+    builds: tuple[KeptBuild, ...] = ()
+    """The newest builds of the commit with the least and with the most of the compiler cache."""
     check_seconds: float | None = None
     """Seconds of its checks; None: not known."""
-    objects: int = 0
-    """As in ``Record``."""
-    reused: int = 0
-    """As in ``Record``."""
     download_size: int
     """Bytes."""
     checks: int
@@ -103,9 +117,13 @@ def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -
 def write(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
+    The earlier file's builds stay if they are of the same commit and the file is valid.
     Of a refused image, the paths and the memory of the presets are left out: they may be wrong.
     Raises ``OSError`` where the file cannot be written.
     """
+    before = None
+    with suppress(RecipeError):
+        before = kept_of(root, record.recipe)
     verdict = record.verdict
     ran = None if verdict.failures else verdict.device
     numbers = (each for each in verdict.checks if each.kind == "numbers")
@@ -116,10 +134,8 @@ def write(root: Path, record: Record) -> Path:
         digest=record.digest,
         commit=record.commit,
         created=record.created,
-        build_seconds=record.build_seconds,
+        builds=_builds(before, record),
         check_seconds=record.check_seconds,
-        objects=record.objects,
-        reused=record.reused,
         download_size=verdict.download_size,
         checks=sum(verdict.passed_by_kind.values()),
         failed=verdict.failed_by_kind,
@@ -135,6 +151,18 @@ def write(root: Path, record: Record) -> Path:
     path.parent.mkdir(exist_ok=True)
     write_json(path, kept.model_dump(mode="json"))
     return path
+
+
+def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
+    known = before.builds if before is not None and before.commit == record.commit else ()
+    took = record.build_seconds
+    if took is not None:
+        newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
+        known = (newest, *known)  # of two with the same part, the first is kept
+    if not known:
+        return ()
+    least, most = (pick(known, key=lambda build: build.share) for pick in (min, max))
+    return (least,) if least.share == most.share else (least, most)
 
 
 def kept(root: Path) -> list[KeptTrials]:

@@ -16,7 +16,7 @@ from builder.recipes.catalog import Catalog
 from builder.recipes.schema.sources import GitSource
 from builder.records import markdown
 from builder.records.table import Overview
-from builder.records.trials import FOLDER, KeptTrials, kept
+from builder.records.trials import FOLDER, KeptBuild, KeptTrials, kept
 from builder.simulator import cards
 from builder.simulator.figures import mib
 from builder.simulator.server import why_never
@@ -39,6 +39,7 @@ counts while its preset is unchanged. There, `paths` and `recipe explain` read t
 SHORT = 12  # digits of a commit
 DAY = len("2026-11-27")
 STEP = 1024  # tokens
+WARM = 0.5  # of the objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ def page(
             "recipe",
             "built from",
             "built on",
-            "build",
-            "compiler cache",
+            "build, cold",
+            "build, warm",
             "to download",
             "checks",
             "checked in",
@@ -116,8 +117,8 @@ def page(
             "that could not be had.",
             "built on: its base may have changed since. An empty cell: earlier versions of builder "
             "did not keep it, or the image has none.",
-            "build: on the machine that wrote the file, without its base.",
-            "compiler cache: how many of the compiled objects it had.",
+            "build: on the machine that wrote the file, without its base. Warm: the compiler cache "
+            "had at least half of the objects.",
             "kernels: different ones that the server launched on its simulated card.",
             "spills: of all kernels for the card; bytes of their spill stores and loads.",
             "numbers: the cases of docs/checks.md, Numbers, or why none could be compared.",
@@ -183,13 +184,11 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
     commit = recipe.commit if recipe is not None else ""
     if image.commit != commit:
         built += f" (the recipe has {commit[:SHORT] or 'none'})"
-    took = duration(image.build_seconds) if image.build_seconds is not None else ""
     return (
         image.recipe,
         built,
         image.created[:DAY],
-        took,
-        f"{image.reused} of {image.objects}" if image.objects else "",
+        *_builds(image),
         sizes.shown(image.download_size),
         _checks(image),
         duration(image.check_seconds) if image.check_seconds is not None else "",
@@ -197,6 +196,17 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
         _spills(image),
         image.coverage,
     )
+
+
+def _builds(image: KeptTrials) -> tuple[str, str]:
+    cold = ", ".join(_build(each) for each in image.builds if each.share < WARM)
+    warm = ", ".join(_build(each) for each in image.builds if each.share >= WARM)
+    return cold, warm
+
+
+def _build(build: KeptBuild) -> str:
+    reused = f" ({build.reused} of {build.objects})" if build.objects else ""
+    return f"{duration(build.seconds)}{reused}"
 
 
 def _checks(image: KeptTrials) -> str:

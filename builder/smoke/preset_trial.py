@@ -179,7 +179,9 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
 
 def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
     """The shape of a model, and its size in bytes; raises ``InapplicableError``."""
-    shape = shapes.published().get(model.repository or "")
+    if model.repository is None:
+        raise InapplicableError(f"the preset does not name a file of {model.shown or 'its model'}")
+    shape = shapes.published().get(model.repository)
     if shape is None:
         raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
     size = model.least_size if least else model.known_size

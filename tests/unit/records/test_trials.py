@@ -17,7 +17,7 @@ from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.records import record, trials, trials_page
 from builder.records.record import Record
-from builder.records.trials import KeptTrials
+from builder.records.trials import KeptBuild, KeptTrials
 from builder.records.trials_page import Pinned
 from builder.smoke.verdict import Check, ContextUse, DeviceUse, PresetUse
 from support.bills import of_catalog, record_of
@@ -138,6 +138,10 @@ def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, 
     assert written.coverage == kept
 
 
+COLD = KeptBuild(seconds=90.0, objects=453, reused=41)
+WARM = KeptBuild(seconds=30.0, objects=453, reused=450)
+
+
 def kept_of(**changes: Any) -> KeptTrials:
     facts = {
         "recipe": RECIPE,
@@ -146,7 +150,7 @@ def kept_of(**changes: Any) -> KeptTrials:
         "commit": "c" * 40,
         "created": "2026-11-27T01:33:17+00:00",
     }
-    counts = {"build_seconds": 90.0, "download_size": 5_000_000, "checks": 7, "kernels": 3}
+    counts = {"builds": (COLD,), "download_size": 5_000_000, "checks": 7, "kernels": 3}
     presets = {NAME: use(7 << 30)}
     return KeptTrials.model_validate(
         {**facts, **counts, "coverage": "9 cases", "presets": presets, **changes}
@@ -155,9 +159,10 @@ def kept_of(**changes: Any) -> KeptTrials:
 
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
-    image = kept_of(objects=453, reused=41)
+    image = kept_of(builds=(COLD, WARM))
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
-    cells = "2026-11-27 | 1 min 30 s | 41 of 453 | 5.0 MB | 7 |  | 3 |  | 9 cases |"
+    builds = "1 min 30 s (41 of 453) | 30.0 s (450 of 453)"
+    cells = f"2026-11-27 | {builds} | 5.0 MB | 7 |  | 3 |  | 9 cases |"
     assert f"| {RECIPE} | cccccccccccc | {cells}" in page
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -166,13 +171,31 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     assert cells[6] == "7168 MiB with 8192"
     assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
-    odd = kept_of(build_seconds=None, kernels=0, coverage="")
+    odd = kept_of(builds=(), kernels=0, coverage="")
     page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {}, {})
     assert (
         "| cccccccccccc (the recipe has dddddddddddd) | 2026-11-27 |  |  | 5.0 MB | 7 |  |  |  |  |"
         in page
     )
     assert "| unknown |" in page
+
+
+def test_the_builds_with_least_and_most_of_the_compiler_cache_are_kept(tmp_path: Path) -> None:
+    def written(seconds: float, reused: int, commit: str = "e" * 40) -> list[tuple[float, int]]:
+        took = dict.fromkeys(of(None).seconds, seconds)
+        changes = {"seconds": took, "objects": 10, "reused": reused, "commit": commit}
+        trials.write(tmp_path, of(None).model_copy(update=changes))
+        kept = trials.kept_of(tmp_path, RECIPE)
+        assert kept is not None
+        return [(each.seconds, each.reused) for each in kept.builds]
+
+    assert written(90, 1) == [(90, 1)]
+    assert written(60, 5) == [(90, 1), (60, 5)]
+    assert written(30, 10) == [(90, 1), (30, 10)]
+    assert written(70, 4) == [(90, 1), (30, 10)]
+    assert written(20, 10) == [(90, 1), (20, 10)]  # the newer of two alike
+    assert written(80, 1) == [(80, 1), (20, 10)]
+    assert written(95, 0, "f" * 40) == [(95, 0)]  # another commit
 
 
 def test_a_preset_without_a_trial_has_the_reason() -> None:
@@ -186,7 +209,7 @@ def test_a_preset_without_a_trial_has_the_reason() -> None:
     )
     assert NAME not in found
     assert "no code for compute capability 8.6" in found["qwen3.6-35b-a3b@3090"]
-    assert "shape" in found["qwen3.6-27b-mtp@5090-laptop"]
+    assert "does not name a file of" in found["qwen3.6-27b-mtp@5090-laptop"]
     assert "extends another" in found["qwen3.6-27b-awq@3090"]
 
 
@@ -278,7 +301,8 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     kept = trials.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == (STARTED, "FLASH_ATTN", (SUMS,))
-    assert (kept.platform, kept.build_seconds, kept.check_seconds) == ("linux/arm64", 60.0, 9.0)
+    assert (kept.platform, kept.check_seconds) == ("linux/arm64", 9.0)
+    assert kept.builds == (KeptBuild(seconds=60.0),)
     # What a refused image computes does not count; its code does.
     wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
     refused = replace(verdict, checks=(*verdict.checks, wrong))
