@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from builder.recipes.parse import suggestion
 from builder.recipes.schema import (
     FileProbe,
     LibraryProbe,
@@ -111,7 +112,9 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
             "option", subject, "is not listed", excerpt(text or "not listed"), not listed
         )
         return
-    found = "is listed" if text else excerpt(help_output)
+    known = help_text.options(help_output)
+    others = f"{len(known)} others are{suggestion(probe.option, known)}" if known else ""
+    found = "is listed" if listed else others or excerpt(help_output)
     yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")

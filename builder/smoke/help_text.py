@@ -49,9 +49,10 @@ def _names(line: str) -> list[str]:
     return names
 
 
-def lists_options(help_text: str) -> bool:
-    """Whether it has an option at all."""
-    return any(_names(line) for line in help_text.splitlines() if OPTION_LINE.match(line))
+def options(help_text: str) -> list[str]:
+    """The names of all options, in order."""
+    lines = (line for line in help_text.splitlines() if OPTION_LINE.match(line))
+    return [name for line in lines for name in _names(line)]
 
 
 def placeholder(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from builder.presets import command, model_files
 from builder.presets.schema import Preset
+from builder.recipes.parse import suggestion
 from builder.smoke import help_text
 from builder.smoke.answers import excerpt, has_value
 from builder.smoke.context import Context, guarded
@@ -39,7 +40,7 @@ def _check(
     text = context.sandbox.help(entrypoint)
     if ALL_GROUPS in text:
         text = context.sandbox.help(entrypoint, ALL_GROUPS)
-    if not help_text.lists_options(text):
+    if not help_text.options(text):
         yield Check.skipped("preset", subject, expected, "its --help lists no option")
         return
     places = {place: place.upper() for place in model_files.of_preset(preset)}
@@ -66,7 +67,7 @@ def _faults(group: Sequence[str], text: str) -> Iterator[str]:
     values = [value] if joined else group[1:]
     about = help_text.option_text(text, name)
     if about is None:
-        yield f"{name} is not listed"
+        yield f"{name} is not listed{suggestion(name, help_text.options(text))}"
         return
     if help_text.is_removed(about):
         yield f"{name} was removed: {excerpt(about)}"

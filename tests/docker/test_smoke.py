@@ -291,10 +291,12 @@ def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: Smo
             missing=["f16", "copyspec"],
         ),
         OptionProbe(option="--cache-type-k", program="hello-server", has=["turbo3", "turbo"]),
-        OptionProbe(option="--mtp-head", program="hello-server"),
+        OptionProbe(option="--spec-typ", program="hello-server"),
     ]
     verdict = smoke_test(small(images, script), probe=probe)
-    results = [(check.expected, check.passed) for check in verdict.checks if check.kind == "option"]
+    options = [check for check in verdict.checks if check.kind == "option"]
+    assert options[-1].found == "2 others are; did you mean --spec-type?"
+    results = [(check.expected, check.passed) for check in options]
     assert results == [
         ("is listed", True),
         ("has dflash", True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.smoke.help_text import is_removed, lists_options, option_text, placeholder
+from builder.smoke.help_text import is_removed, option_text, options, placeholder
 from builder.smoke.preset_options import faults
 
 # As llama.cpp's common/arg.cpp writes it.
@@ -62,6 +62,7 @@ def test_arguments_that_llama_cpp_takes(words: str) -> None:
     ("words", "expected"),
     [
         ("--spec-dflash-cross-ctx 1024", "--spec-dflash-cross-ctx is not listed"),
+        ("--spec-typ mtp", "--spec-typ is not listed; did you mean --spec-type?"),
         ("-ctk turbo3", "-ctk does not have turbo3, only f16, f32, q4_0, q8_0"),
         ("--spec-type mtp", "--spec-type does not have mtp, only draft-mtp, ngram-mod, none"),
         ("--spec-type draft-mtp,dflash", "--spec-type does not have dflash, only"),
@@ -111,8 +112,8 @@ def test_the_placeholder_of_an_option(option: str, expected: str) -> None:
 
 
 def test_a_text_without_options_is_known() -> None:
-    assert lists_options(LLAMA)
-    assert lists_options(VLLM)
-    assert not lists_options("Traceback (most recent call last):\nImportError: libcuda.so.1\n")
+    assert options(LLAMA)[:2] == ["-h", "--help"]
+    assert "--speculative-config" in options(VLLM)
+    assert not options("Traceback (most recent call last):\nImportError: libcuda.so.1\n")
     assert is_removed(option_text(LLAMA, "--draft-max") or "")
     assert not is_removed(option_text(LLAMA, "--mlock") or "")
