@@ -85,7 +85,7 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
     """
     started = time.monotonic()
     header = target.model.header if isinstance(target.model, HollowModel) else None
-    samples = target.folder is not None and target.folder.samples
+    samples = target.folder is None or target.folder.samples
     with target.server.on(target.request.cards, header, work, samples=samples) as simulation:
         found = _served(target, context, simulation)
     require_weights(found, target.server.reference, target.model.weights)

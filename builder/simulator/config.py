@@ -21,18 +21,21 @@ def files(
     code: str,
     compute: Compute | None = None,
     *,
-    samples: bool = False,
+    samples: bool = True,
 ) -> dict[str, str]:
     """The configuration by file name; ``code`` is the image's ``ledger.code_table``.
 
     Where nothing is computed, the vocabulary of the served model (None: no model is served) and
     some of its printable tokens decide the logits that the engine reads back.  ``samples``: the
-    engine chooses tokens on the card; the ids that it reads back are zeros.
+    engine may choose tokens on the card; the ids that it reads back are zeros.
     """
-    if model is None:
-        return {"cards": cards.text(found, compute=compute, samples=samples), "code": code}
-    tokens = printable(model)
-    text = cards.text(found, vocabulary=model.vocabulary, tokens=tokens, compute=compute)
+    text = cards.text(
+        found,
+        vocabulary=model.vocabulary if model else 0,
+        tokens=printable(model) if model else (),
+        compute=compute,
+        samples=samples,
+    )
     return {"cards": text, "code": code}
 
 

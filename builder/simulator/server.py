@@ -48,7 +48,7 @@ class SimulatedServer:
         *,
         races: bool = False,
         outputs: bool = False,
-        samples: bool = False,
+        samples: bool = True,
     ) -> AbstractContextManager[Simulation]:
         """The files and settings by which one container runs on cards, and its reports.
 

@@ -43,5 +43,6 @@ def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_pat
     [tokens] = [line.split()[1:] for line in lines if line.startswith("tokens ")]
     # After the control and byte tokens: a space, then the printable characters from "!" on.
     assert [chr(int(token) - 260 + ord("!")) for token in tokens] == list("ABCDEFGH")
+    assert "launches_write 1" in lines  # drafts may be chosen on the card
     assert "name NVIDIA GeForce RTX 5090" in lines
     assert files["code"] == "kernel x\n"
