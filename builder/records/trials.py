@@ -42,9 +42,9 @@ class KeptBuild(BaseModel):
     """As in ``Record``."""
 
     @property
-    def share(self) -> float:
-        """The part of its objects that came from the compiler cache, from 0 to 1."""
-        return self.reused / self.objects if self.objects else 0.0
+    def is_warm(self) -> bool:
+        """Whether the compiler cache had at least half of its objects."""
+        return self.objects > 0 and 2 * self.reused >= self.objects
 
 
 class KeptTrials(BaseModel):
@@ -62,7 +62,7 @@ class KeptTrials(BaseModel):
     created: str
     """As in ``Record``."""
     builds: tuple[KeptBuild, ...] = ()
-    """The newest builds of the commit with the least and with the most of the compiler cache."""
+    """The newest cold build of the commit, and the newest warm one."""
     check_seconds: float | None = None
     """Seconds of its checks; None: not known."""
     download_size: int
@@ -158,11 +158,8 @@ def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
     took = record.build_seconds
     if took is not None:
         newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
-        known = (newest, *known)  # of two with the same part, the first is kept
-    if not known:
-        return ()
-    least, most = (pick(known, key=lambda build: build.share) for pick in (min, max))
-    return (least,) if least.share == most.share else (least, most)
+        known = (newest, *(each for each in known if each.is_warm != newest.is_warm))
+    return known
 
 
 def kept(root: Path) -> list[KeptTrials]:

@@ -39,7 +39,6 @@ counts while its preset is unchanged. There, `paths` and `recipe explain` read t
 SHORT = 12  # digits of a commit
 DAY = len("2026-11-27")
 STEP = 1024  # tokens
-WARM = 0.5  # of the objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +198,8 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
 
 
 def _builds(image: KeptTrials) -> tuple[str, str]:
-    cold = ", ".join(_build(each) for each in image.builds if each.share < WARM)
-    warm = ", ".join(_build(each) for each in image.builds if each.share >= WARM)
-    return cold, warm
+    shown = {build.is_warm: _build(build) for build in image.builds}
+    return shown.get(False, ""), shown.get(True, "")
 
 
 def _build(build: KeptBuild) -> str:
