@@ -173,12 +173,16 @@ def largest(found: Fit) -> str:
 
 
 def warning(found: Fit) -> str:
-    """A warning about contexts that the model does not have, or that were not filled."""
+    """A warning about contexts that the model does not have, that were not filled, or for which
+    the card had just enough room."""
     maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
     beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
     texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
     part = [f"{each.filled} of {each.context}" for each in fitting if not each.is_filled]
     texts += [f"the requests filled only {', '.join(part)} tokens"] if part else []
+    again = [str(each.context) for each in fitting if each.retried]
+    if again:
+        texts.append(f"with {', '.join(again)} the engine had to free memory while it answered")
     return "; ".join(texts)
 
 

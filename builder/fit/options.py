@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from builder.presets.command import known_options, option_of
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe
+from builder.servers.server import DRAFT
 
 
 class OptionError(ValueError):
     """An option of the engine cannot be given after ``--``."""
 
 
-def require_free(options: Sequence[str], recipe: Recipe) -> None:
-    """Raise ``OptionError`` for an option by which the recipe names a model or the context."""
+def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
+    """Raise ``OptionError`` for an option by which the recipe names a model or the context, and for
+    ``{draft}`` without a drafter."""
+    if draft is None and any(DRAFT in word for word in options):
+        raise OptionError(f"{DRAFT} stands for the file of --draft: name it")
     set_by = {
         option_of(group[0]): OPTIONS_OF_PLACES[place.strip("{}")]
         for place, group in known_options(recipe).items()

@@ -55,7 +55,9 @@ class FitTrial(_Part):
     by_kind: dict[str, int] = {}
     """The memory of all cards by kind, when it was at its peak."""
     refused: Refused | None = None
-    """The allocation that the last card refused."""
+    """The last allocation that a card refused, where the context does not fit."""
+    retried: int = 0
+    """Refused allocations after which the engine freed memory, asked again, and answered."""
     estimate: int | None = None
     """The largest context by the engine's own estimate, in tokens, where this one does not fit; 0:
     none fits; None: the engine makes none."""

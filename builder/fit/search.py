@@ -56,7 +56,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         _server_of(session, complete(entry.recipe), wanted)  # before a user builds it for nothing
     image, recipe = lookup.served(session, name)
     server = _server_of(session, recipe, wanted)
-    require_free(wanted.options, recipe)
+    require_free(wanted.options, recipe, wanted.draft)
     with workspace(session.settings.cache_dir) as work:
         target = _target(session, image.reference, recipe, server, wanted, work)
         longest = target.model.context or LONGEST

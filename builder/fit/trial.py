@@ -157,12 +157,15 @@ def evaluate(
 ) -> FitTrial:
     """The trial by the report of a server that ended with ``fault``; empty: it answered.
 
+    ggml's pool frees its buffers after a refusal, and asks again (ggml-org/llama.cpp#22155): a
+    refusal counts only where the server ended, or did not answer.
+
     ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
     ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
     """
-    refused = _refused(report, stacks)
     if report.violations and not fault:
         fault = LAUNCH
+    refused = _refused(report, stacks) if fault else None
     if fault and refused is None:
         raise _broken(report, stacks, context, fault)
     why = f"no room: {refused}" if refused else _left_behind(log)
@@ -176,6 +179,7 @@ def evaluate(
         ),
         by_kind=_by_kind(report, stacks),
         refused=refused,
+        retried=0 if fault else len(report.failed),
         launches=report.launched,
         paths=report.paths,
     )
@@ -186,8 +190,7 @@ def evaluate_stated(
 ) -> FitTrial:
     """The trial of a server of PyTorch, like ``evaluate``: its own log states the memory by kind.
 
-    PyTorch asks again after the card refused: a refusal counts only where the server ended, or did
-    not answer.  A server may serve less than it was asked for.
+    PyTorch, too, asks again after a refusal.  A server may serve less than it was asked for.
     """
     if report.violations and not fault:
         raise _broken(report, stacks, context, LAUNCH)
@@ -203,6 +206,7 @@ def evaluate_stated(
         by_kind=kinds,
         estimate=None if fits else stated.longest or 0,
         stated=stated.text,
+        retried=len(report.failed) if fits else 0,
         launches=report.launched,
         paths=report.paths,
     )

@@ -25,6 +25,7 @@ HEALTH_TIMEOUT = 10.0  # seconds for one health check
 LOG_LINES = 15
 ENDING = 1.0  # seconds from the end of a server's connections to the end of its container
 LOCK = "--mlock"  # llama.cpp: keeps the model in memory
+DRAFT = "{draft}"  # the file of the drafter
 # llama.cpp's log: src/llama-model-loader.cpp names the file, src/llama-model.cpp counts its layers.
 LOADED = re.compile(
     r"loaded meta data with \d{1,9} key-value pairs and \d{1,9} tensors "
@@ -93,7 +94,7 @@ class ServeSpec:
     context: int
     draft: Path | None = None
     extra: Sequence[str] = ()
-    """More arguments, after the recipe's."""
+    """More arguments, after the recipe's; with ``{draft}`` they replace the recipe's own for it."""
     gpus: str | None = None
     driver_stub: Path | None = None
     simulator: Mounts | None = None
@@ -204,16 +205,14 @@ def _cpu(spec: ServeSpec) -> Mapping[str, str]:
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
     """The arguments after the entrypoint."""
-    values = {
-        "model": f"/model/{spec.model.name}",
-        "draft": f"/draft/{spec.draft.name}" if spec.draft else "",
-        "context": str(spec.context),
-    }
+    values = {"model": f"/model/{spec.model.name}", "context": str(spec.context)}
+    if spec.draft is not None:
+        values["draft"] = f"/draft/{spec.draft.name}"
     words = filled(arguments_of(serve, spec), values)
     option = API_FLAVORS[serve.api_flavor].projector
     if spec.projector is not None and option is not None:
         words += [option, f"/projector/{spec.projector.name}"]
-    return words + list(spec.extra)
+    return words + filled(spec.extra, values)
 
 
 def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
@@ -221,7 +220,8 @@ def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     words = [*serve.arguments]
     words += serve.gpu if spec.gpus is not None or spec.simulator is not None else []
     words += serve.verbose if spec.verbose else []
-    return words + (serve.draft if spec.draft is not None else [])
+    named = any(DRAFT in word for word in spec.extra)
+    return words + (serve.draft if spec.draft is not None and not named else [])
 
 
 def _volumes(spec: ServeSpec) -> dict[str, Path]:

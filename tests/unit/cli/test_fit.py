@@ -53,3 +53,9 @@ def test_contexts_beyond_the_models_own_are_named() -> None:
 def test_a_context_that_was_not_filled_is_named() -> None:
     result = found(trial(8192, filled=2035), trial(16384))
     assert fit.warning(result) == "the requests filled only 2035 of 8192 tokens"
+
+
+def test_a_context_with_just_enough_room_is_named() -> None:
+    tight = trial(16384).model_copy(update={"retried": 3})
+    warned = "with 16384 the engine had to free memory while it answered"
+    assert fit.warning(found(trial(8192), tight)) == warned

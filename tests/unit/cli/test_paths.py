@@ -36,31 +36,33 @@ def keep(state: Path, name: str, paths: tuple[WorkPath, ...], stated: str = "") 
     record.write(state, started(name, paths, stated))
 
 
-def test_the_paths_of_an_engine(builder: Builder, tmp_path: Path) -> None:
+def test_the_paths_of_an_engine(builder: Builder, farm_copy: Path, tmp_path: Path) -> None:
     keep(tmp_path / "state", NAMES[0], OLD, "FLASH_ATTN")
-    done = builder("paths", NAMES[0])
+    done = builder("paths", NAMES[0], "--catalog", farm_copy)
     assert done.stdout.splitlines() == [
         f"{NAMES[0]}: FLASH_ATTN",
         "model\twork\tpath\tlaunches",
         "the smoke test's model\tattention\tvec\t4",
         "the smoke test's model\tproducts\tMMQ\t1,000",
     ]
-    (found,) = json.loads(builder("paths", NAMES[0], "--json").stdout)
+    (found,) = json.loads(builder("paths", NAMES[0], "--catalog", farm_copy, "--json").stdout)
     assert found["by_model"]["the smoke test's model"][0]["path"] == "vec"
 
 
-def test_what_another_engine_does_otherwise(builder: Builder, tmp_path: Path) -> None:
+def test_what_another_engine_does_otherwise(
+    builder: Builder, farm_copy: Path, tmp_path: Path
+) -> None:
     keep(tmp_path / "state", NAMES[0], OLD)
     keep(tmp_path / "state", NAMES[1], NEW)
-    assert builder("paths", *NAMES).stdout.splitlines() == [
+    assert builder("paths", *NAMES, "--catalog", farm_copy).stdout.splitlines() == [
         "\t".join(("model", "work", *NAMES)),
         "the smoke test's model\tattention\tvec\tmma, compiled by the driver",
     ]
 
 
-def test_an_engine_that_was_not_started(builder: Builder, tmp_path: Path) -> None:
+def test_an_engine_that_was_not_started(builder: Builder, farm_copy: Path, tmp_path: Path) -> None:
     keep(tmp_path / "state", NAMES[0], ())
-    done = builder("paths", NAMES[0])
+    done = builder("paths", NAMES[0], "--catalog", farm_copy)
     assert done.returncode == 4
     assert f"the paths of {NAMES[0]} are not known" in done.stderr
     assert "launched no kernel that builder/kernels/work.toml has" in " ".join(done.stderr.split())

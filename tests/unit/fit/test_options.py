@@ -28,14 +28,21 @@ def recipe_of(name: str) -> Recipe:
 )
 def test_what_fit_sets_is_refused(engine: str, word: str, ours: str) -> None:
     with pytest.raises(OptionError) as caught:
-        require_free(["--parallel", "4", word, "4096"], recipe_of(engine))
+        require_free(["--parallel", "4", word, "4096"], recipe_of(engine), None)
     option = word.partition("=")[0]
     assert str(caught.value) == f"{option} is set by the {ours} of fit: leave it out after --"
 
 
 def test_other_options_are_free() -> None:
     words = ["-ngl", "10", "--cache-type-k", "q8_0", "--seed", "-1", "c"]
-    require_free(words, recipe_of("llama-cpp-b9261"))
+    require_free(words, recipe_of("llama-cpp-b9261"), None)
+
+
+def test_a_drafter_that_an_option_names_must_be_given() -> None:
+    words, recipe = ["--mtp-head", "{draft}"], recipe_of("atomic-b8995")
+    require_free(words, recipe, "head.gguf")
+    with pytest.raises(OptionError, match=r"\{draft\} stands for the file of --draft"):
+        require_free(words, recipe, None)
 
 
 def test_an_option_is_found_under_any_of_its_names() -> None:

@@ -68,6 +68,14 @@ def test_a_fault_with_room_for_all_is_no_verdict_on_the_model() -> None:
     assert "after --" in caught.value.hint
 
 
+def test_a_refusal_after_which_the_server_answers_does_not_count() -> None:
+    report = report_of("refused")
+    found = evaluated(report, 262144)
+    assert (found.fits, found.why, found.refused, found.needed) == (True, "", None, None)
+    assert found.retried == len(report.failed) > 0
+    assert evaluated(report_of("served"), 32768).retried == 0
+
+
 def test_a_refused_launch_is_no_verdict_although_the_server_answered() -> None:
     refused = Violation(
         kernel="_Z5scalePf", error="cudaErrorInvalidValue", why="2048 threads", stack=0, count=1
@@ -145,7 +153,9 @@ def test_a_server_that_serves_less_than_it_was_asked_for_has_no_room() -> None:
 
 def test_a_refusal_after_which_vllm_answers_does_not_count() -> None:
     assert report_of("refused").failed
-    assert stated(report_of("refused"), log=READY).fits
+    found = stated(report_of("refused"), log=READY)
+    assert found.fits
+    assert found.retried > 0
 
 
 @pytest.mark.parametrize(

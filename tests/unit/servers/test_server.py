@@ -29,6 +29,13 @@ def test_options_of_one_start_stand_after_those_of_the_recipe() -> None:
     assert "4096" in found
 
 
+def test_an_option_that_names_the_drafter_replaces_the_one_of_the_recipe() -> None:
+    spec = ServeSpec(MODEL, 4096, DRAFT, ["--mtp-head", "{draft}", "--context-of", "{context}"])
+    found = arguments(llama_cpp.SERVE, spec)
+    assert "--model-draft" not in found
+    assert found[-4:] == ["--mtp-head", "/draft/d.gguf", "--context-of", "4096"]
+
+
 def test_a_simulated_card_gets_the_arguments_for_a_gpu() -> None:
     spec = ServeSpec(MODEL, 4096)
     simulated = ServeSpec(MODEL, 4096, simulator=Mounts())
