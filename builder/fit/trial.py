@@ -10,11 +10,11 @@ from pathlib import Path
 from builder.errors import SmokeError, UntriedError
 from builder.families.family import FolderServer
 from builder.families.stated import StatedLog
-from builder.fit.fill import fill
 from builder.fit.results import CardPeak, FitTrial, Refused
 from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
 from builder.servers.client import UnansweredError
+from builder.servers.fill import fill
 from builder.servers.server import (
     ENDING,
     NotReadyError,

@@ -137,6 +137,7 @@ def page(
             "context",
             "largest that fits",
             "peak",
+            "filled",
             "published",
             "peak with another context",
         ),
@@ -144,6 +145,8 @@ def page(
         (
             "largest that fits: what was not tried is on the line through both peaks, which was "
             "wrong by at most 150 MiB where it was tried.",
+            "peak: with a short request. Filled: tokens of the prompts that then filled the context; "
+            "empty: earlier versions of builder did not send them.",
         ),
     )
     tried = {name for each in images for name in each.presets}
@@ -237,8 +240,8 @@ def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple
         smaller = f"{mib(use.smaller.peak)} with {use.smaller.context}" if use.smaller else ""
         card = f"{use.cards} x {use.card}" if use.cards > 1 else use.card
         published = mib(stated) if stated is not None else "unknown"
-        context = str(use.context)
-        yield name, card, context, _largest(use, preset), mib(use.peak), published, smaller
+        context, filled = str(use.context), str(use.filled or "")
+        yield name, card, context, _largest(use, preset), mib(use.peak), filled, published, smaller
 
 
 def _largest(use: PresetUse, preset: Preset | None) -> str:

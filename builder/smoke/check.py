@@ -143,7 +143,7 @@ CHECKS_OF_PROGRAMS = (
     Row("serves", serves.check, a_recipe, 4),
     Row("gpu", gpu.check, on_a_gpu, 4),
     Row("device", device.check, on_a_simulated_card, 14),
-    Row("preset", preset_trial.check, on_a_simulated_card, 13),
+    Row("preset", preset_trial.check, on_a_simulated_card, 15),
     Row("numbers", numbers.check, with_numbers, 11, "kernels on a simulated card"),
     Row("numbers", server_numbers.check, with_numbers, 13, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), a_recipe, 4),  # when all rules are used

@@ -22,6 +22,7 @@ from builder.presets import command, model_files
 from builder.presets.schema import ModelFile, Preset
 from builder.recipes.schema import Recipe
 from builder.servers import test_model
+from builder.servers.fill import fill
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
@@ -64,6 +65,8 @@ class Tried:
     """The use of the card; None: no request was sent."""
     lacks_room: bool = False
     """Whether the card had no room for an allocation."""
+    filled: int = 0
+    """As in ``PresetUse``."""
 
     @property
     def faults(self) -> list[Check]:
@@ -113,9 +116,9 @@ def _tried(
         trial = _trial(name, preset, context, work, least=least)
         with trial.files["model"].open("rb") as stream:
             header = gguf.read(stream)
-        report = _asked(trial, tried, context, header, work / "simulator")
+        report = _asked(trial, tried, context, header, work / "simulator", full=True)
         if report is not None:
-            tried.use = use = _use(trial, report)
+            tried.use = use = replace(_use(trial, report), filled=tried.filled)
             tried.checks.append(_memory(trial, report, use))
             if preset.paths:
                 tried.checks.append(check_paths(name, preset, use.paths))
@@ -234,11 +237,18 @@ def _launched(
 
 
 def _asked(
-    trial: PresetTrial, tried: Tried, context: Context, header: gguf.Header, work: Path
+    trial: PresetTrial,
+    tried: Tried,
+    context: Context,
+    header: gguf.Header,
+    work: Path,
+    *,
+    full: bool = False,
 ) -> Report | None:
-    """Start the server and send a request: ``tried`` gets the checks.
+    """Start the server and send a short request; ``full``: also one that fills its context.
 
-    The report after the request; None where a check says why there is none.
+    ``tried`` gets the checks.  The report after the short request, whose memory sources publish;
+    None where a check says why there is none.
     """
     name, preset = trial.name, trial.preset
     where = f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card
@@ -269,12 +279,32 @@ def _asked(
         )
         tried.checks.append(replace(answer, kind="preset"))
         report = simulation.settled()
+        if full and answer.passed and preset.serve.context:
+            tried.checks.append(_filled(trial, tried, server, simulation))
     if report is None:
         none = "it called no function of CUDA"
         tried.checks.append(Check.of("preset", f"{name}: memory", "on the card", none, False))
         return None
     tried.lacks_room = bool(report.failed)
     return report
+
+
+def _filled(trial: PresetTrial, tried: Tried, server: Server, simulation: Simulation) -> Check:
+    """A prompt fills the context: engines allocate more while they compute a long one.
+
+    A refused allocation is no fault of a server that answers: ``fit.trial.evaluate``.
+    """
+    context = trial.preset.serve.context or 0
+
+    def send() -> str:
+        tried.filled = fill(server, context)
+        return f"{tried.filled} tokens"
+
+    subject = f"{trial.name}: full context"
+    check = serves.answered(server, subject, f"prompts of {context} tokens are answered", send)
+    report = None if check.passed else simulation.report()
+    found = "; ".join([*(_refusals(report) if report else []), check.found])
+    return replace(check, kind="preset", found=found)
 
 
 def _add_smaller(

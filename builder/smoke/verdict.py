@@ -140,6 +140,8 @@ class PresetUse:
     """The same with a smaller context; None: it was not tried."""
     paths: tuple[WorkPath, ...] = ()
     """The paths that the engine took for its work."""
+    filled: int = 0
+    """Tokens of the prompts that were answered, to fill the context; 0: not tried."""
 
 
 @dataclass(frozen=True, slots=True)

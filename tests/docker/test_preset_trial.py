@@ -60,12 +60,13 @@ def failed(found: dict[str, Check]) -> set[str]:
 
 def test_a_preset_that_fits_has_its_memory_in_the_verdict(try_preset: TryPreset) -> None:
     use, found = try_preset()
-    assert list(found) == ["m: starts", "m: model", "m: answers", "m: memory"]
+    assert list(found) == ["m: starts", "m: model", "m: answers", "m: full context", "m: memory"]
     assert failed(found) == set(), found
     assert {each.kind for each in found.values()} == {"preset"}
     assert use is not None
     assert (use.card, use.cards, use.context) == (CARD.name, 1, 4096)
     assert use.own < use.peak < use.memory == CARD.memory
+    assert 4000 < use.filled < 4096
     assert len(use.identity) == 64
 
 
@@ -77,6 +78,20 @@ def test_a_large_context_is_tried_beside_a_small_one(try_preset: TryPreset) -> N
     assert use.smaller is not None
     assert (use.context, use.smaller.context) == (16384, 8192)
     assert use.own < use.smaller.peak <= use.peak
+
+
+def test_a_prompt_that_fills_the_context_must_have_room(try_preset: TryPreset) -> None:
+    faulty = {"SHAPED_FAULT": "prompt"}
+    serve = {"arguments": ["-ngl", "99"], "context": 4096, "environment": faulty}
+    use, found = try_preset(serve=serve)
+    assert failed(found) == set(), found
+    assert use is not None
+    tight = CARD.model_copy(update={"memory": use.peak + (64 << 20)})
+    use, found = try_preset(simulated=tight, serve=serve)
+    assert failed(found) == {"m: full context"}
+    assert found["m: full context"].found.startswith("no room: ")
+    assert use is not None
+    assert use.filled == 0
 
 
 def test_two_cards_have_their_memory_added_up(try_preset: TryPreset) -> None:
@@ -137,7 +152,7 @@ def test_an_option_that_the_engine_refuses_fails(try_preset: TryPreset) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": {"name": "M"}}, "the shape of M is not known"),
+        ({"model": {"name": "M"}}, "the preset does not name a file of M"),
         (
             {"model": {"name": "M", "repository": "unsloth/Qwen3.5-0.8B-GGUF"}},
             "the size of unsloth/Qwen3.5-0.8B-GGUF is not known",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.fit.fill import MOST, requests_of
+from builder.servers.fill import MOST, requests_of
 
 
 @pytest.mark.parametrize(
