@@ -54,6 +54,7 @@ RECORD: dict[str, Any] = {
                 "by_kind": {"weights": 2000},
                 "smaller": {"context": 1024, "peak": 2500, "by_kind": {"weights": 2000}},
                 "paths": [{"work": "attention", "path": "vec", "launches": 4, "compiled": False}],
+                "filled": 4032,
             },
         },
         "code": [

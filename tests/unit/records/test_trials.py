@@ -159,7 +159,8 @@ def kept_of(**changes: Any) -> KeptTrials:
 
 def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
-    image = kept_of(builds=(COLD, WARM))
+    filled = {NAME: replace(use(7 << 30), filled=262080)}
+    image = kept_of(builds=(COLD, WARM), presets=filled)
     page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
     builds = "1 min 30 s (41 of 453) | 30.0 s (450 of 453)"
     cells = f"2026-11-27 | {builds} | 5.0 MB | 7 |  | 3 |  | 9 cases |"
@@ -167,8 +168,8 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     row = next(line for line in page.splitlines() if line.startswith(f"| {NAME} "))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:3] == ["NVIDIA GeForce RTX 5090 Laptop GPU", "262144"]
-    assert cells[3:5] == ["262144, the model's", "7168 MiB"]
-    assert cells[6] == "7168 MiB with 8192"
+    assert cells[3:6] == ["262144, the model's", "7168 MiB", "262080"]
+    assert cells[7] == "7168 MiB with 8192"
     assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(builds=(), kernels=0, coverage="")
