@@ -257,8 +257,9 @@ def test_what_an_engine_must_not_have_is_checked_too() -> None:
     assert types.missing == ["mtp"]
 
 
-def test_atomic_has_its_pull_request_and_indras_no_submodules() -> None:
-    (patch,) = recipe_of("atomic-b8995").patch
+def test_atomic_has_its_patches_and_indras_no_submodules() -> None:
+    patch, flushed = recipe_of("atomic-b8995").patch
+    assert flushed.upstream == "ggml-org/llama.cpp#22155"
     assert isinstance(patch, PullPatch)
     assert patch.pull == 6
     assert patch.head == "2374b99c16937cf00d327c93b1d2d12d708d4f30"
