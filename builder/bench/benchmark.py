@@ -92,6 +92,7 @@ def of_image(
         target.model,
         0,
         target.draft,
+        extra=target.extra,
         gpus=gpus.ALL if offered else None,
         verbose=target.verbose,
     )

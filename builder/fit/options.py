@@ -18,7 +18,7 @@ def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> N
     """Raise ``OptionError`` for an option by which the recipe names a model or the context, and for
     ``{draft}`` without a drafter."""
     if draft is None and any(DRAFT in word for word in options):
-        raise OptionError(f"{DRAFT} stands for the file of --draft: name it")
+        raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
     set_by = {
         option_of(group[0]): OPTIONS_OF_PLACES[place.strip("{}")]
         for place, group in known_options(recipe).items()

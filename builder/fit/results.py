@@ -5,9 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from builder.kernels.work import WorkPath
+from builder.servers.fill import FILLED
 from builder.simulator.figures import mib
-
-FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
 
 
 class _Part(BaseModel):

@@ -164,7 +164,7 @@ def evaluate(
     ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
     """
     if report.violations and not fault:
-        fault = LAUNCH
+        raise _broken(report, stacks, context, LAUNCH)
     refused = _refused(report, stacks) if fault else None
     if fault and refused is None:
         raise _broken(report, stacks, context, fault)
@@ -190,7 +190,8 @@ def evaluate_stated(
 ) -> FitTrial:
     """The trial of a server of PyTorch, like ``evaluate``: its own log states the memory by kind.
 
-    PyTorch, too, asks again after a refusal.  A server may serve less than it was asked for.
+    PyTorch, too, asks again: a refusal counts only where the server ended, or did not answer.  A
+    server may serve less than it was asked for.
     """
     if report.violations and not fault:
         raise _broken(report, stacks, context, LAUNCH)

@@ -154,7 +154,8 @@ def write(root: Path, record: Record) -> Path:
 
 
 def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
-    known = before.builds if before is not None and before.commit == record.commit else ()
+    source = (record.platform, record.commit)
+    known = before.builds if before and (before.platform, before.commit) == source else ()
     took = record.build_seconds
     if took is not None:
         newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)

@@ -117,7 +117,7 @@ def page(
             "built on: its base may have changed since. An empty cell: earlier versions of builder "
             "did not keep it, or the image has none.",
             "build: on the machine that wrote the file, without its base. Warm: the compiler cache "
-            "had at least half of the objects.",
+            "had at least half of the objects. Without a count: not known, or nothing is compiled.",
             "kernels: different ones that the server launched on its simulated card.",
             "spills: of all kernels for the card; bytes of their spill stores and loads.",
             "numbers: the cases of docs/checks.md, Numbers, or why none could be compared.",
@@ -145,8 +145,8 @@ def page(
         (
             "largest that fits: what was not tried is on the line through both peaks, which was "
             "wrong by at most 150 MiB where it was tried.",
-            "peak: with a short request. Filled: tokens of the prompts that then filled the context; "
-            "empty: earlier versions of builder did not send them.",
+            "peak: with a short request. Filled: tokens of the prompts that then filled the "
+            "context; empty: the preset names no context, or an earlier version of builder tried it.",
         ),
     )
     tried = {name for each in images for name in each.presets}

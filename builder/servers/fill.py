@@ -14,6 +14,7 @@ from builder.servers.server import Server
 ANSWER = 900.0  # seconds for a long request
 SHORT = 60.0  # seconds for any other
 TOKENS = 4  # of the answer
+FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
 RESERVE = 64  # tokens of the context that the prompt leaves free
 SMALLER = 0.5  # of the prompt, where the server refuses its length: it may divide the context
 LEAST = 64  # tokens of a prompt that is tried

@@ -205,14 +205,13 @@ def _cpu(spec: ServeSpec) -> Mapping[str, str]:
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
     """The arguments after the entrypoint."""
-    values = {"model": f"/model/{spec.model.name}", "context": str(spec.context)}
-    if spec.draft is not None:
-        values["draft"] = f"/draft/{spec.draft.name}"
+    own = {"draft": f"/draft/{spec.draft.name}"} if spec.draft is not None else {}
+    values = {"model": f"/model/{spec.model.name}", "context": str(spec.context), **own}
     words = filled(arguments_of(serve, spec), values)
     option = API_FLAVORS[serve.api_flavor].projector
     if spec.projector is not None and option is not None:
         words += [option, f"/projector/{spec.projector.name}"]
-    return words + filled(spec.extra, values)
+    return words + filled(spec.extra, own)
 
 
 def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:

@@ -113,7 +113,7 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
         )
         return
     known = help_text.options(help_output)
-    others = f"{len(known)} others are{suggestion(probe.option, known)}" if known else ""
+    others = f"not one of its {len(known)} names{suggestion(probe.option, known)}" if known else ""
     found = "is listed" if listed else others or excerpt(help_output)
     yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")

@@ -142,7 +142,7 @@ CHECKS_OF_PROGRAMS = (
     Row("loads", loads.check, an_artifact, 4, "LD_PRELOAD"),
     Row("serves", serves.check, a_recipe, 4),
     Row("gpu", gpu.check, on_a_gpu, 4),
-    Row("device", device.check, on_a_simulated_card, 14),
+    Row("device", device.check, on_a_simulated_card, 15),
     Row("preset", preset_trial.check, on_a_simulated_card, 15),
     Row("numbers", numbers.check, with_numbers, 11, "kernels on a simulated card"),
     Row("numbers", server_numbers.check, with_numbers, 13, "the server's numbers"),

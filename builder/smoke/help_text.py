@@ -50,9 +50,9 @@ def _names(line: str) -> list[str]:
 
 
 def options(help_text: str) -> list[str]:
-    """The names of all options, in order."""
+    """The names of all options, each once, in order."""
     lines = (line for line in help_text.splitlines() if OPTION_LINE.match(line))
-    return [name for line in lines for name in _names(line)]
+    return [*dict.fromkeys(name for line in lines for name in _names(line))]
 
 
 def placeholder(text: str) -> str:

@@ -22,7 +22,8 @@ from builder.presets import command, model_files
 from builder.presets.schema import ModelFile, Preset
 from builder.recipes.schema import Recipe
 from builder.servers import test_model
-from builder.servers.fill import fill
+from builder.servers.client import UnansweredError
+from builder.servers.fill import FILLED, fill
 from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
@@ -285,26 +286,34 @@ def _asked(
         none = "it called no function of CUDA"
         tried.checks.append(Check.of("preset", f"{name}: memory", "on the card", none, False))
         return None
-    tried.lacks_room = bool(report.failed)
+    tried.lacks_room |= bool(report.failed)
     return report
 
 
 def _filled(trial: PresetTrial, tried: Tried, server: Server, simulation: Simulation) -> Check:
     """A prompt fills the context: engines allocate more while they compute a long one.
 
-    A refused allocation is no fault of a server that answers: ``fit.trial.evaluate``.
+    A refused allocation is no fault of a server that answers, as in ``fit.trial.evaluate``.
     """
     context = trial.preset.serve.context or 0
 
     def send() -> str:
-        tried.filled = fill(server, context)
-        return f"{tried.filled} tokens"
+        tokens = fill(server, context)
+        if tokens < FILLED * context:
+            raise UnansweredError(f"the prompts that it took have only {tokens} tokens")
+        tried.filled = tokens
+        return f"{tokens} tokens"
 
-    subject = f"{trial.name}: full context"
-    check = serves.answered(server, subject, f"prompts of {context} tokens are answered", send)
-    report = None if check.passed else simulation.report()
-    found = "; ".join([*(_refusals(report) if report else []), check.found])
-    return replace(check, kind="preset", found=found)
+    expected = f"prompts of {context} tokens are answered"
+    check = serves.answered(server, f"{trial.name}: full context", expected, send)
+    check = replace(check, kind="preset")
+    report = simulation.settled()
+    if report is None or (check.passed and not report.violations):
+        return check
+    tried.filled, tried.lacks_room = 0, bool(report.failed)
+    unknown = report.unsupported and not report.failed
+    state = CheckState.UNTRIED if unknown else CheckState.FAILED
+    return replace(check, found="; ".join([*_refusals(report), check.found]), state=state)
 
 
 def _add_smaller(
@@ -366,7 +375,8 @@ def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
 
 
 def _memory(trial: PresetTrial, report: Report, use: PresetUse) -> Check:
-    """Every allocation had room, and the peak is at most the memory that the source states."""
+    """Every allocation of a short request had room, and the peak is at most the memory that the
+    source states."""
     stated = trial.preset.memory.whole if trial.preset.memory else None
     expected = f"within {mib(use.memory)}"
     if stated is not None:

@@ -141,7 +141,8 @@ class PresetUse:
     paths: tuple[WorkPath, ...] = ()
     """The paths that the engine took for its work."""
     filled: int = 0
-    """Tokens of the prompts that were answered, to fill the context; 0: not tried."""
+    """Tokens of the prompts that filled the context; 0: none were sent, or not all were
+    answered."""
 
 
 @dataclass(frozen=True, slots=True)

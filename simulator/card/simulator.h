@@ -40,8 +40,8 @@ struct Config {
     std::vector<Card> cards;
     std::uint64_t vocabulary = 0;  // of the model, in tokens; 0: unknown
     std::vector<std::uint32_t> tokens;
-    // In mode count, a launch forgets all contents: for engines that sample on the card. What they
-    // read back is then zeros, and not what was in the reused memory before.
+    // In mode count, a launch forgets all contents: what engines that sample or draft on the card read
+    // back is then zeros, and not what was in the reused memory before.
     bool launches_write = false;
     bool compute = false;  // kernels run on the CPU, and memory has contents; else both are counted
     std::string ptx;       // where PTX is found by the digest of its machine code: DIGEST.ptx

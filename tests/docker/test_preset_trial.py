@@ -92,6 +92,10 @@ def test_a_prompt_that_fills_the_context_must_have_room(try_preset: TryPreset) -
     assert found["m: full context"].found.startswith("no room: ")
     assert use is not None
     assert use.filled == 0
+    # A launch that the card refuses counts, also where the server answers.
+    serve["environment"] = {"SHAPED_FAULT": "threads"}
+    _, found = try_preset(serve=serve)
+    assert "m: full context" in failed(found)
 
 
 def test_two_cards_have_their_memory_added_up(try_preset: TryPreset) -> None:

@@ -295,7 +295,7 @@ def test_options_are_read_value_by_value(images: dict[str, str], smoke_test: Smo
     ]
     verdict = smoke_test(small(images, script), probe=probe)
     options = [check for check in verdict.checks if check.kind == "option"]
-    assert options[-1].found == "2 others are; did you mean --spec-type?"
+    assert options[-1].found == "not one of its 2 names; did you mean --spec-type?"
     results = [(check.expected, check.passed) for check in options]
     assert results == [
         ("is listed", True),

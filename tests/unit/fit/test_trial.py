@@ -86,6 +86,10 @@ def test_a_refused_launch_is_no_verdict_although_the_server_answered() -> None:
     first, second = caught.value.why.splitlines()
     assert first == "it answered, although the card refused a launch"
     assert second.endswith(": 2048 threads")
+    # Nor is a refused allocation, after which it answered.
+    retried = report_of("refused").model_copy(update={"violations": (refused,)})
+    with pytest.raises(UntriedError, match="for another reason than memory"):
+        evaluated(retried, 262144)
 
 
 def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:

@@ -30,10 +30,10 @@ def test_options_of_one_start_stand_after_those_of_the_recipe() -> None:
 
 
 def test_an_option_that_names_the_drafter_replaces_the_one_of_the_recipe() -> None:
-    spec = ServeSpec(MODEL, 4096, DRAFT, ["--mtp-head", "{draft}", "--context-of", "{context}"])
+    spec = ServeSpec(MODEL, 4096, DRAFT, ["--mtp-head", "{draft}", "--text", "{model}"])
     found = arguments(llama_cpp.SERVE, spec)
     assert "--model-draft" not in found
-    assert found[-4:] == ["--mtp-head", "/draft/d.gguf", "--context-of", "4096"]
+    assert found[-4:] == ["--mtp-head", "/draft/d.gguf", "--text", "{model}"]
 
 
 def test_a_simulated_card_gets_the_arguments_for_a_gpu() -> None:
