@@ -146,7 +146,7 @@ def page(
             "largest that fits: what was not tried is on the line through both peaks, which was "
             "wrong by at most 150 MiB where it was tried.",
             "peak: with a short request. Filled: tokens of the prompts that then filled the "
-            "context; empty: the preset names no context, or an earlier version of builder tried it.",
+            "context; empty: the preset names no context, or an earlier version tried it.",
         ),
     )
     tried = {name for each in images for name in each.presets}
