@@ -180,9 +180,9 @@ def warning(found: Fit) -> str:
     texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
     part = [f"{each.filled} of {each.context}" for each in fitting if not each.is_filled]
     texts += [f"the requests filled only {', '.join(part)} tokens"] if part else []
-    again = [str(each.context) for each in fitting if each.retried]
+    again = [each.context for each in fitting if each.retried]
     if again:
-        texts.append(f"with {', '.join(again)} the engine had to free memory while it answered")
+        texts.append(f"from {min(again)} on the engine had to free memory while it answered")
     return "; ".join(texts)
 
 

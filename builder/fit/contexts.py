@@ -61,12 +61,12 @@ def _within(context: int, low: int, high: int) -> int:
 
 def _predicted(tried: Mapping[int, FitTrial]) -> int | None:
     """The engine's own estimate, or where the line through the two largest trials that fit meets
-    the card's memory."""
+    the card's memory; None where a card was full, and the engine answered all the same."""
     estimates = [trial.estimate for trial in tried.values() if trial.estimate]
     if estimates:
         return min(estimates)
     fitting = sorted(context for context, trial in tried.items() if trial.fits)[-2:]
-    if len(fitting) < 2:
+    if len(fitting) < 2 or any(tried[context].retried for context in fitting):
         return None
     (one, other), (first, second) = fitting, (tried[context].share for context in fitting)
     if second <= first:

@@ -57,5 +57,6 @@ def test_a_context_that_was_not_filled_is_named() -> None:
 
 def test_a_context_with_just_enough_room_is_named() -> None:
     tight = trial(16384).model_copy(update={"retried": 3})
-    warned = "with 16384 the engine had to free memory while it answered"
-    assert fit.warning(found(trial(8192), tight)) == warned
+    tighter = trial(32768).model_copy(update={"retried": 9})
+    warned = "from 16384 on the engine had to free memory while it answered"
+    assert fit.warning(found(trial(8192), tight, tighter)) == warned

@@ -65,6 +65,22 @@ def test_memory_that_jumps_is_searched_too(jump: int) -> None:
     assert trials <= 16
 
 
+def test_peaks_of_a_card_that_was_full_predict_nothing() -> None:
+    """An engine that frees its buffers when the card is full: from some context on it is."""
+    asked, attempt = card_of(228_500, float)
+
+    def full(context: int) -> FitTrial:
+        found = attempt(context)
+        card = found.cards[0].model_copy(update={"peak": 228_400 - context % 7})
+        filled = {"cards": (card,), "retried": 3}
+        return found.model_copy(update=filled) if found.fits and context > 80_000 else found
+
+    tried = {context: full(context) for context in (32768, 65536, 131072, LONGEST)}
+    asked.clear()
+    assert search(tried, full, LONGEST) == 228_352
+    assert len(asked) <= 7  # halves 131072 down to STEP
+
+
 def test_the_models_own_maximum_is_tried_first() -> None:
     asked, attempt = card_of(100 * GIB, lambda _: GIB)
     tried = {32768: attempt(32768)}
