@@ -102,6 +102,8 @@ def update(
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:
+        if hint and any(line.endswith(": upstream") for line in bad):
+            hint = f"remove the patches that upstream contains; {hint}"
         what = f"{len(bad)} of the patches do not apply to the new pin: {outcome}"
         raise PatchError(what, "\n".join([*bad, *map(str, problems)]), hint)
     if problems:

@@ -61,6 +61,15 @@ def test_update_does_not_write_a_recipe_whose_patches_no_longer_fit(farm: Farm) 
         farm.run("pin", "update", "eng", "--to", ref, status=5 if ref == "nowhere" else 3)
 
 
+def test_update_names_the_patches_that_upstream_contains(farm: Farm) -> None:
+    merged = {"a.c": numbered(40, line_20="20!")}
+    farm.write(farm.pull(6, **merged), version="nightly")
+    farm.upstream.commit("the same", **merged)
+    farm.run("pin", "update", "eng", "--to", "main", status=11)
+    assert "eng-nightly: pull 6: upstream" in farm.said
+    assert "remove the patches that upstream contains; correct the recipe" in farm.said
+
+
 def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     farm: Farm, tmp_path: Path
 ) -> None:
