@@ -29,6 +29,7 @@ from builder.cli.sources import (
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import PatchError, RecipeError
+from builder.patches.state import PatchState
 
 if TYPE_CHECKING:
     from builder.platforms import Architecture
@@ -102,7 +103,7 @@ def update(
     outcome = f"{change.new_file.name} was written anyway" if written else "nothing was written"
     hint = "" if written else "correct the recipe, or write it with --force"
     if bad:
-        if hint and any(line.endswith(": upstream") for line in bad):
+        if hint and any(each.state == PatchState.UPSTREAM for each in findings):
             hint = f"remove the patches that upstream contains; {hint}"
         what = f"{len(bad)} of the patches do not apply to the new pin: {outcome}"
         raise PatchError(what, "\n".join([*bad, *map(str, problems)]), hint)

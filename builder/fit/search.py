@@ -83,7 +83,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
             for card in wanted.cards
         ),
         options=tuple(wanted.options),
-        room=target.folder.room if target.folder else (),
+        room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
         largest=largest,
         step=contexts.STEP if wanted.search else None,
@@ -184,10 +184,10 @@ def _target(
     session.log(f"reading {reference}")
     options = ReadOptions(card=card, code_outside=LAYOUT.cuda)
     contents = reading.read(blobs_of(reference, work), work, options, cache)
-    simulated = SimulatedServer(reference, contents, *server, cache, session.log)
+    simulated = SimulatedServer(reference, contents, *server, cache, session.log, folder)
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
     files = _copied(reference, contents, work) if folder is None else {}
-    return Target(simulated, wanted, model, draft, projector, files, folder)
+    return Target(simulated, wanted, model, draft, projector, files)
 
 
 def _made(folder: Path) -> Path:

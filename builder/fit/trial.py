@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import SmokeError, UntriedError
-from builder.families.family import FolderServer
 from builder.families.stated import StatedLog
 from builder.fit.results import CardPeak, FitTrial, Refused
 from builder.models.checkpoint import Checkpoint
@@ -73,8 +72,6 @@ class Target:
     projector: HollowModel | None
     files: Mapping[str, Path]
     """Copies of the image's files with device code, by path."""
-    folder: FolderServer | None
-    """How the server loads a model folder; None: the model is a file."""
 
 
 def attempt(target: Target, context: int, work: Path) -> FitTrial:
@@ -85,8 +82,7 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
     """
     started = time.monotonic()
     header = target.model.header if isinstance(target.model, HollowModel) else None
-    samples = target.folder is None or target.folder.samples
-    with target.server.on(target.request.cards, header, work, samples=samples) as simulation:
+    with target.server.on(target.request.cards, header, work) as simulation:
         found = _served(target, context, simulation)
     require_weights(found, target.server.reference, target.model.weights)
     return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
@@ -94,7 +90,7 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
 
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     """The trial of one context; raises like ``attempt``."""
-    request, folder = target.request, target.folder
+    request, folder = target.request, target.server.folder
     made_up = folder.dummy if folder is not None and not target.model.size else ()
     spec = ServeSpec(
         target.model.file,

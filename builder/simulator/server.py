@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder.contents.contents import Contents
 from builder.families import ENGINES, complete
+from builder.families.family import FolderServer
 from builder.kernels.ledger import code_table
 from builder.models.gguf import Header
 from builder.recipes.catalog import Catalog
@@ -38,6 +39,8 @@ class SimulatedServer:
     """The base's image to compile in: the simulator's libraries are compiled there."""
     cache: Path
     log: Log
+    folder: FolderServer | None = None
+    """How it loads a model folder; None: the model is a file."""
 
     def on(
         self,
@@ -48,16 +51,14 @@ class SimulatedServer:
         *,
         races: bool = False,
         outputs: bool = False,
-        samples: bool = True,
     ) -> AbstractContextManager[Simulation]:
         """The files and settings by which one container runs on cards, and its reports.
 
         ``model`` is served, None: no model is.  With ``ptx``, a directory with the PTX of the
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
         race is a fault of its kernel; looking for it makes kernels slow.  ``outputs``:
-        the report has a checksum of the values that each launch stored.  ``samples``: as for
-        ``config.files``.  Raises ``UntriedError`` where the device code of a file could not be
-        read, and like ``build.libraries``.
+        the report has a checksum of the values that each launch stored.  Raises ``UntriedError``
+        where the device code of a file could not be read, and like ``build.libraries``.
         """
         return run.simulation(
             build.libraries(self.cache, self.devel, self.log, computes=ptx is not None),
@@ -66,7 +67,7 @@ class SimulatedServer:
                 model,
                 self._code,
                 Compute(run.PTX, races, outputs) if ptx else None,
-                samples=samples,
+                samples=self.folder is None or self.folder.samples,
             ),
             work,
             search_path=self._search_path,

@@ -112,9 +112,7 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
             "option", subject, "is not listed", excerpt(text or "not listed"), not listed
         )
         return
-    known = help_text.options(help_output)
-    others = f"not one of its {len(known)} names{suggestion(probe.option, known)}" if known else ""
-    found = "is listed" if listed else others or excerpt(help_output)
+    found = "is listed" if listed else _not_listed(probe.option, help_output)
     yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")
@@ -124,6 +122,13 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
         yield Check.of(
             "option", subject, f"does not have {value}", shown, not has_value(text, values, value)
         )
+
+
+def _not_listed(option: str, help_output: str) -> str:
+    known = help_text.options(help_output)
+    if not known:
+        return excerpt(help_output)
+    return f"not one of its {len(known)} names{suggestion(option, known)}"
 
 
 def has_value(text: str | None, values: frozenset[str] | None, value: str) -> bool:

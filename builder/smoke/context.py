@@ -142,7 +142,14 @@ class Context:
         if not any(parsed.soname == run.RUNTIME for _, parsed in self.contents.elves()):
             raise InapplicableError(f"the image has no {run.RUNTIME}")
         return SimulatedServer(
-            subject.reference, self.contents, serve, port, subject.devel, test.cache, test.log
+            subject.reference,
+            self.contents,
+            serve,
+            port,
+            subject.devel,
+            test.cache,
+            test.log,
+            self.folder,
         )
 
 

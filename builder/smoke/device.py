@@ -96,8 +96,8 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
     else:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
-    samples, torch = folder is None or folder.samples, folder is not None
-    with image.on([card], header, work / "simulator", samples=samples) as simulation:
+    torch = folder is not None
+    with image.on([card], header, work / "simulator") as simulation:
         spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
         with launched(image.reference, image.serve, image.port, spec) as server:
             if folder is None:

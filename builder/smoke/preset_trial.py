@@ -261,13 +261,8 @@ def _asked(
         try:
             took = server.wait(LOADING)
         except NotServingError as error:
-            report = simulation.report()
-            faults = _refusals(report) if report else []
-            tried.lacks_room = bool(report and report.failed)
-            unknown = bool(report and report.unsupported and not report.failed)
-            text = "; ".join([*faults, str(error)])
-            state = CheckState.UNTRIED if unknown else CheckState.FAILED
-            tried.checks.append(Check("preset", f"{name}: starts", expected, text, state))
+            ended = Check.of("preset", f"{name}: starts", expected, str(error), False)
+            tried.checks.append(_explained(ended, tried, simulation.report()))
             return None
         after = f"after {took:.1f} s"
         tried.checks.append(Check.of("preset", f"{name}: starts", expected, after, True))
@@ -310,7 +305,15 @@ def _filled(trial: PresetTrial, tried: Tried, server: Server, simulation: Simula
     report = simulation.settled()
     if report is None or (check.passed and not report.violations):
         return check
-    tried.filled, tried.lacks_room = 0, bool(report.failed)
+    tried.filled = 0
+    return _explained(check, tried, report)
+
+
+def _explained(check: Check, tried: Tried, report: Report | None) -> Check:
+    """A check that fails, with what the card refused; it is untried where a function is lacking."""
+    if report is None:
+        return check
+    tried.lacks_room = bool(report.failed)
     unknown = report.unsupported and not report.failed
     state = CheckState.UNTRIED if unknown else CheckState.FAILED
     return replace(check, found="; ".join([*_refusals(report), check.found]), state=state)
