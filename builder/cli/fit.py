@@ -173,8 +173,8 @@ def largest(found: Fit) -> str:
 
 
 def warning(found: Fit) -> str:
-    """A warning about contexts that the model does not have, that were not filled, or for which
-    the card had just enough room."""
+    """A warning about contexts that the model does not have, that were not filled, for which the
+    card had just enough room, or that do not fit although a larger one does."""
     maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
     beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
     texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
@@ -183,6 +183,10 @@ def warning(found: Fit) -> str:
     again = [each.context for each in fitting if each.retried]
     if again:
         texts.append(f"from {min(again)} on the engine had to free memory while it answered")
+    failing = [str(each.context) for each in found.trials if not each.fits]
+    smaller = [text for text in failing if int(text) < (found.largest or 0)]
+    if smaller:
+        texts.append(f"{', '.join(smaller)} tokens do not fit, although {found.largest} do")
     return "; ".join(texts)
 
 

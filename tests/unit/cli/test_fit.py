@@ -60,3 +60,8 @@ def test_a_context_with_just_enough_room_is_named() -> None:
     tighter = trial(32768).model_copy(update={"retried": 9})
     warned = "from 16384 on the engine had to free memory while it answered"
     assert fit.warning(found(trial(8192), tight, tighter)) == warned
+
+
+def test_a_context_that_does_not_fit_below_one_that_does_is_named() -> None:
+    result = found(trial(8192), trial(16384, fits=False), trial(32768), trial(65536, fits=False))
+    assert fit.warning(result) == "16384 tokens do not fit, although 32768 do"
