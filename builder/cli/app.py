@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -51,6 +52,7 @@ from builder.errors import (
     PROGRAM,
     BuilderError,
     Interrupted,
+    WorldError,
     as_started,
 )
 
@@ -189,7 +191,17 @@ def _commands() -> Any:
 
 
 def _run() -> None:
-    """Run the command; its usage and help name the program as the user called it."""
+    """Run the command; its usage and help name the program as the user called it.
+
+    Raises ``WorldError`` where the working directory was removed: git would call the repositories
+    of others damaged.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise WorldError(
+            "the working directory does not exist", hint="change to another one: cd"
+        ) from None
     command = _commands()
     _name_program(command)
     name = PROGRAM if "BUILDER_PROGRAM" in os.environ else None

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from builder.cli import app as app_module
 from builder.cli.app import all_commands, app
-from builder.errors import EXIT_CODES
+from builder.errors import EXIT_CODES, WorldError
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.shipped import PRESETS
@@ -220,6 +220,16 @@ def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
     (report,) = (tmp_path / "state" / "crashes").iterdir()
     assert str(report) in done.stderr
     assert "ZeroDivisionError" in report.read_text()
+
+
+def test_a_working_directory_that_was_removed_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'rmdir "$PWD" && exec "$1" -m builder list'
+    command = ["sh", "-c", script, "sh", sys.executable]
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+    assert done.returncode == WorldError.exit_code
+    assert "the working directory does not exist" in done.stderr
 
 
 def test_settings_that_are_wrong_are_all_told(
