@@ -66,7 +66,7 @@ def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
 
 
 def _contexts(preset: Preset) -> Iterator[Finding]:
-    most = preset.serve.context
+    most = None if preset.is_narrowed else preset.serve.context
     for index, result in enumerate(preset.result):
         if most is not None and result.of_preset and (result.context or 0) > most:
             message = f"is larger than the context of [serve], {most}"

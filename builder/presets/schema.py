@@ -223,6 +223,11 @@ class Preset(Model):
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the source does not have its context: results may have a larger one."""
+        return "serve.context" in self.unverified
+
     def context_of(self, result: Result) -> int:
         """The context of a result in tokens; 0 where it is not known."""
         return result.context or self.serve.context or 0

@@ -217,6 +217,15 @@ def test_the_context_that_is_asked_for_decides() -> None:
     assert reason == "its context is not known, 1000 tokens are asked for"
 
 
+def test_a_published_context_that_does_not_fit_is_not_taken() -> None:
+    text = WIDE.replace("mean = 70 }", "mean = 70 }, context = 262144")
+    reason = '[unverified]\n"serve.context" = "262144 does not fit"'
+    (found,) = chosen([preset("narrow", f"{text}\n{reason}")]).fits
+    assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
+    (found,) = chosen([preset("wide", text)]).fits
+    assert found.context == 262144
+
+
 def test_without_a_stated_memory_the_card_of_the_run_decides() -> None:
     (found,) = chosen([preset("untold")], "5090").fits
     assert found.memory is None

@@ -18,6 +18,7 @@ MTP = "qwen3.6-35b-a3b-mtp@5090-laptop"
 ATOMIC = "gemma-4-26b-a4b-mtp@5090-laptop"
 DRAFT = "qwen3.6-35b-a3b-draft@3090"
 VLLM = "gemma-4-e4b-mtp@5090-laptop"
+LOWERED = "qwen3.6-27b-mtp-128k@5090-laptop"
 LUCEBOX = "qwen3.6-27b-dflash-lucebox@5090"
 A100 = "qwen3.6-35b-a3b-hifi-mtp@a100-80gb"
 
@@ -61,7 +62,7 @@ BROKEN = {
         "source: results have no source: name it, or list source in [unverified]",
     ),
     "empty source": (
-        "qwen3.6-27b-mtp-262k@5090-laptop",
+        LOWERED,
         {"url =": 'published = "2026-05" #'},
         "source: give title or url",
     ),
@@ -110,6 +111,11 @@ BROKEN = {
         DFLASH,
         {"context           = 204800": "context           = 400000"},
         "result.2.context: is larger than the context of [serve], 262144",
+    ),
+    "large context without a reason": (
+        LOWERED,
+        {'"serve.context" =': '"serve.environment" ='},
+        "result.0.context: is larger than the context of [serve], 131072",
     ),
     "the same result twice": (
         DFLASH,
