@@ -225,8 +225,9 @@ class Preset(Model):
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the source does not have its context: results may have a larger one."""
-        return "serve.context" in self.unverified
+        """Whether a published context was too large: [unverified] says why it has a smaller one."""
+        published = max(map(self.context_of, self.result), default=0)
+        return "serve.context" in self.unverified and published > (self.serve.context or 0)
 
     def context_of(self, result: Result) -> int:
         """The context of a result in tokens; 0 where it is not known."""

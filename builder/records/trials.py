@@ -157,7 +157,8 @@ def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
     source = (record.platform, record.commit)
     known = before.builds if before and (before.platform, before.commit) == source else ()
     took = record.build_seconds
-    if took is not None:
+    # A build without objects had the layers in BuildKit's cache, unless its engine has no objects.
+    if took is not None and (record.objects or not any(each.objects for each in known)):
         newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
         known = (newest, *(each for each in known if each.is_warm != newest.is_warm))
     return known

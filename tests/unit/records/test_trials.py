@@ -182,9 +182,11 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
 
 
 def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path: Path) -> None:
-    def written(seconds: float, reused: int, commit: str = "e" * 40) -> list[tuple[float, int]]:
+    def written(
+        seconds: float, reused: int, commit: str = "e" * 40, objects: int = 10
+    ) -> list[tuple[float, int]]:
         took = dict.fromkeys(of(None).seconds, seconds)
-        changes = {"seconds": took, "objects": 10, "reused": reused, "commit": commit}
+        changes = {"seconds": took, "objects": objects, "reused": reused, "commit": commit}
         trials.write(tmp_path, of(None).model_copy(update=changes))
         kept = trials.kept_of(tmp_path, RECIPE)
         assert kept is not None
@@ -194,6 +196,7 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
     assert written(60, 5) == [(60, 5), (90, 1)]
     assert written(30, 10) == [(30, 10), (90, 1)]
     assert written(70, 4) == [(70, 4), (30, 10)]
+    assert written(3, 0, objects=0) == [(70, 4), (30, 10)]  # BuildKit had the layers
     assert written(95, 0, "f" * 40) == [(95, 0)]  # another commit
 
 
@@ -244,6 +247,15 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
     image = kept_of(presets={NAME: tried})
     page = trials_page.page([image], {}, {NAME: entry().preset}, {})
     assert f"| {largest} |" in page
+
+
+def test_a_published_context_that_was_too_large_is_not_said_to_fit() -> None:
+    preset = entry().preset
+    result = preset.result[0].model_copy(update={"context": 300_000})
+    changes = {"result": [result], "unverified": {"serve.context": "300000 does not fit"}}
+    image = kept_of(presets={NAME: use(2 << 30)})
+    page = trials_page.page([image], {}, {NAME: preset.model_copy(update=changes)}, {})
+    assert "| at least 262144, not the published one |" in page
 
 
 def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
