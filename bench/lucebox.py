@@ -130,7 +130,9 @@ def measure(
                 for text in ("Hello", "x" * (context - 1024)):  # a token for each character
                     message = {"role": "user", "content": text}
                     body = {"messages": [message], "max_tokens": 16}
-                    found.client.post("/v1/chat/completions", body, Answer, SECONDS)
+                    answer = found.client.post("/v1/chat/completions", body, Answer, SECONDS)
+                    if not answer.usage.completion_tokens:
+                        sys.exit(f"{context} tokens: the answer is empty")
                 report = simulation.settled()
     if report is None or report.failed or report.violations:
         sys.exit(f"{context} tokens: it did not use the card, or the card refused something")

@@ -289,13 +289,13 @@ def _are(cards: Sequence[HostCard], wanted: Card | None) -> bool:
 def _contexts(preset: Preset) -> list[tuple[int, Result | None]]:
     """The contexts that the preset was published with, and the figure of each; largest first.
 
-    None is above the preset's own where that is less than published: it would not fit.
+    Where the preset has less than published, none is larger than its own, whatever the card.
     """
     own = preset.serve.context or 0
     found: dict[int, Result | None] = {own: None}
     for result in preset.result:
         context = preset.context_of(result)
-        fits = context <= own or not preset.is_narrowed
+        fits = context <= own or preset.published_context is None
         if result.of_preset and fits and found.get(context) is None:
             found[context] = result
     return sorted(found.items(), key=lambda each: -each[0])

@@ -66,11 +66,14 @@ def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
 
 
 def _contexts(preset: Preset) -> Iterator[Finding]:
-    most = None if preset.is_narrowed else preset.serve.context
+    own, published = preset.serve.context, preset.published_context
+    if published is not None and published <= (own or published):
+        yield ("published_context",), "must be larger than the context of [serve]"
+    most = published or own
+    where = "of [serve]" if published is None else "as published"
     for index, result in enumerate(preset.result):
         if most is not None and result.of_preset and (result.context or 0) > most:
-            message = f"is larger than the context of [serve], {most}"
-            yield ("result", index, "context"), message
+            yield ("result", index, "context"), f"is larger than the context {where}, {most}"
     counts = Counter(
         (preset.context_of(each), each.task, *each.arguments, each.differs)
         for each in preset.result

@@ -198,6 +198,9 @@ class Preset(Model):
     container: ContainerOptions = ContainerOptions()
     memory: Memory | None = None
     """Memory of the card with the context of [serve]."""
+    published_context: Count | None = None
+    """Tokens of context as published, where the card has no room for so long a prompt; [serve] has
+    a smaller context."""
     paths: dict[Work, list[Text]] = {}
     """The paths that the engine may take for its work on the card: attention = ["mma", "vec"]."""
     method: Method = Method()
@@ -222,12 +225,6 @@ class Preset(Model):
         """The preset's own figure: the figure of the largest context; None where it has none."""
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
-
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether a published context was too large: [unverified] says why it has a smaller one."""
-        published = max(map(self.context_of, self.result), default=0)
-        return "serve.context" in self.unverified and published > (self.serve.context or 0)
 
     def context_of(self, result: Result) -> int:
         """The context of a result in tokens; 0 where it is not known."""

@@ -219,8 +219,7 @@ def test_the_context_that_is_asked_for_decides() -> None:
 
 def test_a_published_context_that_does_not_fit_is_not_taken() -> None:
     text = WIDE.replace("mean = 70 }", "mean = 70 }, context = 262144")
-    reason = '[unverified]\n"serve.context" = "262144 does not fit"'
-    (found,) = chosen([preset("narrow", f"{text}\n{reason}")]).fits
+    (found,) = chosen([preset("narrow", f"{text}\npublished_context = 262144")]).fits
     assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
     (found,) = chosen([preset("wide", text)]).fits
     assert found.context == 262144

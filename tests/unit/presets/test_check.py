@@ -112,10 +112,15 @@ BROKEN = {
         {"context           = 204800": "context           = 400000"},
         "result.2.context: is larger than the context of [serve], 262144",
     ),
-    "large context without a reason": (
+    "larger than the published context": (
         LOWERED,
-        {'"serve.context" =': '"serve.environment" ='},
-        "result.0.context: is larger than the context of [serve], 131072",
+        {"published_context = 262144": "published_context = 262143"},
+        "result.0.context: is larger than the context as published, 262143",
+    ),
+    "no smaller context": (
+        LOWERED,
+        {"context   = 131072": "context   = 262144"},
+        "published_context: must be larger than the context of [serve]",
     ),
     "the same result twice": (
         DFLASH,

@@ -251,11 +251,10 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
 
 def test_a_published_context_that_was_too_large_is_not_said_to_fit() -> None:
     preset = entry().preset
-    result = preset.result[0].model_copy(update={"context": 300_000})
-    changes = {"result": [result], "unverified": {"serve.context": "300000 does not fit"}}
+    changes = {"published_context": 300_000}
     image = kept_of(presets={NAME: use(2 << 30)})
     page = trials_page.page([image], {}, {NAME: preset.model_copy(update=changes)}, {})
-    assert "| at least 262144, not the published one |" in page
+    assert "| at least 262144; the published 300000 is too large |" in page
 
 
 def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
