@@ -3,9 +3,9 @@
     ./farm build lucebox-f12a87c
     .venv/bin/python bench/lucebox.py [--card CARD] [--size GB] [--context TOKENS...] [--json]
 
-The smoke test cannot start it: its engine takes no other GGUF than a Qwen3.5 or 3.6 27B, and a
-drafter in safetensors.  Here both are holes in files: the target has the shape of Qwen3.6 27B, the
-drafter the tensors that dflash/src/safetensors_draft.cpp wants, with the sizes of
+The smoke test cannot start it: its engine takes only a GGUF of Qwen3.5 or 3.6 27B, and wants its
+drafter in safetensors.  Here both are sparse files of zeros: the target has the shape of Qwen3.6
+27B, the drafter the tensors that dflash/src/safetensors_draft.cpp wants, with the sizes of
 dflash/include/dflash27b.h.  A short prompt and one of nearly the whole context are answered.
 """
 
@@ -135,7 +135,8 @@ def measure(
                         sys.exit(f"{context} tokens: the answer is empty")
                 report = simulation.settled()
     if report is None or report.failed or report.violations:
-        sys.exit(f"{context} tokens: it did not use the card, or the card refused something")
+        refused = (report.failed, report.violations) if report else "it did not use the card"
+        sys.exit(f"{context} tokens: {refused}")
     return report
 
 

@@ -289,7 +289,7 @@ def _are(cards: Sequence[HostCard], wanted: Card | None) -> bool:
 def _contexts(preset: Preset) -> list[tuple[int, Result | None]]:
     """The contexts that the preset was published with, and the figure of each; largest first.
 
-    Where the preset has less than published, none is larger than its own, whatever the card.
+    Where the preset has a smaller context than published, none is larger than its own, on any card.
     """
     own = preset.serve.context or 0
     found: dict[int, Result | None] = {own: None}
@@ -305,7 +305,10 @@ def _too_short(preset: Preset, wanted: int) -> str:
     largest = _contexts(preset)[0][0]
     if not largest:
         return f"its context is not known, {wanted} tokens are asked for"
-    return f"its context is {largest} tokens, {wanted} are asked for"
+    text = f"its context is {largest} tokens, {wanted} are asked for"
+    if preset.published_context is None:
+        return text
+    return f"{text}; the published {preset.published_context} did not fit the {preset.card}"
 
 
 def _no_code(preset: Preset, able: Sequence[HostCard], question: Question) -> list[str]:

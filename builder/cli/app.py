@@ -200,7 +200,7 @@ def _run() -> None:
         Path.cwd()
     except FileNotFoundError:
         raise WorldError(
-            "the working directory does not exist", hint="change to another one: cd"
+            "the working directory does not exist", hint="cd to a directory that exists"
         ) from None
     command = _commands()
     _name_program(command)

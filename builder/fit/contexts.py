@@ -15,7 +15,8 @@ def search(
 ) -> int | None:
     """The largest context that fits, to ``STEP`` tokens; None where not even the smallest does.
 
-    The model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
+    It takes larger contexts than one that does not fit for ones that do not fit either.  The
+    model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
     """
     stride, last = 0, 0
 

@@ -144,14 +144,12 @@ def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> 
     if entry is None:
         yield from _unfit_for_recipe(run, here)
         return
-    published = entry.preset.serve.context or 0
-    question = choice.Question(
-        here,
-        asked.catalog,
-        cards.every(asked.catalog.root),
-        min(run.context or published, published),
-        asked.trials,
-    )
+    own = entry.preset.serve.context or 0
+    context = run.context or own
+    if entry.preset.published_context is None:
+        context = min(context, own)  # the user may try a larger one
+    known = cards.every(asked.catalog.root)
+    question = choice.Question(here, asked.catalog, known, context, asked.trials)
     found = choice.choose([entry], question)
     for excluded in found.excluded:
         yield from excluded.why

@@ -67,13 +67,18 @@ def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
 
 def _contexts(preset: Preset) -> Iterator[Finding]:
     own, published = preset.serve.context, preset.published_context
-    if published is not None and published <= (own or published):
-        yield ("published_context",), "must be larger than the context of [serve]"
+    if published is not None and (own is None or published <= own):
+        yield ("published_context",), "[serve] must have a context that is smaller"
     most = published or own
     where = "of [serve]" if published is None else "as published"
     for index, result in enumerate(preset.result):
         if most is not None and result.of_preset and (result.context or 0) > most:
             yield ("result", index, "context"), f"is larger than the context {where}, {most}"
+        if published is not None and result.context is None:
+            yield (
+                ("result", index),
+                "must have its context: [serve] has a smaller one",
+            )
     counts = Counter(
         (preset.context_of(each), each.task, *each.arguments, each.differs)
         for each in preset.result

@@ -199,8 +199,8 @@ class Preset(Model):
     memory: Memory | None = None
     """Memory of the card with the context of [serve]."""
     published_context: Count | None = None
-    """Tokens of context as published, where the card has no room for so long a prompt; [serve] has
-    a smaller context."""
+    """Tokens of context as published, where the card has no room for a prompt that fills it, and
+    [serve] has a smaller context."""
     paths: dict[Work, list[Text]] = {}
     """The paths that the engine may take for its work on the card: attention = ["mma", "vec"]."""
     method: Method = Method()

@@ -157,9 +157,12 @@ def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
     source = (record.platform, record.commit)
     known = before.builds if before and (before.platform, before.commit) == source else ()
     took = record.build_seconds
-    # A build without objects had the layers in BuildKit's cache, unless its engine has no objects.
-    if took is not None and (record.objects or not any(each.objects for each in known)):
+    if took is not None:
         newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
+        # A build without objects, and a shorter one of an engine that has none, had layers in
+        # BuildKit's cache.
+        if not newest.objects and any(each.objects or each.seconds > took for each in known):
+            return known
         known = (newest, *(each for each in known if each.is_warm != newest.is_warm))
     return known
 

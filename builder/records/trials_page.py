@@ -245,9 +245,9 @@ def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple
 
 
 def _largest(use: PresetUse, preset: Preset | None) -> str:
-    """The model's own context if it was tried; else the line through both peaks shows it, but for a
-    preset whose published context was too large."""
-    if preset is not None and preset.published_context is not None:
+    """The model's own context if it was tried; else the line through both peaks shows it, except
+    for a preset whose published context was too large."""
+    if preset is not None and use.context < (preset.published_context or 0):
         return f"at least {use.context}; the published {preset.published_context} is too large"
     names = shapes.published()
     name = names.get(preset.model.repository or "") if preset is not None else None

@@ -221,6 +221,11 @@ def test_a_published_context_that_does_not_fit_is_not_taken() -> None:
     text = WIDE.replace("mean = 70 }", "mean = 70 }, context = 262144")
     (found,) = chosen([preset("narrow", f"{text}\npublished_context = 262144")]).fits
     assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
+    narrow = preset("narrow", f"{text}\npublished_context = 262144")
+    assert why_not(chosen([narrow], context=200000)) == (
+        "its context is 131072 tokens, 200000 are asked for; "
+        "the published 262144 did not fit the 5090-laptop"
+    )
     (found,) = chosen([preset("wide", text)]).fits
     assert found.context == 262144
 

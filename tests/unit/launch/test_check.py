@@ -69,6 +69,14 @@ def test_a_card_with_too_little_memory() -> None:
     assert "RTX 5080: it takes 20.4 GiB (as published), and here are" in why(chosen(PRESET, "5080"))
 
 
+def test_a_larger_context_is_the_users_choice_unless_it_was_published_and_too_large() -> None:
+    assert chosen(PRESET, "5090-laptop", context=400_000) == Chosen()
+    narrow = "qwen3.6-27b-mtp-128k@5090-laptop"
+    assert chosen(narrow, "5090-laptop", context=65536) == Chosen()
+    text = why(chosen(narrow, "5090-laptop", context=262144))
+    assert "the published 262144 did not fit the 5090-laptop" in text
+
+
 def test_a_recorded_trial_counts_before_the_source() -> None:
     small, large = use_of(10**10), use_of(10**11)
     assert chosen(PRESET, "5080", trial=small) == Chosen()

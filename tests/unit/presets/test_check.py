@@ -120,7 +120,17 @@ BROKEN = {
     "no smaller context": (
         LOWERED,
         {"context   = 131072": "context   = 262144"},
-        "published_context: must be larger than the context of [serve]",
+        "published_context: [serve] must have a context that is smaller",
+    ),
+    "no context beside a published one": (
+        LOWERED,
+        {"context   = 131072": ""},
+        "published_context: [serve] must have a context that is smaller",
+    ),
+    "a result without its published context": (
+        LOWERED,
+        {"context           = 262144\ntokens_per_second": "tokens_per_second"},
+        "result.0: must have its context",
     ),
     "the same result twice": (
         DFLASH,

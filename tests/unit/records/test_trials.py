@@ -198,6 +198,9 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
     assert written(70, 4) == [(70, 4), (30, 10)]
     assert written(3, 0, objects=0) == [(70, 4), (30, 10)]  # BuildKit had the layers
     assert written(95, 0, "f" * 40) == [(95, 0)]  # another commit
+    assert written(90, 0, "a" * 40, objects=0) == [(90, 0)]  # an engine without objects
+    assert written(3, 0, "a" * 40, objects=0) == [(90, 0)]
+    assert written(95, 0, "a" * 40, objects=0) == [(95, 0)]
 
 
 def test_a_preset_without_a_trial_has_the_reason() -> None:
@@ -252,9 +255,14 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
 def test_a_published_context_that_was_too_large_is_not_said_to_fit() -> None:
     preset = entry().preset
     changes = {"published_context": 300_000}
+    before = replace(use(2 << 30), context=300_000)  # a trial of the published one
     image = kept_of(presets={NAME: use(2 << 30)})
     page = trials_page.page([image], {}, {NAME: preset.model_copy(update=changes)}, {})
     assert "| at least 262144; the published 300000 is too large |" in page
+    page = trials_page.page(
+        [kept_of(presets={NAME: before})], {}, {NAME: preset.model_copy(update=changes)}, {}
+    )
+    assert "too large" not in page
 
 
 def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
