@@ -203,9 +203,9 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     cards = sorted(able, key=lambda card: -card.memory)[: preset.cards]
     driver = needs.oldest_driver(recipe, question.catalog)
     why = [*_no_code(preset, able, question), *_old_driver(driver, question.machine)]
-    wide = [each for each in _contexts(preset) if each[0] >= question.context]
+    wide = [each for each in _contexts(preset, cards, question) if each[0] >= question.context]
     if not wide:
-        why.append(_too_short(preset, question.context))
+        why.append(_too_short(preset, cards, question))
     if why:
         return Excluded(entry.name, tuple(why))
     trial = question.trials(entry)
@@ -286,27 +286,37 @@ def _are(cards: Sequence[HostCard], wanted: Card | None) -> bool:
     return wanted is not None and all(card == host_card(wanted) for card in cards)
 
 
-def _contexts(preset: Preset) -> list[tuple[int, Result | None]]:
+def _contexts(
+    preset: Preset, cards: Sequence[HostCard], question: Question
+) -> list[tuple[int, Result | None]]:
     """The contexts that the preset was published with, and the figure of each; largest first.
 
-    Where the preset has a smaller context than published, none is larger than its own, on any card.
+    One that was too large for the preset's card is for cards with more memory.
     """
     own = preset.serve.context or 0
     found: dict[int, Result | None] = {own: None}
     for result in preset.result:
         context = preset.context_of(result)
-        fits = context <= own or preset.published_context is None
+        fits = context <= own or not _was_too_large(preset, cards, question)
         if result.of_preset and fits and found.get(context) is None:
             found[context] = result
     return sorted(found.items(), key=lambda each: -each[0])
 
 
-def _too_short(preset: Preset, wanted: int) -> str:
-    largest = _contexts(preset)[0][0]
+def _was_too_large(preset: Preset, cards: Sequence[HostCard], question: Question) -> bool:
+    """Whether a card has no more memory than the one that could not fill the published context."""
+    if preset.published_context is None:
+        return False
+    tried = question.cards.get(preset.card)
+    return tried is None or any(card.memory <= tried.memory for card in cards)
+
+
+def _too_short(preset: Preset, cards: Sequence[HostCard], question: Question) -> str:
+    largest, wanted = _contexts(preset, cards, question)[0][0], question.context
     if not largest:
         return f"its context is not known, {wanted} tokens are asked for"
     text = f"its context is {largest} tokens, {wanted} are asked for"
-    if preset.published_context is None:
+    if not _was_too_large(preset, cards, question):
         return text
     return f"{text}; the published {preset.published_context} did not fit the {preset.card}"
 

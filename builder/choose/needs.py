@@ -65,10 +65,10 @@ def published_memory(preset: Preset, context: int, result: Result | None) -> Mem
 
 
 def tried(use: PresetUse, context: int) -> MemoryNeed:
-    """The memory with a context: on the line between the trials of the preset's context and of a
+    """The memory with a context: on the line through the trials of the preset's context and of a
     smaller one, where both are known; else as with the preset's."""
     least = use.smaller
-    if least is None or context >= use.context:
+    if least is None or context == use.context:
         return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
     share = max(0.0, (context - least.context) / (use.context - least.context))
     peak = _between(least.peak, use.peak, share)

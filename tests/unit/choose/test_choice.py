@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.choose import machine
+from builder.choose import machine, needs
 from builder.choose.choice import Choice, Question, Standing, choose, matching
 from builder.choose.needs import MemoryNeed
 from builder.families.device_code import runs_on
@@ -219,14 +219,16 @@ def test_the_context_that_is_asked_for_decides() -> None:
 
 def test_a_published_context_that_does_not_fit_is_not_taken() -> None:
     text = WIDE.replace("mean = 70 }", "mean = 70 }, context = 262144")
-    (found,) = chosen([preset("narrow", f"{text}\npublished_context = 262144")]).fits
-    assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
     narrow = preset("narrow", f"{text}\npublished_context = 262144")
-    assert why_not(chosen([narrow], context=200000)) == (
+    (found,) = chosen([narrow], "5090-laptop").fits
+    assert (found.context, found.tokens_per_second, found.figure_context) == (131072, 70, 262144)
+    assert why_not(chosen([narrow], "5090-laptop", context=200000)) == (
         "its context is 131072 tokens, 200000 are asked for; "
         "the published 262144 did not fit the 5090-laptop"
     )
-    (found,) = chosen([preset("wide", text)]).fits
+    (found,) = chosen([narrow], "5090").fits  # it has more memory than the card that was too small
+    assert found.context == 262144
+    (found,) = chosen([preset("wide", text)], "5090-laptop").fits
     assert found.context == 262144
 
 
@@ -279,6 +281,7 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
     assert found.memory.size == (12 << 30) + 49152 * (64 << 10)
     assert found.memory.kinds == {"weights": 12 << 30, "KV cache": 49152 * (64 << 10)}
     assert found.memory.size <= MEMORY["5080"] < found.memory.size + 8192 * (64 << 10)
+    assert needs.tried(TWICE, 262144).size == (12 << 30) + 262144 * (64 << 10)
     # One that is asked for has to fit, and so has the preset's own.
     (asked,) = chosen([preset("wide", WIDE)], "5080", context=32768, trial=TWICE).fits
     assert asked.context == 32768
