@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import struct
 import sys
 import tempfile
 from dataclasses import replace
-from math import prod
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -86,20 +83,6 @@ def drafter_tensors() -> dict[str, list[int]]:
     return {f"{name}.weight": shape for name, shape in whole.items()}
 
 
-def write_drafter(file: Path) -> None:
-    """Tensors in BF16, in the format of safetensors; all are zeros, a hole."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, shape in drafter_tensors().items():
-        begin, end = end, end + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    with file.open("wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
-        stream.truncate(8 + len(text) + end)
-    file.chmod(0o644)  # the image's own user reads it
-
-
 def simulated(session: BuildSession, card: cards.Card, work: Path) -> SimulatedServer:
     """The server of the recipe's image."""
     image, recipe = lookup.served(session, RECIPE)
@@ -155,8 +138,9 @@ def main() -> None:
         work.chmod(0o755)
         model, draft, tokenizer = work / "model.gguf", work / "draft.safetensors", work / "tokens"
         shapes.write(shapes.published()[MODEL], model, int(options.size * 10**9))
-        model.chmod(0o644)
-        write_drafter(draft)
+        model_folder.write_weights(draft, drafter_tensors())
+        for file in (model, draft):
+            file.chmod(0o644)  # the image's own user reads them
         model_folder.write(tokenizer)
         server = simulated(session, card, work)
         files = (model, draft, tokenizer)

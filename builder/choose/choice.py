@@ -203,9 +203,10 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     cards = sorted(able, key=lambda card: -card.memory)[: preset.cards]
     driver = needs.oldest_driver(recipe, question.catalog)
     why = [*_no_code(preset, able, question), *_old_driver(driver, question.machine)]
-    wide = [each for each in _contexts(preset, cards, question) if each[0] >= question.context]
+    contexts = _contexts(preset, cards, question)
+    wide = [each for each in contexts if each[0] >= question.context]
     if not wide:
-        why.append(_too_short(preset, cards, question))
+        why.append(_too_short(preset, contexts[0][0], question.context))
     if why:
         return Excluded(entry.name, tuple(why))
     trial = question.trials(entry)
@@ -294,10 +295,11 @@ def _contexts(
     One that was too large for the preset's card is for cards with more memory.
     """
     own = preset.serve.context or 0
+    too_large = _was_too_large(preset, cards, question)
     found: dict[int, Result | None] = {own: None}
     for result in preset.result:
         context = preset.context_of(result)
-        fits = context <= own or not _was_too_large(preset, cards, question)
+        fits = context <= own or not too_large
         if result.of_preset and fits and found.get(context) is None:
             found[context] = result
     return sorted(found.items(), key=lambda each: -each[0])
@@ -311,12 +313,11 @@ def _was_too_large(preset: Preset, cards: Sequence[HostCard], question: Question
     return tried is None or any(card.memory <= tried.memory for card in cards)
 
 
-def _too_short(preset: Preset, cards: Sequence[HostCard], question: Question) -> str:
-    largest, wanted = _contexts(preset, cards, question)[0][0], question.context
+def _too_short(preset: Preset, largest: int, wanted: int) -> str:
     if not largest:
         return f"its context is not known, {wanted} tokens are asked for"
     text = f"its context is {largest} tokens, {wanted} are asked for"
-    if not _was_too_large(preset, cards, question):
+    if largest >= (preset.published_context or 0):
         return text
     return f"{text}; the published {preset.published_context} did not fit the {preset.card}"
 

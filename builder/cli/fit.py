@@ -183,8 +183,8 @@ def warning(found: Fit) -> str:
     again = [each.context for each in fitting if each.retried]
     if again:
         texts.append(f"from {min(again)} on the engine had to free memory while it answered")
-    failing = [str(each.context) for each in found.trials if not each.fits]
-    smaller = [text for text in failing if int(text) < (found.largest or 0)]
+    failing = [each.context for each in found.trials if not each.fits]
+    smaller = [str(context) for context in failing if context < (found.largest or 0)]
     if smaller:
         texts.append(f"{', '.join(smaller)} tokens do not fit, although {found.largest} do")
     return "; ".join(texts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,19 @@ def write(folder: Path) -> None:
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1), "utf-8")
-    _write_weights(folder / WEIGHTS)
+    write_weights(folder / WEIGHTS, _shapes())
     for file in folder.iterdir():
         file.chmod(0o644)
 
 
-def _write_weights(file: Path) -> None:
+def write_weights(file: Path, shapes: Mapping[str, Sequence[int]]) -> None:
     """Tensors in BF16, in the format of safetensors (README, "Format"); all are zeros, a hole."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # Transformers refuses others
     end = 0
-    for name, shape in _shapes().items():
+    for name, shape in shapes.items():
         begin, end = end, end + 2 * prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()  # Lucebox's parser takes no spaces
     with file.open("wb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         stream.truncate(8 + len(text) + end)
