@@ -16,6 +16,7 @@ from builder.errors import UntriedError
 from builder.recipes.parse import read_model
 from builder.recipes.schema import Accept
 from builder.recipes.schema.fields import Model, Text
+from builder.tools.docker.client import Finished
 
 FILE = Path(__file__).with_name("cases.toml")
 PARAMETER = re.compile(r"(\w+)=((?:\[[^]]*\]|[^,\[])*)")
@@ -120,14 +121,14 @@ def lacking(output: str) -> list[str]:
     return LACKING.findall(output)
 
 
-def rows(output: str, backend: str) -> Iterator[TableRow]:
+def rows(done: Finished, backend: str) -> Iterator[TableRow]:
     """The rows of ``--output csv`` for a backend; other lines of the program come between.
 
     Raises ``UntriedError`` where the columns are unknown.
     """
     columns: Sequence[str] = ()
     before: list[str] = []
-    for line in output.splitlines():
+    for line in done.output.splitlines():
         start = line.find('"')
         values = next(csv.reader(io.StringIO(line[start:]))) if start >= 0 else []
         if not columns and {*values} >= FIELDS:
@@ -143,6 +144,5 @@ def rows(output: str, backend: str) -> Iterator[TableRow]:
         elif columns:
             before.append(line)
     if not columns:
-        raise UntriedError(
-            "test-backend-ops printed no table", output[-2000:].strip(), "it is of another tree"
-        )
+        ended = f"test-backend-ops ended with {done.status} and printed no table"
+        raise UntriedError(ended, done.output[-2000:].strip())

@@ -145,7 +145,8 @@ class NumbersTrial:
         run = self._run("support", ",".join(operations))
         if run.done.status != 0 or not run.rows:
             printed = run.done.output[-1000:].strip()
-            raise UntriedError(f"{program.PROGRAM} lists no cases", printed)
+            ended = f"{program.PROGRAM} ended with {run.done.status} and lists no cases"
+            raise UntriedError(ended, printed)
         self.lacking = cases.lacking(run.done.output)
         return [row.case for row in run.rows.values()], cases.chains(run.done.output)
 
@@ -211,7 +212,7 @@ class NumbersTrial:
     def _run(self, mode: str, selected: str, *, races: bool = False, outputs: bool = False) -> _Run:
         """``support`` lists the selected cases, ``test`` computes them."""
         done, report = self._ran(mode, selected, backend=CARD, races=races, outputs=outputs)
-        rows = {row.case.name: row for row in cases.rows(done.output, CARD)}
+        rows = {row.case.name: row for row in cases.rows(done, CARD)}
         return _Run(done, rows, report)
 
     def _ran(

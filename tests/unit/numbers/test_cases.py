@@ -8,7 +8,8 @@ import pytest
 
 from builder.errors import UntriedError
 from builder.numbers import cases
-from builder.numbers.cases import Case, Group
+from builder.numbers.cases import Case, Group, TableRow
+from builder.tools.docker.client import Finished
 
 HEADER = (
     '"backend_name","op_name","op_params","test_mode","supported","error_message",'
@@ -20,6 +21,10 @@ PRODUCT = "type_a={type},type_b=f32,m=16,n={n},k=256,bs=[1,1],nr=[1,1],per=[0,1,
 def row(operation: str, parameters: str, supported: int = 1, error: str = "") -> str:
     words = ("CUDA0", operation, parameters, "test", str(supported), error, "CUDA")
     return ",".join(f'"{word}"' for word in words) + "\n"
+
+
+def rows(output: str, backend: str = "CUDA0", status: int = 0) -> list[TableRow]:
+    return list(cases.rows(Finished(status, output), backend))
 
 
 def product(kind: str, n: int, **changed: str) -> Case:
@@ -39,22 +44,23 @@ def test_a_row_is_read_with_what_was_printed_before_it() -> None:
         + "a line of the backend's\n"
         + row("FLASH_ATTN_EXT", "hsk=64", supported=0, error="not supported")
     )
-    good, bad, unsupported = cases.rows(output, "CUDA0")
+    good, bad, unsupported = rows(output)
     assert (good.case.values["type_a"], good.failed) == ("q4_0", "")
     assert bad.failed == "[MUL_MAT] ERR = 1.100000000 > 0.000500000"
     assert bad.case.name == f"MUL_MAT({PRODUCT.format(type='iq2_s', n=1)})"
     assert (unsupported.case.supported, unsupported.failed) == (False, "")
-    assert not list(cases.rows(output, "CUDA1"))
+    assert not rows(output, "CUDA1")
 
 
 def test_a_failure_without_a_message_is_one() -> None:
-    (found,) = cases.rows(HEADER + row("ROPE", "type=f32", error="compare failed"), "CUDA0")
+    (found,) = rows(HEADER + row("ROPE", "type=f32", error="compare failed"))
     assert found.failed == "compare failed"
 
 
 def test_a_program_that_prints_no_table_says_what_it_printed() -> None:
     with pytest.raises(UntriedError) as raised:
-        list(cases.rows("Usage: test-backend-ops [mode]\n", "CUDA0"))
+        rows("Usage: test-backend-ops [mode]\n", status=137)
+    assert "ended with 137" in raised.value.what
     assert "Usage: test-backend-ops" in raised.value.why
 
 
@@ -97,7 +103,7 @@ def test_chains_of_operations_are_read_from_among_the_table() -> None:
     )
     assert cases.chains(output) == [Case("ADD_RMS_NORM", "type=f32,ne=[64,5,4,3]")]
     assert cases.lacking(output) == ["attention, because of its constructor"]
-    assert [each.case.operation for each in cases.rows(output, "CUDA0")] == ["MUL_MAT"]
+    assert [each.case.operation for each in rows(output)] == ["MUL_MAT"]
 
 
 def test_operations_of_a_group_are_told_apart() -> None:
