@@ -18,12 +18,12 @@ from builder.upstream.source_tree import SourceTree
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
 OF_IMAGE = ("entrypoint", "command", "port", "health", "env", "user", "compression")
 DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
-PROGRAM_MADE = re.compile(r"(?i:\badd_executable)\s*\(\s*\"?([\w.-]+)")
+PROGRAM_MADE = re.compile(r"(?i:\badd_executable\s*\(|\bset\s*\(\s*TARGET)\s*\"?([\w.-]+)")
 SWITCH = re.compile(
     r"(?i:\boption)\s*\(\s*((?:\w*_)?(?:CUDA|CUBLAS))\b(?:\s+\"[^\"]*\")?\s*(\w*)\s*\)"
 )
 """An option that decides whether CUDA code is compiled: its name, and its default."""
-OF_CMAKE = re.compile(r"CMAKE_\w+|BUILD_SHARED_LIBS|\w+_(?:DIR|ROOT)")
+OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:DIR|ROOT)")
 """Definitions that cmake itself or its modules read."""
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|sh|bash|env)")
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
@@ -127,23 +127,30 @@ def left_out(
 def lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """The keys of a recipe that names a part that no build of this tree makes, with a message.
 
-    Only what the tree's own CMake files decide: a submodule may have the rest.  Raises
-    ``FetchError``.
+    Nothing where a submodule is built by itself.  Raises ``FetchError``.
     """
     family = ENGINES[recipe.family]
-    if family.install is None or tree.gitlinks:
+    links = tuple(f"{link}/" for link in tree.gitlinks)
+    if family.install is None or any(f"{call.source}/".startswith(links) for call in recipe.cmake):
         return
     texts = _cmake_texts(tree)
     files = {path.rpartition("/")[2] for path in tree.paths}
     made = ", ".join(sorted({each[1] for each in PROGRAM_MADE.finditer(texts)})) or "none"
+    seen = f"; programs in its CMake files: {made}"
     for path, name in _parts(recipe):
         plain = re.sub(r"^lib(.+?)\.(?:so|a)\b.*", r"\1", name)
         if name not in files and not any(_mentions(texts, each) for each in (name, plain)):
-            yield path, f"the tree makes no {name}; add_executable of its CMake files: {made}"
+            yield path, f"the tree makes no {name}{seen}"
+            seen = ""
     given = merged(
         [layer for layers in family.layers(recipe, Platforms("amd64")) for layer in layers]
     )
-    switches = {each[1]: each[2] or "OFF" for each in SWITCH.finditer(texts)}
+    found = {each[1]: each[2] or "OFF" for each in SWITCH.finditer(texts)}
+    switches = {  # GGML_CUDA_FORCE_CUBLAS is a choice within GGML_CUDA
+        name: value
+        for name, value in found.items()
+        if not any(name.startswith(f"{other}_") for other in found)
+    }
     if switches and not any(given.get(name, value != "OFF") for name, value in switches.items()):
         message = f"CUDA code is compiled only with {' or '.join(switches)}: set it with define"
         yield ("cmake",), message
@@ -166,9 +173,12 @@ def _parts(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _cmake_texts(tree: SourceTree) -> str:
-    """The text of all CMake files of a tree, without comments."""
-    paths = [path for path in tree.paths if re.search(r"(?:^|/)CMakeLists\.txt$|\.cmake$", path)]
-    return "\n".join(re.sub(r"#[^\n]*", "", text) for text in tree.texts(paths).values())
+    """The text of all CMake files and ``configure_file`` inputs of a tree, without comments."""
+    paths = [
+        path for path in tree.paths if re.search(r"(?:^|/)CMakeLists\.txt$|\.(cmake|in)$", path)
+    ]
+    texts = tree.texts(paths).values()
+    return "\n".join(re.sub(r"#(?!cmakedefine)[^\n]*", "", text) for text in texts)
 
 
 def _mentions(texts: str, name: str) -> bool:
