@@ -185,8 +185,16 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         raise RecipeError(f"{recipe.name} is no server: its image has no port")
     _require_taken(run, recipe, files)
     preset = run.preset
-    environment = preset.serve.environment if preset else {}
     values = _values(run, files)
+    given = {
+        *command.settings_of(run.options, recipe),
+        *(key for key, place in command.places_by_setting(preset, recipe).items() if place in values),
+    } - {""}
+    environment = {
+        name: value
+        for name, value in (preset.serve.environment if preset else {}).items()
+        if command.setting_of(name, recipe) not in given
+    }
     arguments = tuple(_options(run, recipe, files, values))
     family = families.ENGINES[recipe.family]
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
@@ -291,7 +299,7 @@ def _options(
     if run.preset is not None:
         words = command.written(run.preset, recipe, values, run.options)
     else:
-        words = list(_words_of_recipe(run, recipe, values))
+        words = command.merged([*_words_of_recipe(run, recipe, values)], run.options, recipe)
     for group in command.groups(words):
         option = filled(group, values)
         yield ServiceOption(tuple(option), _reason(option, run, files), tuple(group))
@@ -302,7 +310,6 @@ def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Ite
         if place.strip("{}") in values:
             yield from group
     yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
-    yield from run.options
 
 
 def _reason(group: Sequence[str], run: Run, files: Files) -> str:
