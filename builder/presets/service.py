@@ -18,7 +18,7 @@ from builder.errors import RecipeError
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.presets import command
-from builder.presets.schema import ContainerOptions, Preset
+from builder.presets.schema import Caveat, ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 from builder.servers.api_flavor import filled
 
@@ -143,6 +143,11 @@ class Service:
     """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
 
     @property
+    def caveats(self) -> list[str]:
+        """The known problems as lines."""
+        return [f"Caveat: {note}" for note in self.notes]
+
+    @property
     def words(self) -> list[str]:
         """The arguments as one list."""
         return [word for option in self.arguments for word in option.words]
@@ -195,7 +200,8 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         for name, value in (preset.serve.environment if preset else {}).items()
         if command.setting_of(name, recipe) not in given
     }
-    arguments = tuple(_options(run, recipe, files, values))
+    caveats = _caveats(run, recipe, values)
+    arguments = tuple(_options(run, recipe, files, values, [note for note, old in caveats if not old]))
     family = families.ENGINES[recipe.family]
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
@@ -226,7 +232,10 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
-        notes=tuple(each.shown for each in preset.caveat) if preset else (),
+        notes=(
+            *(preset.slower(preset.published) if preset else ()),
+            *(f"{note.shown}{old and f' This is about {old}'}" for note, old in caveats),
+        ),
         missing=files.missing,
         incomplete=files.incomplete,
     )
@@ -294,15 +303,62 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
 
 
 def _options(
-    run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]
+    run: Run,
+    recipe: Recipe,
+    files: Files,
+    values: Mapping[str, str],
+    notes: Sequence[Caveat],
 ) -> Iterator[ServiceOption]:
-    if run.preset is not None:
-        words = command.written(run.preset, recipe, values, run.options)
-    else:
-        words = command.merged([*_words_of_recipe(run, recipe, values)], run.options, recipe)
-    for group in command.groups(words):
+    for group in command.groups(_written(run, recipe, values)):
         option = filled(group, values)
-        yield ServiceOption(tuple(option), _reason(option, run, files), tuple(group))
+        yield ServiceOption(tuple(option), _reason(option, run, files, notes), tuple(group))
+
+
+def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
+    if run.preset is not None:
+        return command.written(run.preset, recipe, values, run.options)
+    return command.merged([*_words_of_recipe(run, recipe, values)], run.options, recipe)
+
+
+def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:
+    """The preset's known problems, without those of an option of it that the run replaces.
+
+    A caveat that names such an option without its value stays: only a person can tell whether it
+    holds.  It has the preset's option beside it, which is empty for all others.
+    """
+    if run.preset is None:
+        return []
+    before = command.arguments(run.preset, recipe, values)
+    now = [*command.groups(filled(_written(run, recipe, values), values))]
+    replaced = {
+        command.setting_of(group[0], recipe): group
+        for group in command.groups(before)
+        if not any(_state(group, recipe) == _state(each, recipe) for each in now)
+    }
+    found = []
+    for note in run.preset.caveat:
+        about = ""
+        words = [word.strip("`'\"()[],;:.") for word in note.text.split()]
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            group = replaced.get(command.setting_of(word, recipe)) if word[:1] == "-" else None
+            if group is None:
+                continue
+            setting, negated, own = _state(group, recipe)
+            named = word.partition("=")[2] or following
+            if own[:1] == (named,) if own else _state([word], recipe) == (setting, negated, own):
+                break
+            if own and not any(each.isdigit() for each in named):
+                about = f"the preset's {' '.join(group)}, which is replaced."
+        else:
+            found.append((note, about))
+    return found
+
+
+def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, ...]]:
+    """A setting, whether its option turns it off, and its values."""
+    name, _, value = group[0].partition("=")
+    off = re.match(r"--?(no|disable)[-_]|-n(kvo|ocb|dio|r)$", name) is not None
+    return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])
 
 
 def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:
@@ -312,7 +368,9 @@ def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Ite
     yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
 
 
-def _reason(group: Sequence[str], run: Run, files: Files) -> str:
+def _reason(
+    group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]
+) -> str:
     """Why an option is given: its meaning, the file that it names, and the caveats on it."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
@@ -320,7 +378,6 @@ def _reason(group: Sequence[str], run: Run, files: Files) -> str:
         whole = re.compile(rf"{re.escape(path)}(?![\w./-])")
         if any(whole.search(word) for word in group):
             parts.append(_shown(place, run.preset))
-    notes = run.preset.caveat if run.preset else []
     parts += [note.text for note in notes if name and name in note.text.split()]
     return "; ".join(filter(None, parts))
 
