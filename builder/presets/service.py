@@ -137,6 +137,8 @@ class Service:
     """Seconds until the server must be healthy."""
     notes: tuple[str, ...] = ()
     """Caveats: known problems of the run."""
+    slower: tuple[str, ...] = ()
+    """What was faster on the same card."""
     missing: tuple[str, ...] = ()
     """The prerequisites, each with the command that brings it."""
     incomplete: tuple[str, ...] = ()
@@ -145,7 +147,7 @@ class Service:
     @property
     def caveats(self) -> list[str]:
         """The known problems as lines."""
-        return [f"Caveat: {note}" for note in self.notes]
+        return [f"Caveat: {text}" for text in (*self.slower, *self.notes)]
 
     @property
     def words(self) -> list[str]:
@@ -232,10 +234,8 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
-        notes=(
-            *(preset.slower(preset.published) if preset else ()),
-            *(f"{note.shown}{old and f' This is about {old}'}" for note, old in caveats),
-        ),
+        notes=tuple(f"{note.shown}{old and f' This is about {old}'}" for note, old in caveats),
+        slower=preset.slower(preset.published) if preset else (),
         missing=files.missing,
         incomplete=files.incomplete,
     )
@@ -321,10 +321,10 @@ def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
 
 
 def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:
-    """The preset's known problems, without those of an option of it that the run replaces.
+    """The known problems of the preset that hold for a run: none of an option that it replaces.
 
     A caveat that names such an option without its value stays: only a person can tell whether it
-    holds.  It has the preset's option beside it, which is empty for all others.
+    holds.  It has a text about the replaced option beside it, which is empty for all others.
     """
     if run.preset is None:
         return []
