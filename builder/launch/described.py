@@ -17,6 +17,7 @@ from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run, Servic
 from builder.presets.short_names import is_preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from builder.servers.api_flavor import PLACE
 from builder.servers.server import mounts_of
 from builder.settings import Settings
 from builder.tools.log import Log
@@ -66,26 +67,28 @@ def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -
 def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> LaunchRequest:
     """The request, with the context and the files of this machine that options after ``--`` name.
 
-    Raises ``RecipeError`` for a context or a file in place of builder's own that cannot be followed:
-    nothing would check the context, or mount the file.
+    Raises ``RecipeError`` for a context that cannot be checked, and for a file in place of a
+    mounted one that is not on this machine.
     """
     run = run_of(find_entry(catalog, wanted), catalog, wanted)
     places = command.places_by_setting(run.preset, run.recipe)
     own = {*wanted.given, *(model_files.of_preset(run.preset) if run.preset else ())}
     given, context, options = dict(wanted.given), wanted.context, list[str]()
     for group in command.groups(wanted.options):
-        place = places.get(command.setting_of(group[0], run.recipe))
+        place = places.get(command.setting_of(group[0], run.recipe), "")
         name, _, value = group[0].partition("=")
         value = value or "".join(group[1:2] if command.option_of(group[0]) else group[:1])
         file = _file_of(value, directory) if place and value else None
-        if place == "context" and value.isdecimal() and int(value) > 0:
+        if not place or PLACE.fullmatch(value):
+            options += group
+        elif place == "context" and value.isdecimal() and int(value) > 0:
             context = int(value)
         elif place == "context":
             raise RecipeError(
                 f"{' '.join(group)} after -- is no number of tokens that builder can check",
                 hint="name the size before --: --context TOKENS",
             )
-        elif place and file:
+        elif file:
             given[place] = file
         elif place in own and value:
             raise RecipeError(

@@ -125,8 +125,8 @@ def arguments(
     """The arguments after the entrypoint.
 
     ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
-    replaces the preset's; ``others``, such as a result's arguments, replace the options that set the
-    same, under any of their names.
+    replaces the preset's; ``others``, such as a result's arguments, replace the options that set
+    the same, under any of their names.
     """
     tokens = context or preset.serve.context
     values = {**places, **({"context": str(tokens)} if tokens is not None else {})}

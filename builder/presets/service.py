@@ -193,17 +193,17 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     _require_taken(run, recipe, files)
     preset = run.preset
     values = _values(run, files)
-    given = {
-        *command.settings_of(run.options, recipe),
-        *(key for key, place in command.places_by_setting(preset, recipe).items() if place in values),
-    } - {""}
+    places = command.places_by_setting(preset, recipe)
+    given = command.settings_of(run.options, recipe)
+    given |= {setting for setting, place in places.items() if place in values}
     environment = {
         name: value
         for name, value in (preset.serve.environment if preset else {}).items()
-        if command.setting_of(name, recipe) not in given
+        if command.setting_of(name, recipe) not in given - {""}
     }
     caveats = _caveats(run, recipe, values)
-    arguments = tuple(_options(run, recipe, files, values, [note for note, old in caveats if not old]))
+    notes = [note for note, old in caveats if not old]
+    arguments = tuple(_options(run, recipe, files, values, notes))
     family = families.ENGINES[recipe.family]
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
@@ -368,9 +368,7 @@ def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Ite
     yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
 
 
-def _reason(
-    group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]
-) -> str:
+def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]) -> str:
     """Why an option is given: its meaning, the file that it names, and the caveats on it."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
