@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 
 from builder.errors import RecipeError
-from builder.exports import compose, quadlet
+from builder.exports import compose, llama_swap, quadlet
 from builder.exports.quadlet import LOST
 from builder.presets import schema
 from builder.presets.service import Mount, Service, ServiceOption, Variable
@@ -286,3 +288,60 @@ def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -
             restarts = docker("inspect", f"--format={form}", service.name).strip()
     finally:
         subprocess.run([*command, "down"], check=True, capture_output=True)
+
+
+SLOW = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.1; done"
+
+
+def test_llama_swap_starts_a_model_whose_last_container_has_not_ended(
+    hello: dict[str, Any],
+) -> None:
+    """During a slow stop, and after somebody killed the docker client alone."""
+    image = "builder-test/slow-stop:1"
+    created = docker("create", hello["references"][0]).strip()
+    try:
+        docker("commit", '--change=ENTRYPOINT ["sh"]', created, image)
+    finally:
+        docker("rm", created)
+    service = replace(
+        BASE,
+        name="builder-test-llama-swap",
+        image=image,
+        arguments=(ServiceOption(("-c", SLOW)),),
+        cards=0,
+        local=True,
+    )
+    ((_, model),) = yaml.safe_load(llama_swap.document(service))["models"].items()
+    command = shlex.split(model["cmd"].replace("${PORT}", str(free_port())))
+    clients: list[subprocess.Popen[bytes]] = []
+    identities: list[str] = []
+
+    def start() -> None:
+        clients.append(subprocess.Popen(command))
+        deadline = time.monotonic() + 60
+        while (found := running(service.name)) in {"", *identities}:
+            assert clients[-1].poll() is None, "the docker client has ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        identities.append(found)
+
+    try:
+        start()
+        stop = subprocess.Popen(shlex.split(model["cmdStop"]), stdout=subprocess.DEVNULL)
+        start()  # meanwhile the server still stops
+        assert stop.wait() == 0
+        assert clients[0].wait() == 0, "it was killed before its requests had ended"
+        clients[1].kill()
+        clients[1].wait()
+        assert running(service.name) == identities[1]
+        start()
+    finally:
+        subprocess.run([executable(), "rm", "--force", service.name], check=True)
+        for client in clients:
+            client.wait()
+        docker("rmi", image)
+
+
+def running(name: str) -> str:
+    """The identity of the container of that name that runs; empty where there is none."""
+    return docker("ps", "--no-trunc", "--quiet", f"--filter=name=^{name}$").strip()
