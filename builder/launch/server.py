@@ -86,12 +86,13 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     chosen = check.Chosen() if run.cpu else check.choose_cards(run, entry, card, asked)
     image = check.image_of(run, job.settings)
     files = located(run, job.models_dir, job.wanted.given)
-    for caveat in _service(run, image.name, files, job.wanted.port).caveats:
-        job.log(caveat)
     faults = [*chosen.faults, *check.engine_faults(cpu=run.cpu)]
     lacking = [*costs.of_image(job.catalog, run.recipe, image, job.settings, job.log)]
     lacking += costs.of_files(files.missing, job.models_dir)
     stuck = faults or files.unusable or not all(each.fetches for each in files.missing)
+    if not stuck:
+        for caveat in _service(run, image.name, files, job.wanted.port).caveats:
+            job.log(caveat)
     if lacking and not stuck and means.agrees(lacking):
         image = _obtained(run, image, job, means)
         files = fetched(job, run, files.missing, means.progress)
