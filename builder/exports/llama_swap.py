@@ -43,6 +43,7 @@ def document(service: Service) -> str:
     lines += [f"    description: {scalar(comment(service.title)[:LONGEST])}"]
     short = service.run.partition("@")[0]
     lines += [f"    aliases: [{scalar(short)}]"] if short != service.run else []
+    lines += ["    # It first stops a container of its name, such as one of a killed llama-swap."]
     lines += ["    cmd: |", *(f"      {each}" for each in _command(service))]
     lines += [f"    cmdStop: docker stop {service.name}"]
     lines += ["    # Docker kills the server first.", f"    unloadTimeout: {STOP + MARGIN}"]

@@ -32,7 +32,7 @@ STOP = 30
 """Seconds between SIGTERM and SIGKILL: the answers under way come to their end."""
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
-PARALLEL = ("--tensor-parallel-size", "-tp")
+PARALLEL = "--tensor-parallel-size"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
 OPTIONS_OF_PLACES = {
@@ -217,7 +217,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         published=published or port,
         health=f"/{recipe.image.health or ''}",
         model=preset.model.name if preset else "",
-        api_model=_api_model(arguments, values) if family.serve else "",
+        api_model=_api_model(arguments, values, recipe) if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
             for name, value in {**environment, **(entrypoint.CPU if run.cpu else {})}.items()
@@ -230,7 +230,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
-        container=_container(preset.container if preset else ContainerOptions(), arguments),
+        container=_container(preset.container if preset else ContainerOptions(), arguments, recipe),
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
@@ -241,19 +241,23 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     )
 
 
-def _container(container: ContainerOptions, arguments: Sequence[ServiceOption]) -> ContainerOptions:
+def _container(
+    container: ContainerOptions, arguments: Sequence[ServiceOption], recipe: Recipe
+) -> ContainerOptions:
     """The preset's, with shared memory where the engine's processes need it for their cards."""
-    shares = any(option.words[0].partition("=")[0] in PARALLEL for option in arguments)
+    shares = any(command.setting_of(option.words[0], recipe) == PARALLEL for option in arguments)
     if not shares or container.ipc or container.shm_size:
         return container
     return container.model_copy(update={"shm_size": SHARED})
 
 
-def _api_model(arguments: Sequence[ServiceOption], values: Mapping[str, str]) -> str:
+def _api_model(
+    arguments: Sequence[ServiceOption], values: Mapping[str, str], recipe: Recipe
+) -> str:
     """The name that vLLM answers to: the first of --served-model-name, else the model as given."""
     for option in arguments:
-        name, _, value = option.words[0].partition("=")
-        if name == "--served-model-name":
+        value = option.words[0].partition("=")[2]
+        if command.setting_of(option.words[0], recipe) == "--served-model-name":
             return value or next(iter(option.words[1:]), "")
     return values.get("model", "")
 

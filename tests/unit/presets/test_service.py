@@ -79,6 +79,7 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
     [
         (["--tensor-parallel-size", "2"], {}, "2g"),
         (["--tensor-parallel-size=2"], {}, "2g"),
+        (["--tensor_parallel_size=2"], {}, "2g"),
         (["-tp", "2"], {"shm_size": "8g"}, "8g"),
         (["-tp", "2"], {"ipc": "host"}, None),
         (["--dtype", "auto"], {}, None),
@@ -92,7 +93,7 @@ def test_tensor_parallelism_has_shared_memory(
     assert service(run, IMAGE, Files({"model": "/m"})).container.shm_size == size
 
 
-@pytest.mark.parametrize("words", [["--served-model-name", "a", "b"], ["--served-model-name=a"]])
+@pytest.mark.parametrize("words", [["--served-model-name", "a", "b"], ["--served_model_name=a"]])
 def test_vllm_answers_to_the_first_name_that_it_is_given(words: list[str]) -> None:
     preset = preset_of("vllm-0.21.0", serve={"arguments": words})
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
