@@ -33,7 +33,7 @@ ALIASES: Mapping[str, str] = {
 
 VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
 """A variable of llama.cpp or hello-sm120 that stands for an option (``common/arg.cpp``)."""
-OPPOSITE = re.compile(r"--(?:(?:no|disable|enable)-)+(?!host$)|-no-")
+OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
 """The beginning of an option that turns another one off; llama.cpp's --no-host is its own."""
 PART = re.compile(r"(--.*-config|-cc|-sc|-ac)\..*")
 """A key of an option's JSON (vLLM, "JSON CLI Arguments"): vLLM replaces the whole value."""
@@ -59,7 +59,7 @@ def setting_of(word: str, recipe: Recipe) -> str:
     else:
         return ""
     name = PART.sub(r"\1", name.replace("_", "-") if name.startswith("--") else name)
-    name = OPPOSITE.sub(lambda found: "--" if found[0].startswith("--") else "-", name, count=1)
+    name = OPPOSITE.sub(lambda found: "--" if found[0].startswith("--") else "-", name)
     return _names(_table(recipe)).get(name, name)
 
 

@@ -215,6 +215,7 @@ def test_an_option_replaces_all_that_sets_the_same(recipe: str, own: str, option
         (LLAMA, "--no-host", "--host-x 1"),
         (LLAMA, "--cache-type-k q8_0", "-ctkd q4_0"),
         (LLAMA, "--lora a", "--lora-scaled b 0.5"),
+        (LLAMA, "--spec-no-thing 1", "--spec-thing 2"),
         (VLLM, "--max-num-seqs 1", "--max-num-batched-tokens 2048"),
     ],
 )
