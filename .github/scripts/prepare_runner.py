@@ -1,4 +1,4 @@
-"""Prepare a GitHub runner (Ubuntu) for builder; run as root, on a runner that is thrown away.
+"""Prepare a runner that GitHub hosts (Ubuntu) for builder; run as root: it is thrown away after.
 
 Docker's containerd image store is enabled, because only it keeps manifest digests.  With ``--clear
 true``, toolchains that no recipe needs are removed; ``--need GIB`` warns if space is still short.
@@ -71,12 +71,15 @@ def clear() -> None:
 
 
 def main() -> None:
-    """Run the command line; refuses to run elsewhere than on a runner of GitHub."""
+    """Run the command line; refuses to run elsewhere than on a runner that GitHub hosts.
+
+    Self-hosted runners and act set GITHUB_ACTIONS, too (docs.github.com, "Variables reference").
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clear", choices=("true", "false"), default="false")
     parser.add_argument("--need", type=float, default=0.0, metavar="GIB")
     wanted = parser.parse_args()
-    if os.environ.get("GITHUB_ACTIONS") != "true":
+    if os.environ.get("RUNNER_ENVIRONMENT") != "github-hosted":
         sys.exit("this removes toolchains and restarts Docker: it is for GitHub's runners only")
     keep_images_in_containerd()
     if wanted.clear == "true":

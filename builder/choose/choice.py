@@ -243,9 +243,6 @@ def _fitting(
     recipe = question.catalog.engine(preset.recipe).recipe
     computed, why_not = _computed(preset, recipe.engine, cards, question)
     figure = result or preset.published
-    slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
-    if figure is not None and figure.loses:
-        slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
     files = [file.known_size for file in model_files.of_preset(preset).values()]
     return Fitting(
         preset=entry.name,
@@ -267,7 +264,7 @@ def _fitting(
         driver=needs.oldest_driver(recipe, question.catalog),
         capabilities=capabilities.of_preset(preset),
         room=sum(card.memory for card in cards),
-        caveats=(*slower, *(each.shown for each in preset.caveat)),
+        caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),
     )
 
 

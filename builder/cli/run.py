@@ -105,7 +105,7 @@ def run(
     job = server.Launch(recipes, asked, loaded, log)
     if printed:
         service = described.described(job.catalog, asked, job.settings, log)
-        for each in (*service.incomplete, *service.missing):
+        for each in (*service.incomplete, *service.missing, *service.caveats):
             log(each)
         typer.echo(docker_run.line(replace(service, restart=None)))
         return

@@ -45,6 +45,8 @@ def _options(service: Service) -> Iterator[list[str]]:
     yield ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
     if service.read_only:
         yield ["--read-only", "--tmpfs=/tmp"]
+    if service.local:
+        yield ["--pull=never"]
     if service.restart:
         yield [f"--restart={service.restart}"]
     yield from ([each] for each in _gpus(service))

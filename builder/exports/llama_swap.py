@@ -19,6 +19,14 @@ LONGEST_NAME = 128  # characters of a name
 IDLE = 1800
 MARGIN = 5
 MACRO = "${"
+START = (
+    "docker stop {0} >/dev/null 2>&1; "
+    "while docker container inspect {0} >/dev/null 2>&1; "
+    "do docker rm --force {0} >/dev/null 2>&1 || sleep 0.2; done; "
+    'exec "$@"'
+)
+"""Waits for a container of that name to end: Docker removes it after ``docker stop`` has returned,
+and it runs on without its client if that was killed."""
 SPLIT = "$''{"
 """A literal ``${`` between single quotes: the quotes end and begin again in its middle."""
 
@@ -35,6 +43,7 @@ def document(service: Service) -> str:
     lines += [f"    description: {scalar(comment(service.title)[:LONGEST])}"]
     short = service.run.partition("@")[0]
     lines += [f"    aliases: [{scalar(short)}]"] if short != service.run else []
+    lines += ["    # It first stops a container of its name, such as one of a killed llama-swap."]
     lines += ["    cmd: |", *(f"      {each}" for each in _command(service))]
     lines += [f"    cmdStop: docker stop {service.name}"]
     lines += ["    # Docker kills the server first.", f"    unloadTimeout: {STOP + MARGIN}"]
@@ -58,11 +67,12 @@ def _command(service: Service) -> list[str]:
                 "choose another format: --format compose",
             )
     options = docker_run.lines(replace(service, restart=None))
+    start = ["sh", "-c", START.format(service.name), "start"]
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={HOST}:{service.published}:{service.port}"
     port = f"--publish={HOST}:${{PORT}}:{service.port}"
     rest = [port if each == [published] else _quoted(each) for each in options[1:]]
-    return [shlex.join(first), *rest]
+    return [shlex.join(start), shlex.join(first), *rest]
 
 
 def _quoted(words: list[str]) -> str:

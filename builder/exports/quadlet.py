@@ -84,6 +84,8 @@ def _container(service: Service) -> Iterator[str]:
     container = service.container
     yield f"ContainerName={service.name}"
     yield f"Image={_qualified(service)}"
+    if service.local:
+        yield "Pull=never"
     yield "RunInit=true"
     yield f"StopTimeout={STOP}"
     yield "DropCapability=all"
@@ -144,13 +146,11 @@ def _qualified(service: Service) -> str:
     """An image with its registry: Podman takes short names from several (containers-registries).
 
     Docker reads the first part as a registry where it has a dot or a port, or is localhost. Podman
-    calls a short name that it loads from an archive localhost/NAME (containers/common, libimage,
-    ``NormalizeName``), and makes a digest of its own for it.
+    (5.4) loads an image of ``docker save`` under the name that Docker pulls it by, and makes a
+    digest of its own for it.
     """
     image = service.image.partition("@")[0] if service.local else service.image
     first, _, rest = image.partition("/")
     if rest and ("." in first or ":" in first or first == "localhost"):
         return image
-    if service.local:
-        return f"localhost/{image}"
     return f"docker.io/{image}" if rest else f"docker.io/library/{image}"

@@ -31,7 +31,7 @@ def reasons(service: Service) -> Iterator[str]:
     yield from (f"Incomplete: {comment(each)}" for each in service.incomplete)
     yield comment(service.title)
     yield from (comment(each) for each in service.missing)
-    yield from (f"Caveat: {comment(each)}" for each in service.notes)
+    yield from map(comment, service.caveats)
     for key, value, why in container_needs(service.container):
         yield comment(f"--{NEEDS[key].replace(' ', '=')} {value}: {why}")
     for variable in service.environment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.presets.command import known_options, option_of
+from builder.presets.command import groups, option_of, places_by_setting, setting_of
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe
 from builder.servers.server import DRAFT
@@ -19,16 +19,12 @@ def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> N
     ``{draft}`` without a drafter."""
     if draft is None and any(DRAFT in word for word in options):
         raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
-    set_by = {
-        option_of(group[0]): OPTIONS_OF_PLACES[place.strip("{}")]
-        for place, group in known_options(recipe).items()
-        if option_of(group[0])  # vLLM takes the model without an option
-    }
-    for word in options:
-        if ours := set_by.get(option_of(word)):
-            raise OptionError(
-                f"{word.split('=', 1)[0]} is set by the {ours} of fit: leave it out after --"
-            )
+    set_by = places_by_setting(None, recipe)
+    for group in groups(options):
+        place = set_by.get(setting_of(group[0], recipe)) if option_of(group[0]) else None
+        if place and not any(DRAFT in word for word in group):
+            name, ours = group[0].split("=", 1)[0], OPTIONS_OF_PLACES[place]
+            raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
 
 def given(options: Sequence[str], words: Sequence[str]) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from builder.errors import FetchError, WorldError
+from builder.errors import FetchError, RecipeError, WorldError
 from builder.images import reference
 from builder.models import hub
 from builder.presets import catalog as presets
-from builder.presets import model_files
+from builder.presets import command, model_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import ModelFile
-from builder.presets.service import Files, Mount, Run, Service, service
+from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run, Service, service
 from builder.presets.short_names import is_preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from builder.servers.api_flavor import PLACE
 from builder.servers.server import mounts_of
 from builder.settings import Settings
 from builder.tools.log import Log
@@ -63,6 +64,54 @@ def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -
     return Run(name, entry.recipe, preset, wanted.context, wanted.options, wanted.cpu)
 
 
+def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> LaunchRequest:
+    """The request, with the context and the files of this machine that options after ``--`` name.
+
+    Raises ``RecipeError`` for a context that cannot be checked, and for a file in place of a
+    mounted one that is not on this machine.
+    """
+    run = run_of(find_entry(catalog, wanted), catalog, wanted)
+    places = command.places_by_setting(run.preset, run.recipe)
+    own = {*wanted.given, *(model_files.of_preset(run.preset) if run.preset else ())}
+    given, context, options = dict(wanted.given), wanted.context, list[str]()
+    for group in command.groups(wanted.options):
+        place = places.get(command.setting_of(group[0], run.recipe), "")
+        name, _, value = group[0].partition("=")
+        value = value or "".join(group[1:2] if command.option_of(group[0]) else group[:1])
+        file = _file_of(value, directory) if place and value else None
+        if not place or PLACE.fullmatch(value):
+            options += group
+        elif place == "context" and value.isdecimal() and int(value) > 0:
+            context = int(value)
+        elif place == "context":
+            raise RecipeError(
+                f"{' '.join(group)} after -- is no number of tokens that builder can check",
+                hint="name the size before --: --context TOKENS",
+            )
+        elif file:
+            given[place] = file
+        elif place in own and value:
+            raise RecipeError(
+                f"{name} after -- names no file of this machine: {value}",
+                "builder mounts the file that it replaces",
+                f"name a file before --: {OPTIONS_OF_PLACES[place]} FILE",
+            )
+        else:
+            options += group
+    return replace(wanted, given=given, context=context, options=tuple(options))
+
+
+def _file_of(value: str, directory: Path) -> Path | None:
+    """A file of this machine by its path here, or by its path in the container's models."""
+    inside = PurePosixPath(value)
+    if inside.is_relative_to(model_files.DIRECTORY):
+        here = directory / inside.relative_to(model_files.DIRECTORY)
+        if here.exists():
+            return here
+    path = Path(value).expanduser()
+    return path if path.exists() else None
+
+
 def models_directory(settings: Settings) -> Path:
     """The models directory as an absolute path; ~ is the user's home."""
     return settings.models_dir.expanduser().absolute()
@@ -74,6 +123,7 @@ def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: 
     The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
     ``FetchError`` where a given file does not exist.
     """
+    wanted = followed(catalog, wanted, models_directory(settings))
     run = run_of(find_entry(catalog, wanted), catalog, wanted)
     image = _image(run.recipe, settings, log)
     files = given_files(wanted.given)

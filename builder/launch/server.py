@@ -10,7 +10,7 @@ from builder import families
 from builder.errors import BusyError, UntriedError
 from builder.launch import check, costs
 from builder.launch.check import RunImage
-from builder.launch.described import LaunchRequest, find_entry, models_directory, run_of
+from builder.launch.described import LaunchRequest, find_entry, followed, models_directory, run_of
 from builder.launch.download import Progress, download
 from builder.launch.files import Located, Missing, located
 from builder.launch.start import Found, existing, identity, start, wait
@@ -79,6 +79,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     downloaded.  Raises ``WorldError`` with all faults, ``BusyError`` where the same run has
     another port or other options, and like a build, ``download`` and ``start``.
     """
+    job = replace(job, wanted=followed(job.catalog, job.wanted, job.models_dir))
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
     asked = check.Asked(job.catalog, job.trial_of)
@@ -89,6 +90,9 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     lacking = [*costs.of_image(job.catalog, run.recipe, image, job.settings, job.log)]
     lacking += costs.of_files(files.missing, job.models_dir)
     stuck = faults or files.unusable or not all(each.fetches for each in files.missing)
+    if not stuck:
+        for caveat in _service(run, image.name, files, job.wanted.port).caveats:
+            job.log(caveat)
     if lacking and not stuck and means.agrees(lacking):
         image = _obtained(run, image, job, means)
         files = fetched(job, run, files.missing, means.progress)

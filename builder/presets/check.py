@@ -106,15 +106,15 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
         yield ("recipe",), f"{preset.recipe} is no server: its image has no port"
         return
     known = command.known_options(recipe)
-    yield from _set_elsewhere(preset, known)
+    yield from _set_elsewhere(preset, recipe)
     contexts = [preset.serve.context, *(each.context for each in preset.result)]
     named = any("{context}" in word for word in preset.serve.arguments)
     if any(contexts) and not named and "{context}" not in known:
         message = "no option sets the context: name it as {context} in arguments of [serve]"
         yield ("serve",), message
-    yield from _twice(("serve", "arguments"), preset.serve.arguments)
+    yield from _twice(("serve", "arguments"), preset.serve.arguments, recipe)
     for index, result in enumerate(preset.result):
-        yield from _twice(("result", index, "arguments"), result.arguments)
+        yield from _twice(("result", index, "arguments"), result.arguments, recipe)
     for place, table in PLACES.items():
         named = any(place in word for word in preset.serve.arguments)
         given = getattr(preset, table) is not None
@@ -125,23 +125,26 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
             yield ("serve", "arguments"), f"{place} needs the table [{table}]"
 
 
-def _set_elsewhere(preset: Preset, known: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
+def _set_elsewhere(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
     """Options that follow from other keys."""
     keys = {place: f"the table [{table}]" for place, table in PLACES.items()}
     keys["{context}"] = "context"
-    options = {command.option_of(next(iter(group))): place for place, group in known.items()}
+    places = command.places_by_setting(None, recipe)
     lists = {("serve", "arguments"): preset.serve.arguments}
     for index, result in enumerate(preset.result):
         lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
     for path, words in lists.items():
         for group in command.groups(words):
-            place = options.get(command.option_of(group[0]), "")
-            if place and not any(place in word for word in group):
+            place = f"{{{places.get(command.setting_of(group[0], recipe), '')}}}"
+            if place in keys and not any(place in word for word in group):
                 yield path, f"{group[0]} is set by {keys[place]}"
 
 
-def _twice(path: tuple[str | int, ...], words: Iterable[str]) -> Iterator[Finding]:
-    counts = Counter(option for word in words if (option := command.option_of(word)))
-    for option, count in counts.items():
-        if count > 1:
-            yield path, f"{option} is given {count} times"
+def _twice(path: tuple[str | int, ...], words: Iterable[str], recipe: Recipe) -> Iterator[Finding]:
+    """Options that the server takes once, and that are given more often, under any names."""
+    found: dict[str, list[str]] = {}
+    for group in command.groups(words):
+        found.setdefault(command.setting_of(group[0], recipe), []).append(group[0])
+    for setting, options in found.items():
+        if setting and len(options) > 1 and setting not in command.repeated(recipe):
+            yield path, f"{command.option_of(options[0])} is given {len(options)} times"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 from builder import families
 from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
-from builder.servers.api_flavor import API_FLAVORS, filled
+from builder.servers.api_flavor import API_FLAVORS, PLACE, filled
 
 ALIASES: Mapping[str, str] = {
     "-m": "--model",
@@ -27,12 +31,57 @@ ALIASES: Mapping[str, str] = {
 """Other names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
 
 
+VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
+"""A variable of llama.cpp or hello-sm120 that stands for an option (``common/arg.cpp``)."""
+OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
+"""The beginning of an option that turns another one off; llama.cpp's --no-host is its own."""
+PART = re.compile(r"(--.*-config|-cc|-sc|-ac)\..*")
+"""A key of an option's JSON (vLLM, "JSON CLI Arguments"): vLLM replaces the whole value."""
+
+
 def option_of(word: str) -> str:
     """The long name of the option that an argument begins with; empty for a value."""
     name = word.split("=", 1)[0]
     if not name.startswith("-") or not name.lstrip("-")[:1].isalpha():
         return ""
     return ALIASES.get(name, name)
+
+
+def setting_of(word: str, recipe: Recipe) -> str:
+    """One name for all options and variables that set the same as a word: ``-ngl``, ``--no-mmap``.
+
+    Empty for a value, and for a variable that stands for no option.
+    """
+    if variable := VARIABLE.fullmatch(word):
+        name = f"--{variable[1].lower()}"
+    elif option_of(word):
+        name = word.split("=", 1)[0]
+    else:
+        return ""
+    name = PART.sub(r"\1", name.replace("_", "-") if name.startswith("--") else name)
+    name = OPPOSITE.sub(lambda found: "--" if found[0].startswith("--") else "-", name)
+    return _names(_table(recipe)).get(name, name)
+
+
+def repeated(recipe: Recipe) -> set[str]:
+    """The settings whose options a server takes several times, and adds up."""
+    return {*_tables().get(_table(recipe), {}).get("repeated", "").split()}
+
+
+def _table(recipe: Recipe) -> str:
+    serve = families.serve_of(recipe)
+    return serve.api_flavor if serve and serve.api_flavor in _tables() else recipe.family
+
+
+@cache
+def _names(table: str) -> Mapping[str, str]:
+    rows = [line.split() for line in _tables().get(table, {}).get("names", "").splitlines()]
+    return {name: row[0] for row in rows for name in row}
+
+
+@cache
+def _tables() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("options.toml").read_text("utf-8"))
 
 
 def groups(words: Iterable[str]) -> Iterator[list[str]]:
@@ -76,7 +125,8 @@ def arguments(
     """The arguments after the entrypoint.
 
     ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
-    replaces the preset's; ``others``, such as a result's arguments, replace the same options of it.
+    replaces the preset's; ``others``, such as a result's arguments, replace the options that set
+    the same, under any of their names.
     """
     tokens = context or preset.serve.context
     values = {**places, **({"context": str(tokens)} if tokens is not None else {})}
@@ -87,18 +137,41 @@ def written(
     preset: Preset, recipe: Recipe, places: Collection[str], others: Sequence[str] = ()
 ) -> list[str]:
     """The arguments with ``{model}``, ``{context}``, ...; ``places`` are the known ones."""
-    own = _merged(preset.serve.arguments, others)
-    words: list[str] = []
-    for place, group in known_options(recipe).items():
-        if place.strip("{}") in places and not any(place in word for word in own):
-            words += group
-    return [*words, *own]
+    own = list(preset.serve.arguments)
+    known = (
+        group
+        for place, group in known_options(recipe).items()
+        if place.strip("{}") in places and not any(place in word for word in own)
+    )
+    return merged([*(word for group in known for word in group), *own], others, recipe)
 
 
-def _merged(words: Sequence[str], others: Sequence[str]) -> list[str]:
-    replaced = {option_of(group[0]) for group in groups(others)}
-    kept = [group for group in groups(words) if option_of(group[0]) not in replaced]
-    return [word for group in [*kept, *groups(others)] for word in group]
+def merged(words: Sequence[str], others: Sequence[str], recipe: Recipe) -> list[str]:
+    """The words, with the options of ``others`` in place of those that set the same."""
+    replaced = settings_of(others, recipe)
+    model = known_options(recipe).get("{model}", ())
+    if model and not option_of(model[0]) and replaced & {"", "--model"}:
+        replaced |= {"", "--model"}  # vLLM takes its model with and without an option
+    kept = [group for group in groups(words) if setting_of(group[0], recipe) not in replaced]
+    given = [*groups(others)]
+    first = given[:1] if given and not option_of(given[0][0]) else []  # no value of an option
+    return [word for group in [*first, *kept, *given[len(first) :]] for word in group]
+
+
+def settings_of(words: Iterable[str], recipe: Recipe) -> set[str]:
+    """What these options set; empty stands for values before the first option."""
+    return {setting_of(group[0], recipe) for group in groups(words)}
+
+
+def places_by_setting(preset: Preset | None, recipe: Recipe) -> dict[str, str]:
+    """``model``, ``context``, ... by the setting that names nothing else."""
+    found = {}
+    own = groups(preset.serve.arguments) if preset else ()
+    for group in [*known_options(recipe).values(), *own]:
+        value = group[-1].partition("=")[2] if len(group) == 1 and "=" in group[0] else group[-1]
+        if place := PLACE.fullmatch(value):
+            found[setting_of(group[0], recipe)] = place[1]
+    return found | ({"--model": "model"} if found.get("") == "model" else {})
 
 
 def container_options(container: ContainerOptions) -> list[str]:

@@ -226,6 +226,13 @@ class Preset(Model):
         own = [each for each in self.result if each.of_preset]
         return max(own, key=self.context_of, default=None)
 
+    def slower(self, figure: Result | None) -> tuple[str, ...]:
+        """The sentences on what was faster: another preset, or the run without speculation."""
+        found = [f"{self.loses_to} is faster on the same card"] if self.loses_to else []
+        if figure is not None and figure.loses:
+            found.append(f"without speculation it was {figure.baseline:g} tokens/s")
+        return (*found,)
+
     def context_of(self, result: Result) -> int:
         """The context of a result in tokens; 0 where it is not known."""
         return result.context or self.serve.context or 0

@@ -18,7 +18,7 @@ from builder.errors import RecipeError
 from builder.families import entrypoint
 from builder.families.layout import LAYOUT
 from builder.presets import command
-from builder.presets.schema import ContainerOptions, Preset
+from builder.presets.schema import Caveat, ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 from builder.servers.api_flavor import filled
 
@@ -32,7 +32,7 @@ STOP = 30
 """Seconds between SIGTERM and SIGKILL: the answers under way come to their end."""
 SHARED = "2g"
 """Shared memory for tensor parallelism (vLLM, "Using Kubernetes"): 64 MB, Docker's own, end it."""
-PARALLEL = ("--tensor-parallel-size", "-tp")
+PARALLEL = "--tensor-parallel-size"
 LONGEST_NAME = 53
 """Characters of a release of Helm (``ValidateReleaseName``), the shortest limit of all programs."""
 OPTIONS_OF_PLACES = {
@@ -137,10 +137,17 @@ class Service:
     """Seconds until the server must be healthy."""
     notes: tuple[str, ...] = ()
     """Caveats: known problems of the run."""
+    slower: tuple[str, ...] = ()
+    """What was faster on the same card."""
     missing: tuple[str, ...] = ()
     """The prerequisites, each with the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
+
+    @property
+    def caveats(self) -> list[str]:
+        """The known problems as lines."""
+        return [f"Caveat: {text}" for text in (*self.slower, *self.notes)]
 
     @property
     def words(self) -> list[str]:
@@ -185,9 +192,18 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         raise RecipeError(f"{recipe.name} is no server: its image has no port")
     _require_taken(run, recipe, files)
     preset = run.preset
-    environment = preset.serve.environment if preset else {}
     values = _values(run, files)
-    arguments = tuple(_options(run, recipe, files, values))
+    places = command.places_by_setting(preset, recipe)
+    given = command.settings_of(run.options, recipe)
+    given |= {setting for setting, place in places.items() if place in values}
+    environment = {
+        name: value
+        for name, value in (preset.serve.environment if preset else {}).items()
+        if command.setting_of(name, recipe) not in given - {""}
+    }
+    caveats = _caveats(run, recipe, values)
+    notes = [note for note, old in caveats if not old]
+    arguments = tuple(_options(run, recipe, files, values, notes))
     family = families.ENGINES[recipe.family]
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
@@ -201,7 +217,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         published=published or port,
         health=f"/{recipe.image.health or ''}",
         model=preset.model.name if preset else "",
-        api_model=_api_model(arguments, values) if family.serve else "",
+        api_model=_api_model(arguments, values, recipe) if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
             for name, value in {**environment, **(entrypoint.CPU if run.cpu else {})}.items()
@@ -214,29 +230,34 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
-        container=_container(preset.container if preset else ContainerOptions(), arguments),
+        container=_container(preset.container if preset else ContainerOptions(), arguments, recipe),
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
-        notes=tuple(each.shown for each in preset.caveat) if preset else (),
+        notes=tuple(f"{note.shown}{old and f' This is about {old}'}" for note, old in caveats),
+        slower=preset.slower(preset.published) if preset else (),
         missing=files.missing,
         incomplete=files.incomplete,
     )
 
 
-def _container(container: ContainerOptions, arguments: Sequence[ServiceOption]) -> ContainerOptions:
+def _container(
+    container: ContainerOptions, arguments: Sequence[ServiceOption], recipe: Recipe
+) -> ContainerOptions:
     """The preset's, with shared memory where the engine's processes need it for their cards."""
-    shares = any(option.words[0].partition("=")[0] in PARALLEL for option in arguments)
+    shares = any(command.setting_of(option.words[0], recipe) == PARALLEL for option in arguments)
     if not shares or container.ipc or container.shm_size:
         return container
     return container.model_copy(update={"shm_size": SHARED})
 
 
-def _api_model(arguments: Sequence[ServiceOption], values: Mapping[str, str]) -> str:
+def _api_model(
+    arguments: Sequence[ServiceOption], values: Mapping[str, str], recipe: Recipe
+) -> str:
     """The name that vLLM answers to: the first of --served-model-name, else the model as given."""
     for option in arguments:
-        name, _, value = option.words[0].partition("=")
-        if name == "--served-model-name":
+        value = option.words[0].partition("=")[2]
+        if command.setting_of(option.words[0], recipe) == "--served-model-name":
             return value or next(iter(option.words[1:]), "")
     return values.get("model", "")
 
@@ -286,15 +307,62 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
 
 
 def _options(
-    run: Run, recipe: Recipe, files: Files, values: Mapping[str, str]
+    run: Run,
+    recipe: Recipe,
+    files: Files,
+    values: Mapping[str, str],
+    notes: Sequence[Caveat],
 ) -> Iterator[ServiceOption]:
-    if run.preset is not None:
-        words = command.written(run.preset, recipe, values, run.options)
-    else:
-        words = list(_words_of_recipe(run, recipe, values))
-    for group in command.groups(words):
+    for group in command.groups(_written(run, recipe, values)):
         option = filled(group, values)
-        yield ServiceOption(tuple(option), _reason(option, run, files), tuple(group))
+        yield ServiceOption(tuple(option), _reason(option, run, files, notes), tuple(group))
+
+
+def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
+    if run.preset is not None:
+        return command.written(run.preset, recipe, values, run.options)
+    return command.merged([*_words_of_recipe(run, recipe, values)], run.options, recipe)
+
+
+def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:
+    """The known problems of the preset that hold for a run: none of an option that it replaces.
+
+    A caveat that names such an option without its value stays: only a person can tell whether it
+    holds.  It has a text about the replaced option beside it, which is empty for all others.
+    """
+    if run.preset is None:
+        return []
+    before = command.arguments(run.preset, recipe, values)
+    now = [*command.groups(filled(_written(run, recipe, values), values))]
+    replaced = {
+        command.setting_of(group[0], recipe): group
+        for group in command.groups(before)
+        if not any(_state(group, recipe) == _state(each, recipe) for each in now)
+    }
+    found = []
+    for note in run.preset.caveat:
+        about = ""
+        words = [word.strip("`'\"()[],;:.") for word in note.text.split()]
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            group = replaced.get(command.setting_of(word, recipe)) if word[:1] == "-" else None
+            if group is None:
+                continue
+            setting, negated, own = _state(group, recipe)
+            named = word.partition("=")[2] or following
+            if own[:1] == (named,) if own else _state([word], recipe) == (setting, negated, own):
+                break
+            if own and not any(each.isdigit() for each in named):
+                about = f"the preset's {' '.join(group)}, which is replaced."
+        else:
+            found.append((note, about))
+    return found
+
+
+def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, ...]]:
+    """A setting, whether its option turns it off, and its values."""
+    name, _, value = group[0].partition("=")
+    off = re.match(r"--?(no|disable)[-_]|-n(kvo|ocb|dio|r)$", name) is not None
+    return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])
 
 
 def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:
@@ -302,10 +370,9 @@ def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Ite
         if place.strip("{}") in values:
             yield from group
     yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
-    yield from run.options
 
 
-def _reason(group: Sequence[str], run: Run, files: Files) -> str:
+def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]) -> str:
     """Why an option is given: its meaning, the file that it names, and the caveats on it."""
     name = command.option_of(group[0])
     parts = [_reasons()["option"].get(name, "")]
@@ -313,7 +380,6 @@ def _reason(group: Sequence[str], run: Run, files: Files) -> str:
         whole = re.compile(rf"{re.escape(path)}(?![\w./-])")
         if any(whole.search(word) for word in group):
             parts.append(_shown(place, run.preset))
-    notes = run.preset.caveat if run.preset else []
     parts += [note.text for note in notes if name and name in note.text.split()]
     return "; ".join(filter(None, parts))
 

@@ -267,7 +267,7 @@ def _commands(recipe: Recipe, reference: str) -> list[str]:
     image, serve = recipe.image, recipe.serve
     arguments = [*serve.arguments, *serve.gpu] if serve is not None else []
     filled = [each.replace("{model}", MODEL).replace("{context}", CONTEXT) for each in arguments]
-    options = [f"-p {image.port}:{image.port}"] if image.port is not None else []
+    options = [f"-p 127.0.0.1:{image.port}:{image.port}"] if image.port is not None else []
     options += ["-v ~/models:/models:ro"] if filled != arguments else []
     command = " ".join(["docker run --rm --gpus all", *options])
     runs = " ".join([reference, *([shlex.join(filled)] if filled else [])])

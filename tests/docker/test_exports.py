@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 
 from builder.errors import RecipeError
-from builder.exports import compose, quadlet
+from builder.exports import compose, llama_swap, quadlet
 from builder.exports.quadlet import LOST
 from builder.presets import schema
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient
 from builder.servers.server import Server
+from builder.tools.apt import sources as apt
 from builder.tools.docker.client import executable
 from builder.tools.docker.containers import Container
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
@@ -223,10 +227,71 @@ def test_quadlet_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "--device" not in words
 
 
-def test_podman_loads_an_image_that_no_registry_has(tmp_path: Path) -> None:
-    local = replace(BASE, local=True)
-    assert "localhost/me/a:1" in generated(local, tmp_path)
-    assert "docker save me/a:1 | podman load\n" in quadlet.document(local)
+@pytest.fixture
+def podman(tmp_path: Path) -> Iterator[str]:
+    """A container with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
+    root, image = tmp_path / "root.tar", "builder-test/podman:5"
+    known = tmp_path / "trixie.sources"
+    known.write_text(apt.sources_for("trixie") or "")  # else mmdebstrap has its own
+    options = ["--variant=essential", '--aptopt=APT::Install-Recommends "false"']
+    packages = "--include=podman,catatonit,nftables"
+    command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(root)]
+    command += [str(known)] if known.stat().st_size else []
+    subprocess.run(command, check=True)
+    docker("import", str(root), image)
+    root.unlink()
+    storage = ["--privileged", "--tmpfs=/run", "--volume=/var/lib/containers"]
+    container = docker("run", "--detach", *storage, image, "sleep", "infinity")
+    yield container
+    docker("rm", "--force", "--volumes", container)
+    docker("rmi", image)
+
+
+def test_podman_starts_an_image_that_no_registry_has(
+    hello: dict[str, Any], podman: str, tmp_path: Path
+) -> None:
+    """On the CPU, from the unit's own words; systemd's part is to run the health check."""
+    service = replace(
+        BASE,
+        image=hello["references"][0],
+        arguments=(ServiceOption(("--device", "cpu")),),
+        environment=(Variable("BUILDER_CPU", "1"),),
+        cards=0,
+        local=True,
+        read_only=True,
+    )
+    (load,) = re.findall(r"docker save .* \| podman load\n", quadlet.document(service))
+    command = load.replace("podman", f"docker exec --interactive {podman} podman")
+    subprocess.run(["sh", "-ec", command], check=True, capture_output=True)
+    words = [word.replace("%t/%N", "/run/a") for word in generated(service, tmp_path / "unit")]
+    inside = [executable(), "exec", podman]
+    start = subprocess.Popen([*inside, *words], stderr=subprocess.PIPE, text=True)
+    deadline, check = time.monotonic() + 60, ["podman", "healthcheck", "run", service.name]
+    while subprocess.run([*inside, *check], check=False, capture_output=True).returncode:
+        assert start.poll() is None, start.communicate()[1]
+        assert time.monotonic() < deadline
+    assert start.wait(60) == 0, "the unit is active once it is healthy"
+    form = "--format={{.State.Health.Status}}"
+    assert docker("exec", podman, "podman", "inspect", form, service.name) == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("image", "local", "name"),
+    [
+        ("a:1@sha256:0", True, "docker.io/library/a:1"),
+        ("me/a:1", True, "docker.io/me/a:1"),
+        ("127.0.0.1:5000/ci/a:1@sha256:0", True, "127.0.0.1:5000/ci/a:1"),
+        ("ghcr.io/me/a:1@sha256:0", False, "ghcr.io/me/a:1@sha256:0"),
+        ("me/a:1@sha256:0", False, "docker.io/me/a:1@sha256:0"),
+    ],
+)
+def test_an_image_has_its_registry(image: str, local: bool, name: str, tmp_path: Path) -> None:
+    service = replace(BASE, image=image, local=local)
+    words = generated(service, tmp_path)
+    assert name in words
+    assert (words[words.index("--pull") + 1] == "never" if "--pull" in words else False) is local
+    load = f"docker save {image.partition('@')[0]} | podman load\n"
+    assert (load in quadlet.document(service)) is local
 
 
 def test_systemd_does_not_restart_without_a_gpu(tmp_path: Path) -> None:
@@ -286,3 +351,60 @@ def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -
             restarts = docker("inspect", f"--format={form}", service.name).strip()
     finally:
         subprocess.run([*command, "down"], check=True, capture_output=True)
+
+
+SLOW = "trap 'sleep 4; exit 0' TERM; while :; do sleep 0.1; done"
+
+
+def test_llama_swap_starts_a_model_whose_last_container_has_not_ended(
+    hello: dict[str, Any],
+) -> None:
+    """During a slow stop, and after somebody killed the docker client alone."""
+    image = "builder-test/slow-stop:1"
+    created = docker("create", hello["references"][0]).strip()
+    try:
+        docker("commit", '--change=ENTRYPOINT ["sh"]', created, image)
+    finally:
+        docker("rm", created)
+    service = replace(
+        BASE,
+        name="builder-test-llama-swap",
+        image=image,
+        arguments=(ServiceOption(("-c", SLOW)),),
+        cards=0,
+        local=True,
+    )
+    ((_, model),) = yaml.safe_load(llama_swap.document(service))["models"].items()
+    command = shlex.split(model["cmd"].replace("${PORT}", str(free_port())))
+    clients: list[subprocess.Popen[bytes]] = []
+    identities: list[str] = []
+
+    def start() -> None:
+        clients.append(subprocess.Popen(command))
+        deadline = time.monotonic() + 60
+        while (found := running(service.name)) in {"", *identities}:
+            assert clients[-1].poll() is None, "the docker client has ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        identities.append(found)
+
+    try:
+        start()
+        stop = subprocess.Popen(shlex.split(model["cmdStop"]), stdout=subprocess.DEVNULL)
+        start()  # meanwhile the server still stops
+        assert stop.wait() == 0
+        assert clients[0].wait() == 0, "it was killed before its requests had ended"
+        clients[1].kill()
+        clients[1].wait()
+        assert running(service.name) == identities[1]
+        start()
+    finally:
+        subprocess.run([executable(), "rm", "--force", service.name], check=True)
+        for client in clients:
+            client.wait()
+        docker("rmi", image)
+
+
+def running(name: str) -> str:
+    """The identity of the container of that name that runs; empty where there is none."""
+    return docker("ps", "--no-trunc", "--quiet", f"--filter=name=^{name}$").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import replace
 
@@ -31,6 +32,15 @@ BASE = Service(
     published=8081,
     health="/health",
 )
+
+
+OPEN = re.compile(
+    r"""(?<![\w-])(?:-p|--publish)[= ]+(?!["']?127\.0\.0\.1:)["']?"""
+    r"""(?:[\d.{[$][^\s:]*:[^\s]*|\d+(?![\w/]))"""
+    r"""|PublishPort=(?!127\.0\.0\.1:|\{HOST\}:)|hostPort|hostNetwork: *true"""
+    r"""|(?:--net|--network)[= ]host|ports:\s+(?:#.*\s+)*-\s*["']?\d(?!27\.0\.0\.1:)"""
+)
+"""A port published on every address of the machine: engines ask for no password."""
 
 
 @st.composite

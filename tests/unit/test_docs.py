@@ -12,6 +12,7 @@ import typer
 
 from builder.cli.app import all_commands
 from support.environment import REPOSITORY
+from support.services import OPEN
 
 SIMULATOR = [REPOSITORY / "simulator" / name for name in ("README.md", "card/README.md")]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), *SIMULATOR]
@@ -99,6 +100,49 @@ def test_commands_exist_with_their_options(page: Path) -> None:
 
 def test_there_are_commands_to_check() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
+
+
+COMMANDS = [
+    file
+    for name in (
+        *("README.md", "docs", "recipes", "presets", "builder", "dockerfiles", "bench", "engines"),
+        *("simulator", "patches", "cards", "farm", ".github"),
+    )
+    for file in [REPOSITORY / name, *(REPOSITORY / name).rglob("*")]
+    if file.suffix in {"", ".md", ".toml", ".py", ".j2", ".yml", ".yaml", ".js", ".c", ".h"}
+    and file.is_file()
+    and "locks" not in file.parts
+]
+
+
+def test_no_command_opens_a_server_to_the_network() -> None:
+    texts = {file: re.sub(r"\{(?:HOST|host)\}", "127.0.0.1", file.read_text()) for file in COMMANDS}
+    assert len(texts) > 300
+    found = {str(file): OPEN.findall(text) for file, text in texts.items() if OPEN.search(text)}
+    assert found == {}, "publish it on 127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("docker run -p 8080:8080 a", True),
+        ("docker run --publish=8080:8080 a", True),
+        ("docker run --publish 0.0.0.0:8080:8080 a", True),
+        ("docker run -p 8080 a", True),
+        ('[f"-p {image.port}:{image.port}"]', True),
+        ("docker run --network host a", True),
+        ("PublishPort=8080:8080", True),
+        ('ports:\n  - "8080:8080"', True),
+        ("hostPort: 8080", True),
+        ("docker run -p 127.0.0.1:8080:8080 a", False),
+        ("PublishPort=127.0.0.1:8080:8080", False),
+        ('ports:\n  # one\n  - "127.0.0.1:8080:8080"', False),
+        ("ports:\n  - name: http", False),
+        ("mkdir -p 1/2 && cp -p a b --top-p 0.6", False),
+    ],
+)
+def test_open_ports_are_found(text: str, *, is_open: bool) -> None:
+    assert (OPEN.search(text) is not None) is is_open
 
 
 def unplain(files: Iterable[Path], words: re.Pattern[str]) -> dict[str, list[str]]:

@@ -82,6 +82,22 @@ def test_the_command_is_printed(builder: Builder, models: Path) -> None:
     assert "The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB) is not known" in done.stderr
     assert f"--include '*UD-Q3_K_XL*' --local-dir {models}/unsloth/" in done.stderr
     assert not any(word.startswith("--restart") for word in words)
+    assert "\nCaveat: It uses a single GPU at 0.1.x. (Anbeeld/beellama.cpp#7)" in done.stderr
+
+
+def test_known_problems_come_before_the_start(builder: Builder, models: Path) -> None:
+    """Also where the run is published as a warning."""
+    slow = "qwen3.6-27b-mtp-turboquant@5090-laptop"
+    models.mkdir()
+    file = models / "a.gguf"
+    file.touch()
+    told = builder("run", slow, "--print", "--context", "64K", "--", "-m", file, "-c", "4")
+    assert told.returncode == 0, told.stderr
+    words = shlex.split(told.stdout.replace("\\\n", ""))
+    assert words[-6:] == ["--model", "/model/a.gguf", "--ctx-size", "4", "--spec-type", "mtp"]
+    assert f"--mount=type=bind,source={file},target=/model/a.gguf,readonly" in words
+    assert "Caveat: qwen3.6-27b-mtp-128k@5090-laptop is faster on the same card" in told.stderr
+    assert "Caveat: In the third run no draft was accepted." in told.stderr
 
 
 def test_a_short_name_is_the_best_preset_that_runs_on_the_card(

@@ -8,7 +8,7 @@ import pytest
 
 from builder.exports.formats import FORMATS
 from support.environment import REPOSITORY
-from support.services import SERVICES
+from support.services import OPEN, SERVICES
 
 PACKAGE = REPOSITORY / "builder" / "exports"
 PAGE = REPOSITORY / "docs" / "run.md"
@@ -22,6 +22,7 @@ def test_a_format_is_written_by_its_module(name: str) -> None:
         files = FORMATS[name].files(service)
         assert files
         assert all(files.values())
+        assert not [text for text in files.values() if OPEN.search(text)]
         assert FORMATS[name].usage.format(name=service.name)
 
 

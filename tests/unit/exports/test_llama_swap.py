@@ -32,6 +32,8 @@ def assert_started(service: Service) -> None:
     model = model_of(service)
     assert re.findall(r"\$\{\w*\}?", model["cmd"]) == ["${PORT}"]  # no other macro
     words = shlex.split(model["cmd"].replace("${PORT}", "5800"))
+    assert words[:2] == ["sh", "-c"]
+    words = words[words.index("docker") :]
     place = words.index(service.image)
     assert words[place + 1 :] == service.words
     assert words[:4] == ["docker", "run", "--rm", f"--name={service.name}"]

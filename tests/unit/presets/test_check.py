@@ -87,6 +87,11 @@ BROKEN = {
         {'"--jinja",': '"--n-gpu-layers", "98",'},
         "serve.arguments: --n-gpu-layers is given 2 times",
     ),
+    "option twice under two names": (
+        DFLASH,
+        {'"--jinja",': '"-nkvo", "--kv-offload",'},
+        "serve.arguments: -nkvo is given 2 times",
+    ),
     "option twice in a result": (
         A100,
         {'["--spec-draft-n-max", "6"]': '["-ngl", "9", "--n-gpu-layers", "9"]'},
@@ -257,3 +262,8 @@ def test_an_unknown_card_is_one_problem_not_two(tmp_path: Path) -> None:
     assert [each.message for each in found] == [
         "no card is named 5091; did you mean 5090? List one without a file in [unverified]"
     ]
+
+
+def test_an_option_that_adds_up_may_be_given_twice(tmp_path: Path) -> None:
+    words = '"--override-tensor", "a=CPU", "-ot", "b=CPU",'
+    assert problems(tmp_path, DFLASH, {'"--jinja",': words}) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def test_an_option_has_its_meaning_and_the_caveats_that_name_it() -> None:
     [
         (["--tensor-parallel-size", "2"], {}, "2g"),
         (["--tensor-parallel-size=2"], {}, "2g"),
+        (["--tensor_parallel_size=2"], {}, "2g"),
         (["-tp", "2"], {"shm_size": "8g"}, "8g"),
         (["-tp", "2"], {"ipc": "host"}, None),
         (["--dtype", "auto"], {}, None),
@@ -91,7 +93,7 @@ def test_tensor_parallelism_has_shared_memory(
     assert service(run, IMAGE, Files({"model": "/m"})).container.shm_size == size
 
 
-@pytest.mark.parametrize("words", [["--served-model-name", "a", "b"], ["--served-model-name=a"]])
+@pytest.mark.parametrize("words", [["--served-model-name", "a", "b"], ["--served_model_name=a"]])
 def test_vllm_answers_to_the_first_name_that_it_is_given(words: list[str]) -> None:
     preset = preset_of("vllm-0.21.0", serve={"arguments": words})
     run = Run("a@5090", RECIPES.engine(preset.recipe).recipe, preset)
@@ -160,3 +162,137 @@ def test_reasons_are_found_by_the_long_name_of_an_option() -> None:
     file = Path(module.__file__).with_name("reasons.toml")
     tables = tomllib.loads(file.read_text())
     assert [name for name in tables["option"] if command.option_of(name) != name] == []
+
+
+def words_of(recipe: str, own: list[str], options: list[str], **run: object) -> list[str]:
+    """The words of a service whose preset has these arguments, and whose user gives ``options``."""
+    preset = preset_of(recipe, serve={"arguments": own, "context": 65536})
+    wanted = Run("a@5090", RECIPES.engine(recipe).recipe, preset, options=(*options,))
+    return service(replace(wanted, **run), IMAGE, Files({"model": "/m"})).words  # type: ignore[arg-type]
+
+
+LLAMA, VLLM, SGLANG = "llama-cpp-b9261", "vllm-0.21.0", "sglang-0.5.23-wheel"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "own", "options"),
+    [
+        (LLAMA, "-ngl 99", "--n-gpu-layers 3"),
+        (LLAMA, "--n-gpu-layers 99", "--gpu-layers=3"),
+        (LLAMA, "--n-gpu-layers 99", "--n_gpu_layers 3"),
+        (LLAMA, "--split-mode tensor", "-sm layer"),
+        (LLAMA, "--spec-draft-n-max 3", "--draft-max 5"),
+        (LLAMA, "--spec-draft-ngl 99", "-ngld 1"),
+        (LLAMA, "--no-mmap", "--mmap"),
+        (LLAMA, "--kv-unified", "-no-kvu"),
+        (LLAMA, "-kvo", "-nkvo"),
+        (LLAMA, "-fa on", "--flash-attn off"),
+        (LLAMA, "--override-tensor a=CPU --override-tensor b=CPU", "-ot c=CPU -ot d=CPU"),
+        (LLAMA, "--lora a --lora b", "--lora c"),
+        (LLAMA, "--chat-template-kwargs {}", '--chat-template-kwargs={"a":1}'),
+        (VLLM, "--tensor-parallel-size 2", "-tp 1"),
+        (VLLM, "--enable-prefix-caching", "--no-enable-prefix-caching"),
+        (VLLM, "--served-model-name a b", "--served-model-name c d e"),
+        (VLLM, "--gpu-memory-utilization 0.9", "--gpu_memory_utilization=0.5"),
+        (VLLM, "--speculative-config {}", "--speculative-config.method mtp -q awq"),
+        (SGLANG, "--tp-size 2", "--tp 1"),
+        (SGLANG, "--enable-metrics", "--disable-metrics"),
+    ],
+)
+def test_an_option_replaces_all_that_sets_the_same(recipe: str, own: str, options: str) -> None:
+    words = words_of(recipe, ["--seed", "1", *own.split()], options.split())
+    assert words[-len(options.split()) :] == options.split()
+    assert not {*own.split()} & {word for word in words if word.startswith("-")} - {
+        *options.split()
+    }
+    assert words[words.index("--seed") + 1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "own", "options"),
+    [
+        (LLAMA, "--cpu-moe", "--n-cpu-moe 3"),
+        (LLAMA, "--no-host", "--host-x 1"),
+        (LLAMA, "--cache-type-k q8_0", "-ctkd q4_0"),
+        (LLAMA, "--lora a", "--lora-scaled b 0.5"),
+        (LLAMA, "--spec-no-thing 1", "--spec-thing 2"),
+        (VLLM, "--max-num-seqs 1", "--max-num-batched-tokens 2048"),
+    ],
+)
+def test_another_option_stays(recipe: str, own: str, options: str) -> None:
+    words = words_of(recipe, own.split(), options.split())
+    assert words[-len(f"{own} {options}".split()) :] == f"{own} {options}".split()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "left"),
+    [
+        (LLAMA, "--ctx-size 4", ["--model", "/m"]),
+        (LLAMA, "-c 4", ["--model", "/m"]),
+        (LLAMA, "-m /n", ["--ctx-size", "8192"]),
+        (LLAMA, "-hf me/a", ["--ctx-size", "8192"]),
+        (VLLM, "--max_model_len=4", ["/m"]),
+        (VLLM, "--model me/a", ["--max-model-len", "8192"]),
+        (SGLANG, "--model me/a", ["--context-length", "8192"]),
+        ("llama-cpp-python-0.3.36", "--n_ctx 4", ["--model", "/m"]),
+    ],
+)
+def test_files_and_contexts_are_replaced_like_options(
+    recipe: str, options: str, left: list[str]
+) -> None:
+    assert words_of(recipe, [], options.split(), context=8192) == [*left, *options.split()]
+
+
+def test_a_recipes_own_options_for_a_gpu_are_replaced() -> None:
+    for name, options in (("hello-sm120", "--device auto"), (LLAMA, "-ngl 3")):
+        recipe = RECIPES.engine(name).recipe
+        run = Run(recipe.name, recipe, options=(*options.split(),))
+        assert service(run, IMAGE, Files({})).words == options.split()
+
+
+def test_a_variable_that_sets_the_same_goes() -> None:
+    variables = ("CTX_SIZE", "N_GPU_LAYERS", "NO_MMAP", "BATCH", "THREADS")
+    environment = {f"LLAMA_ARG_{each}": "1" for each in variables} | {"CUDA_CACHE_PATH": "/c"}
+    preset = preset_of(LLAMA, serve={"environment": environment, "context": 512})
+    options = ("-ngl", "3", "--mmap", "-b", "1")
+    run = Run("a@5090", RECIPES.engine(LLAMA).recipe, preset, options=options)
+    found = service(run, IMAGE, Files({"model": "/m"}))
+    assert [each.name for each in found.environment] == ["LLAMA_ARG_THREADS", "CUDA_CACHE_PATH"]
+
+
+OWN = ["--split-mode", "tensor", "--no-mmap", "--spec-draft-n-max", "3", "--flash-attn", "on"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "stays"),
+    [
+        ("--split-mode tensor answers are wrong", "", True),
+        ("--split-mode tensor answers are wrong", "--split-mode layer", False),
+        ("Answers are wrong (`-sm tensor`).", "--split-mode=layer", False),
+        ("With --split-mode=tensor, answers are wrong.", "-sm row", False),
+        ("--split-mode tensor answers are wrong", "-sm tensor", True),
+        ("On WSL --no-mmap is slow.", "--mmap", False),
+        ("On WSL --mmap is needed.", "--mmap", True),
+        ("With --spec-draft-n-max 5 it is slow.", "--draft-max 5", True),
+        ("With --ctx-size 65536 it ends.", "--ctx-size 512", False),
+        ("Wrong with --no-mmap and --flash-attn on.", "-fa off", False),
+        ("A projector (--mmproj) does not work.", "--mmproj /p", True),
+        ("It is slow.", "--mmap", True),
+    ],
+)
+def test_a_caveat_goes_with_its_option(text: str, options: str, *, stays: bool) -> None:
+    preset = preset_of(LLAMA, serve={"arguments": OWN, "context": 65536}, caveat=[{"text": text}])
+    run = Run("a@5090", RECIPES.engine(LLAMA).recipe, preset, options=(*options.split(),))
+    found = service(run, IMAGE, Files({"model": "/m"}))
+    assert found.notes == ((text,) if stays else ())
+    assert any(text in option.why for option in found.arguments) <= stays
+
+
+def test_a_caveat_without_the_value_stays_and_names_what_it_is_about() -> None:
+    text = "--flash-attn must be on."
+    preset = preset_of(LLAMA, serve={"arguments": OWN}, caveat=[{"text": text}])
+    run = Run("a@5090", RECIPES.engine(LLAMA).recipe, preset, options=("-fa", "off"))
+    found = service(run, IMAGE, Files({"model": "/m"}))
+    about = "This is about the preset's --flash-attn on, which is replaced."
+    assert found.notes == (f"{text} {about}",)
+    assert not any(text in option.why for option in found.arguments)

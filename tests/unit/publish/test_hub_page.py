@@ -100,7 +100,7 @@ def test_what_a_page_says(recipes: Path) -> None:
     for said in (
         "# hello-sm120\n\nThe smallest engine",
         "compute capability 12.0 (GeForce RTX 50xx)",
-        f"$ docker run --rm --gpus all -p 8080:8080 {NAME}:0.10.0",
+        f"$ docker run --rm --gpus all -p 127.0.0.1:8080:8080 \\\n    {NAME}:0.10.0",
         "The server is ready when `/health` answers",
         "### `0.10.0`, `latest` (moves)",
         f"patched with [pull 6](https://github.com/somebody/engine/pull/6) at {HEAD}: "
