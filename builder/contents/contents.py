@@ -40,6 +40,8 @@ class File:
     """Kinds of secret that its text seems to contain."""
     fat_binaries: tuple[FatBinary, ...] = ()
     """Its device code; kept only for files in ``ReadOptions``."""
+    ptx: tuple[str, str] | None = None
+    """Of a file with PTX, its version and its target: ("9.0", "sm_80")."""
     unread_code: str = ""
     """Why its device code could not be read."""
 

@@ -91,7 +91,9 @@ class _Scanner:
         text = None
         if self.options.text(path) and file.size <= LARGEST_TEXT:
             text = b"".join((head, *content.blocks())).decode(errors="replace")
-        return replace(file, digest=content.digest(), text=text, secrets=secrets.kinds(path, head))
+        ptx = ledger.ptx_head(head) if path.endswith(".ptx") else None
+        found = secrets.kinds(path, head)
+        return replace(file, digest=content.digest(), text=text, secrets=found, ptx=ptx)
 
     def library(self, content: Content, head: bytes, file: File) -> File:
         with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(self.work)) as copy:

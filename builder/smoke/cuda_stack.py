@@ -11,11 +11,14 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.contents.contents import Contents
+from builder.contents.contents import Contents, File
 from builder.contents.options import TORCH_VERSION, TRITON_COMPILER
+from builder.kernels.ledger import Body
+from builder.kernels.selection import Capability, runs_target
+from builder.kernels.selection import unread as unread_ptx
 from builder.smoke.code_paths import cards
 from builder.smoke.context import Context
-from builder.smoke.contract import RUNTIME_LIBRARY
+from builder.smoke.contract import RUNTIME_LIBRARY, driver_of
 from builder.smoke.verdict import Check
 
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
@@ -41,6 +44,7 @@ def check(context: Context) -> Iterator[Check]:
         _older_runtimes(contents),
         "one or none",
     )
+    yield _ptx(context)
     if any(file.torch is not None for file in contents.files.values()):
         subject, expected = "torch has the symbols of its extensions", "every symbol is defined"
         yield rules.check("cuda", subject, expected, _without_symbols(contents), "all are")
@@ -66,6 +70,42 @@ def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
         for path, major in sorted(majors.items())
         if major < newest
     ]
+
+
+def _ptx(context: Context) -> Check:
+    """The oldest driver that the image runs with compiles the PTX that its cards take.
+
+    An ``[[accept]]`` of ``code paths`` says that the driver may compile a library; it says nothing
+    of whether the driver can.
+    """
+    contents, recipe = context.contents, context.subject.recipe
+    subject = "the driver compiles the PTX"
+    driver = (recipe and recipe.cuda.driver) or driver_of(contents)
+    found, versions, unread = [], set(), 0
+    for path, file in contents.files.items():
+        texts = {(body.version, body.target) for body in _taken(file, cards(recipe))}
+        if file.ptx is not None and any(runs_target(file.ptx[1], card) for card in cards(recipe)):
+            texts.add(file.ptx)
+        elf = file.elf
+        unread += bool(elf and elf.modules and not file.fat_binaries and not file.shares)
+        for version, target in sorted(texts):
+            versions.add(version)
+            why = unread_ptx(version, driver) if driver else "no driver is known"
+            if not any(runs_target(target, card) for card in cards(recipe)):
+                why = f"its target is {target or 'not stated'}"
+            if why:
+                found.append((path, f"{path}: {why}"))
+    fine = f"PTX {', '.join(sorted(versions))}, driver {driver}" if versions else "none is taken"
+    fine += f"; not known of {unread} files, whose code was not read" if unread else ""
+    return context.rules.check("cuda", subject, "PTX of its CUDA or older", found, fine)
+
+
+def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
+    for each in file.fat_binaries:
+        for card in wanted:
+            body = each.body(card)
+            if body is not None and body.code.kind == "ptx":
+                yield body
 
 
 def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -40,7 +40,8 @@ WHEEL = image(
 
 
 def found(contents: Contents, recipe: Recipe, **more: object) -> list[Check]:
-    return [*check(context_of(contents, recipe, **more))]
+    every = check(context_of(contents, recipe, **more))
+    return [each for each in every if each.state != "skipped"]  # bodies that were not read
 
 
 def accepting(*paths: str) -> Recipe:
@@ -71,7 +72,7 @@ def test_a_recipe_accepts_each_library_with_a_reason() -> None:
 
 def test_an_acceptance_that_no_library_needs_fails() -> None:
     context = context_of(image(file_with(CUBLAS, (SM_120,))), accepting(FA3))
-    assert all(each.passed for each in check(context))
+    assert not any(each.state == "failed" for each in check(context))
     (unused,) = context.rules.unused()
     assert unused.subject == f"code paths {FA3}"
 
