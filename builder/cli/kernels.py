@@ -140,7 +140,13 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
         print_json({**names, "libraries": libraries, "kernels": found})
         return
     lines = [
-        (library.name, short(demangled(each.name)), *_figures(each), each.idle, each.digest[:DIGITS])
+        (
+            library.name,
+            short(demangled(each.name)),
+            *_figures(each),
+            each.idle,
+            each.digest[:DIGITS],
+        )
         for library, each in rows
     ]
     header = ("library", "kernel", *FIGURES, "idle", "digest")
@@ -164,7 +170,9 @@ def _print_libraries(ledger: Ledger) -> None:
         codes += "".join(f", PTX {version}" for version in library.ptx)
         for idle in ("traps", "empty"):
             count = sum(kernel.idle == idle for kernel in library.kernels)
-            codes += f", {count} {'only trap or print' if idle == 'traps' else 'empty'}" if count else ""
+            codes += (
+                f", {count} {'only trap or print' if idle == 'traps' else 'empty'}" if count else ""
+            )
         figures = (sums.kernels, sums.spilling, sums.spills, sums.size)
         rows.append((library.path, codes, *(f"{figure:,}" for figure in figures)))
     header = ("library", "code", "kernels", "spilling", "spills", "size")

@@ -141,7 +141,10 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]
             shown = str(recipe.cuda.vmm).lower()
             yield path, f"contradicts vmm = {shown} in [cuda]: the probes follow vmm"
         elif FLAGS.fullmatch(name) and FOR_THIS_CPU.search(str(value)):
-            yield path, "compiles for the CPU of the machine that builds, and other CPUs cannot run it"
+            yield (
+                path,
+                "compiles for the CPU of the machine that builds, and other CPUs cannot run it",
+            )
         elif FLAGS.fullmatch(name) and "CUDA" in name and FOR_A_GPU.search(str(value)):
             yield path, "chooses the GPU code, which follows from arch in [cuda]"
 

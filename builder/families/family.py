@@ -295,18 +295,18 @@ class EngineFamily:
         """Probes that say the opposite of another one, or of one that the family adds."""
         known = [each for each in self.complete(recipe).probe if isinstance(each, LibraryProbe)]
         for index, probe in enumerate(recipe.probe):
-            for other in known if isinstance(probe, LibraryProbe) else ():
-                together = None in (probe.platform, other.platform)
-                if probe.library != other.library or not (
-                    together or probe.platform == other.platform
-                ):
+            if not isinstance(probe, LibraryProbe):
+                continue
+            for other in known:
+                platforms = {probe.platform, other.platform} - {None}
+                if other.library != probe.library or len(platforms) > 1:
                     continue
                 clash = {*probe.needs} & {*other.needs_not} | {*probe.needs_not} & {*other.needs}
                 clash |= {*probe.symbols} & {*other.symbols_not}
                 clash |= {*probe.symbols_not} & {*other.symbols}
                 if clash:
                     names = ", ".join(sorted(clash))
-                    where = "the family's" if other not in recipe.probe else "another"
+                    where = "another" if other in recipe.probe else "the family's"
                     yield ("probe", index), f"contradicts {where} probe of {probe.library}: {names}"
                     break
 

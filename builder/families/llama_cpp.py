@@ -68,7 +68,10 @@ ALWAYS: Definitions = {
 """Definitions of every tree."""
 
 FOR_ANY_CPU: Mapping[str, Definitions] = {
-    "else its CPU code is for the machine that builds": {"GGML_NATIVE": False, "LLAMA_NATIVE": False},
+    "else its CPU code is for the machine that builds": {
+        "GGML_NATIVE": False,
+        "LLAMA_NATIVE": False,
+    },
 }
 COMPILED: Mapping[str, Definitions] = {
     **FOR_ANY_CPU,

@@ -345,7 +345,7 @@ def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
     wheels = found.packages.get("build-wheels", ())
     version = next((file.version for file in (*wheels, *locked) if file.name == "cmake"), "")
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not number or ((3, 31, 6) < number and number != (4, 0, 0)):
+    if not number or (number > (3, 31, 6) and number != (4, 0, 0)):
         return
     key = ("arm64", "arch") if entry.recipe.cuda.arch != found.recipe.cuda.arch else ("arch",)
     plain = names[0].partition("f")[0]

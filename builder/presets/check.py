@@ -47,7 +47,10 @@ def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
             lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
         for path, words in lists.items():
             for group in command.groups(words):
-                if command.option_of(group[0]) == option and value in (*group, group[0].partition("=")[2]):
+                if command.option_of(group[0]) == option and value in (
+                    *group,
+                    group[0].partition("=")[2],
+                ):
                     yield path, f"{option} {value} on {preset.cards} cards: {why}"
         if preset.serve.environment.get(variable) == value:
             yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"

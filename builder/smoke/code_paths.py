@@ -84,7 +84,7 @@ def hollow(file: File, card: Capability) -> str:
     names = [name for body in bodies for name in body.hollow]
     if names:
         code = ", ".join(sorted({body.code.name for body in bodies if body.hollow}))
-        return f"{_named(names)} in {code}, empty or a trap; code for another card of the family computes"
+        return f"{_named(names)}: empty or a trap in {code}, not for another card of the family"
     kernels = sum(body.kernels for body in bodies)
     if any(body.messages for body in bodies) and not any(body.computing for body in bodies):
         return f"none of {kernels} kernels computes: they trap, print or are empty"
@@ -93,7 +93,9 @@ def hollow(file: File, card: Capability) -> str:
 
 def _computing(context: Context, card: Capability) -> Check:
     """No kernel is a stub for a card of the recipe, where the family has its code."""
-    files = [file for file, parsed in context.contents.elves() if parsed.modules and not file.shares]
+    files = [
+        file for file, parsed in context.contents.elves() if parsed.modules and not file.shares
+    ]
     read = [file for file in files if file.fat_binaries]
     found = [(file.path, f"{file.path}: {why}") for file in read if (why := hollow(file, card))]
     bodies = [body for file in read for each in file.fat_binaries if (body := each.body(card))]

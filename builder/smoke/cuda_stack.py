@@ -11,8 +11,15 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from builder.contents.contents import Contents, File
-from builder.contents.options import TORCH_VERSION, TRITON_COMPILER
+from builder.contents.options import (
+    FLASHINFER_CONTEXT,
+    TOOLKIT_VERSION,
+    TORCH_VERSION,
+    TRITON_COMPILER,
+)
 from builder.kernels.ledger import Body
 from builder.kernels.selection import Capability, runs_target
 from builder.kernels.selection import unread as unread_ptx
@@ -25,6 +32,23 @@ CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
 NAMED_FOR_TORCH = re.compile(r"torch(\d{2,3})(?!\d)")
 FLASHINFER = "/flashinfer/jit/cpp_ext.py"
+MACHINE = {"linux/amd64": "x86-64", "linux/arm64": "aarch64"}
+PARTS = {
+    **dict.fromkeys(("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"), True),
+    "nvvm/bin/cicc": True,
+    "nvvm/libdevice/libdevice.10.bc": False,
+    **dict.fromkeys(("include/cuda_runtime.h", "include/crt/host_config.h"), False),
+    "include/cuda_runtime_api.h": False,
+}
+"""The files with which nvcc compiles (``nvcc --dryrun``), and whether they are programs."""
+STATED = re.compile(r'"cuda_nvcc"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)')
+NVCC_PACKAGE = re.compile(r"/nvidia_cuda_nvcc(?:_cu\d+)?-(\d+\.\d+)[\w.]*\.dist-info/METADATA")
+NEEDS_CUDA = re.compile(r'"SM ([\w.+]+) requires CUDA >= ([\d.]+)"')
+FAMILY_12 = 12
+PACKAGE = re.compile(r"/(flashinfer_\w+)-([^/]+)\.dist-info/METADATA$")
+META = re.compile(r"/(flashinfer\w*)/_build_meta\.py$")
+META_VERSION = re.compile(r"^__version__ = ['\"]([^'\"]+)", re.MULTILINE)
+CUDA_LOCAL = re.compile(r"cu(\d\d)(\d)")
 BLACKWELL = 10  # major version of the compute capability
 
 
@@ -54,7 +78,14 @@ def check(context: Context) -> Iterator[Check]:
             places = _ptxas(path, file.text or "", contents, blackwell=blackwell)
             yield _compiler(context, path, "ptxas for Triton", places)
         if path.endswith(FLASHINFER):
-            yield _compiler(context, path, "nvcc for FlashInfer", [*_nvcc(contents)])
+            nvcc = [*_nvcc(contents)]
+            yield _compiler(context, path, "nvcc for FlashInfer", nvcc)
+            if place := _found(contents, nvcc):
+                folder = path.removesuffix(FLASHINFER)
+                subject, expected = "the toolkit of nvcc", "all parts, of one fitting version"
+                faults, versions = _toolkit(context, place, folder)
+                yield rules.check("cuda", subject, expected, faults, versions)
+    yield _flashinfer(context)
 
 
 def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
@@ -135,9 +166,148 @@ def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _compiler(context: Context, path: str, subject: str, places: list[str]) -> Check:
-    found = next((place for place in places if context.contents.resolve(place)), "")
-    missing = [] if found else [(path, f"none of {', '.join(places)} exists")]
-    return context.rules.check("cuda", subject, "one of its places has it", missing, found)
+    contents = context.contents
+    place = _found(contents, places)
+    if not place:
+        offenders = [(path, f"none of {', '.join(places)} exists")]
+    else:
+        why = _no_program(contents, place)
+        file = contents.files[contents.resolve(place) or ""]
+        if not why and "ptxas" in subject and file.release:
+            why = _older(file.release, _oldest(max(cards(context.subject.recipe))))
+        offenders = [(file.path, f"{place} {why}")] if why else []
+    return context.rules.check("cuda", subject, "one of its places has it", offenders, place)
+
+
+def _found(contents: Contents, places: list[str]) -> str:
+    """The first place with a program, else the first that exists; empty: none does."""
+    there = [place for place in places if contents.resolve(place) in contents.files]
+    programs = (place for place in there if not _no_program(contents, place))
+    return next(programs, next(iter(there), ""))
+
+
+def _no_program(contents: Contents, place: str) -> str:
+    """Why a path cannot be run; empty: it is an executable ELF file or script."""
+    file = contents.files.get(contents.resolve(place) or "")
+    if file is None:
+        return "does not exist"
+    if file.kind != "file":
+        return f"is no file: it is a {file.kind}"
+    if file.size == 0:
+        return "is an empty file"
+    if not file.mode & 0o111:
+        return f"is not executable: its mode is {file.mode & 0o777:03o}"
+    if file.malformed:
+        return f"is a damaged ELF file: {file.malformed}"
+    if file.elf is None:
+        return "" if (file.text or "").startswith("#!") else "is neither an ELF file nor a script"
+    own = MACHINE.get(contents.platform, file.elf.machine)
+    return "" if file.elf.machine == own else f"is for {file.elf.machine}"
+
+
+def _oldest(card: Capability) -> str:
+    """The oldest CUDA that compiles for a card: its release notes, "New Features"."""
+    return "12.9" if card >= (12, 1) or card == (10, 3) else "12.8" if card >= (10, 0) else "0"
+
+
+def _older(version: str, needed: str) -> str:
+    """Why a version is not enough; empty: it is."""
+    older = Version(version) < Version(needed)
+    return f"is of CUDA {version}, and the card needs {needed} or newer" if older else ""
+
+
+def _toolkit(context: Context, place: str, folder: str) -> tuple[list[tuple[str, str]], str]:
+    """The faults of the toolkit of an nvcc, by path, and its versions.
+
+    ``folder`` has the package flashinfer, which asks nvcc for its version.
+    """
+    contents, card = context.contents, max(cards(context.subject.recipe))
+    real = contents.resolve(place) or place
+    homes = list(
+        dict.fromkeys(posixpath.dirname(posixpath.dirname(each)) for each in (place, real))
+    )
+    versions = {"nvcc": contents.files[real].release, **_stated(contents, real, homes)}
+    faults = []
+    # A script may start an nvcc elsewhere, which has the parts.
+    for part, program in PARTS.items() if contents.files[real].elf is not None else ():
+        there = [f"{home}/{part}" for home in homes if contents.resolve(f"{home}/{part}")]
+        if not there:
+            faults.append(f"{homes[0]}/{part} does not exist")
+        elif program and (why := _no_program(contents, there[0])):
+            faults.append(f"{there[0]} {why}")
+        else:
+            release = contents.files[contents.resolve(there[0]) or ""].release
+            versions[posixpath.basename(part)] = release
+    versions = {name: version for name, version in versions.items() if version}
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if len({*versions.values()}) > 1:
+        faults.append(f"different versions of CUDA: {shown}")
+    needed = _needed(contents.files.get(folder + FLASHINFER_CONTEXT), card)
+    older = (f"{name} {_older(version, needed)}" for name, version in versions.items())
+    faults += [why for why in older if why.endswith("newer")][:1]
+    if not versions:
+        faults.append("its version is not known")
+    return [(real, f"{place}: {why}") for why in faults], shown
+
+
+def _stated(contents: Contents, nvcc: str, homes: list[str]) -> dict[str, str]:
+    """The versions of nvcc by ``version.json`` and by the metadata of its Python package."""
+    found = {}
+    for home in homes:
+        file = contents.files.get(contents.resolve(home + TOOLKIT_VERSION) or "")
+        if file is not None and (stated := STATED.search(file.text or "")):
+            found["version.json"] = stated[1]
+    site, inside, _ = nvcc.partition("/nvidia/")
+    for path in contents.files if inside else ():
+        if path.startswith(site) and (package := NVCC_PACKAGE.fullmatch(path[len(site) :])):
+            found["package"] = package[1]
+    return found
+
+
+def _needed(context: File | None, card: Capability) -> str:
+    """The oldest CUDA that FlashInfer takes for a card.
+
+    0.6.8 says "SM 12.x requires CUDA >= 12.9"; 0.7.2 "SM 120 requires CUDA >= 12.8" and "SM 12.1+
+    requires CUDA >= 12.9" (``flashinfer/compilation_context.py``).
+    """
+    own = {"12.x", f"{card.major}{card.minor}", f"{card.major}.{card.minor}+"}
+    rules = NEEDS_CUDA.findall((context and context.text) or "")
+    stated = [version for which, version in rules if which in own]
+    fallback = "12.9" if card.major == FAMILY_12 and not rules else _oldest(card)
+    return max([*stated, fallback], key=Version) if stated else fallback
+
+
+def _flashinfer(context: Context) -> Check:
+    """The packages of FlashInfer have one version, and are built for torch's CUDA.
+
+    It refuses or ignores the others (``flashinfer/jit/env.py``): kernels would be compiled or
+    downloaded when the server runs.
+    """
+    files = context.contents.files
+    stated: list[tuple[str, str, str]] = []  # path, package, version
+    for path, file in files.items():
+        if found := PACKAGE.search(path):
+            stated.append((path, found[1], found[2]))
+        elif (found := META.search(path)) and (meta := META_VERSION.search(file.text or "")):
+            package = "flashinfer_python" if found[1] == "flashinfer" else found[1]
+            stated.append((path, package, meta[1]))
+    texts = (file.text or "" for path, file in files.items() if path.endswith(TORCH_VERSION))
+    torch = {found[1] for text in texts if (found := CUDA_OF_TORCH.search(text))}
+    own = {version for _, package, version in stated if package == "flashinfer_python"}
+    faults = []
+    for path, package, version in stated:
+        others = {each for _, name, each in stated if name == package} - {version}
+        public, _, local = version.partition("+")
+        cuda = CUDA_LOCAL.fullmatch(local)
+        if others:
+            faults.append((path, f"{path} is of {version}, another file of {', '.join(others)}"))
+        elif own and not {version, public} & own:
+            faults.append((path, f"{package} {version} beside flashinfer_python {', '.join(own)}"))
+        elif cuda and torch and f"{cuda[1]}.{cuda[2]}" not in torch:
+            faults.append((path, f"{package} {version} beside torch for CUDA {', '.join(torch)}"))
+    subject, expected = "FlashInfer's packages", "one version, for torch's CUDA"
+    shown = ", ".join(dict.fromkeys(f"{package} {version}" for _, package, version in stated))
+    return context.rules.check("cuda", subject, expected, faults, shown or "none")
 
 
 def _ptxas(compiler: str, text: str, contents: Contents, *, blackwell: bool) -> list[str]:
