@@ -270,7 +270,7 @@ def _needed(context: File | None, card: Capability) -> str:
     0.6.8 says "SM 12.x requires CUDA >= 12.9"; 0.7.2 "SM 120 requires CUDA >= 12.8" and "SM 12.1+
     requires CUDA >= 12.9" (``flashinfer/compilation_context.py``).
     """
-    own = {"12.x", f"{card.major}{card.minor}", f"{card.major}.{card.minor}+"}
+    own = {f"{card.major}.x", f"{card.major}{card.minor}", f"{card.major}.{card.minor}+"}
     rules = NEEDS_CUDA.findall((context and context.text) or "")
     stated = [version for which, version in rules if which in own]
     fallback = "12.9" if card.major == FAMILY_12 and not rules else _oldest(card)
