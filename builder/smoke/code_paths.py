@@ -104,10 +104,10 @@ def _computing(context: Context, card: Capability) -> Check:
     unread = len(files) - len(read)
     subject, expected = f"the kernels for {card} compute", "no stub in the place of one"
     if unread and not read:
-        why = f"the kernels of {unread} files were not read"
+        why = "the kernels of no library were read"
         return Check.skipped("code paths", subject, expected, why)
-    fine = f"{kernels} kernels of {len(read)} files; {messages} only trap or print"
-    fine += f"; not known of {unread} files, whose kernels were not read" if unread else ""
+    fine = f"{kernels} kernels, {messages} only trap or print"
+    fine += f"; libraries not read: {unread}" if unread else ""
     fine = fine if files else _fine(())
     return context.rules.check("code paths", subject, expected, found, fine)
 
@@ -125,7 +125,7 @@ def _late(file: File, card: Capability) -> str:
 
 def _named(names: Sequence[str]) -> str:
     """So many kernels, with the most frequent names."""
-    kinds = Counter(short(demangled(name)).partition("<")[0] for name in names)
+    kinds = Counter(short(demangled(name)).partition("<")[0][:60] for name in names)
     most = ", ".join(f"{name} ({count})" for name, count in kinds.most_common(NAMED))
     more = f", {len(kinds) - NAMED} more names" if len(kinds) > NAMED else ""
     return f"{len(names)} kernels: {most}{more}"

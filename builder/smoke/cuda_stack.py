@@ -127,7 +127,7 @@ def _ptx(context: Context) -> Check:
             if why:
                 found.append((path, f"{path}: {why}"))
     fine = f"PTX {', '.join(sorted(versions))}, driver {driver}" if versions else "none is taken"
-    fine += f"; not known of {unread} files, whose code was not read" if unread else ""
+    fine += f"; libraries not read: {unread}" if unread else ""
     return context.rules.check("cuda", subject, "PTX of its CUDA or older", found, fine)
 
 
