@@ -41,9 +41,9 @@ class File:
     fat_binaries: tuple[FatBinary, ...] = ()
     """Its device code; kept only for files in ``ReadOptions``."""
     ptx: tuple[str, str] | None = None
-    """Of a file with PTX, its version and its target: ("9.0", "sm_80")."""
+    """Version and target of a file with PTX: ("9.0", "sm_80")."""
     release: str = ""
-    """Of a tool or a header of CUDA's toolkit, the CUDA that it is of: "13.0"."""
+    """The CUDA that a tool or a header of its toolkit belongs to: "13.0"."""
     unread_code: str = ""
     """Why its device code could not be read."""
 

@@ -48,9 +48,9 @@ class Body:
     hollow: tuple[str, ...] = ()
     """Kernels that compute nothing here, and do in another code for the same major version."""
     version: str = ""
-    """Of PTX, its directive ``.version``: "9.0"."""
+    """The directive ``.version`` of PTX: "9.0"."""
     target: str = ""
-    """Of PTX, its directive ``.target``: "sm_80"."""
+    """The directive ``.target`` of PTX: "sm_80"."""
 
     @property
     def computing(self) -> int:
