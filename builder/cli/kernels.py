@@ -134,7 +134,8 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
             for library, kernel in rows
         ]
         libraries = [
-            {"path": each.path, "code": each.codes, "ptx": each.ptx} for each in ledger.libraries
+            {"path": each.path, "code": each.codes} | ({"ptx": each.ptx} if each.ptx else {})
+            for each in ledger.libraries
         ]
         names = {"image": ledger.image, "digest": ledger.digest, "capability": str(ledger.card)}
         print_json({**names, "libraries": libraries, "kernels": found})

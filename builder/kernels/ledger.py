@@ -29,8 +29,9 @@ _PTX_NOISE = re.compile(rb"//[^\n]*|/\*.*?\*/|[{}]|\$?\w+:(?!:)", re.DOTALL)
 _PTX_IDLE = 8192  # bytes of a body that may compute nothing: a message and a trap take 2,000
 # They write at most to the thread's own stack; a call must be of printf or assert.
 _PTX_HARMLESS = re.compile(
-    rb"\s*(?:$|\.|(?:@!?%?\w+\s+)?(?:mov|cvta|cvt|add|sub|ld\.param|ld\.const|st\.local|st\.param|ret"
-    rb"|exit|bra|(?P<message>trap|brkpt|call[^;]*?\b(?:vprintf|__assertfail)\b))\b)"
+    rb"\s*(?:$|\.|(?:@!?%?\w+\s+)?(?:mov|cvta|cvt|add|sub|mad|or|and|not|setp|selp|ld\.param|ld\.const"
+    rb"|st\.local|st\.param|ret|exit|bra|bar|barrier|nanosleep"
+    rb"|(?P<message>trap|brkpt|call[^;]*?\b(?:vprintf|__assertfail)\b))\b)"
 )
 MINORS = 4  # minor versions of a family of cards that are looked at: 12.0, 12.1, ...
 _PTX_LIMIT = re.compile(rb"\.(?:max|req)ntid\s+(\d{1,9})(?:\s*,\s*(\d{1,9}))?(?:\s*,\s*(\d{1,9}))?")

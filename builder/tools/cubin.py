@@ -53,12 +53,14 @@ _STORE, _LOAD = 0x387, 0x983  # STL and LDL: the low 12 bits of an instruction s
 _INSTRUCTION = 16  # bytes
 _WIDTHS = (1, 1, 2, 2, 4, 8, 16)  # bytes, by bits 73 to 75 of a load or store
 # The low 9 bits of an instruction say what it does, 3 more the kind of its operands.  These compute
-# with registers and constants, and write at most to the thread's own stack: MOV, CS2R, PRMT, IADD3,
-# LEA, IMAD, HFMA2, IADD, VIADD, UMOV, ULDC, UIADD3, NOP, S2R, CALL.ABS, WARPSYNC, RET, LEPC, BRA,
-# CALL.REL, EXIT, BPT, LDC, STL, LDCU, S2UR, R2UR (nvdisasm 13.5, sm_80 to sm_121a).
+# with registers and constants, choose a way, wait, or write to the thread's own stack: MOV, CS2R,
+# SEL, ISETP, IADD3, LEA, LOP3, PRMT, PLOP3, IMAD, HFMA2, IADD, VIADD, I2FP, UMOV, UISETP, UIADD3,
+# ULOP3, ULDC, I2F, NOP, S2R, BAR, BSYNC, CALL.ABS, CALL.REL, BSSY, BRA, WARPSYNC, EXIT, LEPC, RET,
+# BPT, NANOSLEEP, LDC, STL, LDCU, R2UR, S2UR (nvdisasm 13.5, sm_80 to sm_121a).
 _HARMLESS = {
-    *(0x002, 0x005, 0x010, 0x011, 0x016, 0x024, 0x025, 0x031, 0x035, 0x036, 0x082, 0x090, 0x0B9),
-    *(0x118, 0x119, 0x143, 0x144, 0x147, 0x148, 0x14D, 0x14E, 0x150, 0x15C, 0x182, 0x187, 0x1AC),
+    *(0x002, 0x005, 0x007, 0x00C, 0x010, 0x011, 0x012, 0x016, 0x01C, 0x024, 0x025, 0x031, 0x035),
+    *(0x036, 0x045, 0x082, 0x08C, 0x090, 0x092, 0x0B9, 0x106, 0x112, 0x118, 0x119, 0x11D, 0x141),
+    *(0x143, 0x144, 0x145, 0x147, 0x148, 0x14D, 0x14E, 0x150, 0x15C, 0x15D, 0x182, 0x187, 0x1AC),
     *(0x1C2, 0x1C3),
 }
 _OPCODE, _CALL_ABS, _CALL_REL, _EXIT, _BPT = 0x1FF, 0x143, 0x144, 0x14D, 0x15C
