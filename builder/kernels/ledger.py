@@ -78,8 +78,9 @@ class FatBinary:
     """The code that the card takes, or another one of its major version."""
 
     def body(self, card: Capability) -> Body | None:
-        """The kernels that a card of the same major version takes; None: it takes none."""
-        code = preferred((each.code for each in self.bodies), card)
+        """The kernels that a card takes; None: none, or it has another major version."""
+        offered = map(Code.named, self.offered)
+        code = preferred((*(each.code for each in self.bodies), *offered), card)
         return next((each for each in self.bodies if each.code == code), None)
 
 

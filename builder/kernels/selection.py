@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from builder.tools.fatbin import Code, FatbinEntry
 
@@ -106,11 +106,9 @@ def runs(code: Code, card: Capability) -> bool:
 
 def runs_target(target: str, card: Capability) -> bool:
     """Whether a card can take PTX with this ``.target``, "sm_90a"."""
-    found = re.fullmatch(r"sm_(\d+)([af]?)", target)
-    if found is None:
+    if re.fullmatch(r"sm_\d+[af]?", target) is None:
         return False
-    suffix: Literal["", "a", "f"] = "a" if found[2] == "a" else "f" if found[2] else ""
-    return runs(Code("ptx", int(found[1]), suffix), card)
+    return runs(Code.named(target.replace("sm", "compute")), card)
 
 
 def taken(entries: Sequence[FatbinEntry], card: Capability) -> FatbinEntry | None:

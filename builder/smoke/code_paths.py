@@ -96,7 +96,8 @@ def _computing(context: Context, card: Capability) -> Check:
     files = [
         file for file, parsed in context.contents.elves() if parsed.modules and not file.shares
     ]
-    read = [file for file in files if file.fat_binaries]
+    known = cards(context.subject.recipe)[0].major == card.major  # it is read for the first card
+    read = [file for file in files if file.fat_binaries and known]
     found = [(file.path, f"{file.path}: {why}") for file in read if (why := hollow(file, card))]
     bodies = [body for file in read for each in file.fat_binaries if (body := each.body(card))]
     kernels = sum(body.kernels for body in bodies)

@@ -126,9 +126,12 @@ def _ptx(context: Context) -> Check:
                 why = f"its target is {target or 'not stated'}"
             if why:
                 found.append((path, f"{path}: {why}"))
+    expected = "PTX of its CUDA or older"
+    if unread and not versions and not any(file.fat_binaries for file in contents.files.values()):
+        return Check.skipped("cuda", subject, expected, "the code of no library was read")
     fine = f"PTX {', '.join(sorted(versions))}, driver {driver}" if versions else "none is taken"
     fine += f"; libraries not read: {unread}" if unread else ""
-    return context.rules.check("cuda", subject, "PTX of its CUDA or older", found, fine)
+    return context.rules.check("cuda", subject, expected, found, fine)
 
 
 def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
