@@ -18,7 +18,7 @@ ALWAYS = (
     *("/etc/ld.so.conf", "/etc/ld.so.conf.d/*"),
     *(f"*{TORCH_VERSION}", f"*{TRITON_COMPILER}"),
     *(f"*{FLASHINFER_CONTEXT}", "*/flashinfer*/_build_meta.py"),
-    *("*/bin/nvcc", "*/bin/ptxas*", "*/cuda*/version.json"),
+    *("*/bin/nvcc", "*/bin/ptxas*", f"*{TOOLKIT_VERSION}"),
 )
 """Files whose text is kept of every image."""
 

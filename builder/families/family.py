@@ -189,8 +189,7 @@ class EngineFamily:
         yield from cmake_calls.contradictions(recipe)
         yield from self._relied(recipe)
         yield from self.rules(recipe)
-        if all(getattr(recipe, table) for table in self.required_tables):
-            yield from self._probes(recipe)
+        yield from self._probes(recipe)
 
     def folder_of(self, recipe: Recipe) -> FolderServer | None:
         """How a recipe's server is started with a model folder; None: it loads a file, or it cannot
@@ -293,7 +292,11 @@ class EngineFamily:
 
     def _probes(self, recipe: Recipe) -> Iterator[Finding]:
         """Probes that say the opposite of another one, or of one that the family adds."""
-        known = [each for each in self.complete(recipe).probe if isinstance(each, LibraryProbe)]
+        try:
+            every = self.complete(recipe).probe
+        except RecipeError:
+            return  # it lacks a table: another finding says so
+        known = [each for each in every if isinstance(each, LibraryProbe)]
         for index, probe in enumerate(recipe.probe):
             if not isinstance(probe, LibraryProbe):
                 continue

@@ -41,7 +41,7 @@ PARTS = {
     "include/cuda_runtime_api.h": False,
 }
 """The files with which nvcc compiles (``nvcc --dryrun``), and whether they are programs."""
-STATED = re.compile(r'"cuda_nvcc"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)')
+STATED = re.compile(r'"(cuda|cuda_nvcc)"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)')
 NVCC_PACKAGE = re.compile(r"/nvidia_cuda_nvcc(?:_cu\d+)?-(\d+\.\d+)[\w.]*\.dist-info/METADATA")
 NEEDS_CUDA = re.compile(r'"SM ([\w.+]+) requires CUDA >= ([\d.]+)"')
 FAMILY_12 = 12
@@ -85,7 +85,7 @@ def check(context: Context) -> Iterator[Check]:
                 subject, expected = "the toolkit of nvcc", "all parts, of one fitting version"
                 faults, versions = _toolkit(context, place, folder)
                 yield rules.check("cuda", subject, expected, faults, versions)
-    yield _flashinfer(context)
+    yield from _flashinfer(context)
 
 
 def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
@@ -258,8 +258,8 @@ def _stated(contents: Contents, nvcc: str, homes: list[str]) -> dict[str, str]:
     found = {}
     for home in homes:
         file = contents.files.get(contents.resolve(home + TOOLKIT_VERSION) or "")
-        if file is not None and (stated := STATED.search(file.text or "")):
-            found["version.json"] = stated[1]
+        for name, version in STATED.findall((file and file.text) or ""):
+            found[f"version.json ({name})"] = version
     site, inside, _ = nvcc.partition("/nvidia/")
     for path in contents.files if inside else ():
         if path.startswith(site) and (package := NVCC_PACKAGE.fullmatch(path[len(site) :])):
@@ -280,7 +280,7 @@ def _needed(context: File | None, card: Capability) -> str:
     return max([*stated, fallback], key=Version) if stated else fallback
 
 
-def _flashinfer(context: Context) -> Check:
+def _flashinfer(context: Context) -> Iterator[Check]:
     """The packages of FlashInfer have one version, and are built for torch's CUDA.
 
     It refuses or ignores the others (``flashinfer/jit/env.py``): kernels would be compiled or
@@ -310,7 +310,8 @@ def _flashinfer(context: Context) -> Check:
             faults.append((path, f"{package} {version} beside torch for CUDA {', '.join(torch)}"))
     subject, expected = "FlashInfer's packages", "one version, for torch's CUDA"
     shown = ", ".join(dict.fromkeys(f"{package} {version}" for _, package, version in stated))
-    return context.rules.check("cuda", subject, expected, faults, shown or "none")
+    if stated:
+        yield context.rules.check("cuda", subject, expected, faults, shown)
 
 
 def _ptxas(compiler: str, text: str, contents: Contents, *, blackwell: bool) -> list[str]:

@@ -183,7 +183,7 @@ def test_which_goes_on_to_the_next_program() -> None:
                     text='{"cuda_nvcc" : {"name" : "x", "version" : "12.9.1"}}',
                 )
             },
-            "version.json 12.9",
+            "version.json (cuda_nvcc) 12.9",
         ),
     ],
 )
