@@ -74,6 +74,9 @@ def install(wheel: Path, site: Path) -> None:
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)  # noqa: S202 zipfile keeps names below the folder
+        for each in archive.infolist():
+            if each.external_attr >> 16 & 0o111 and not each.is_dir():
+                (site / each.filename).chmod(0o755)
     for data in [*site.glob("*.data/purelib"), *site.glob("*.data/platlib")]:
         shutil.copytree(data, site, dirs_exist_ok=True)
     for data in site.glob("*.data"):

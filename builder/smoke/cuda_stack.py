@@ -112,26 +112,32 @@ def _ptx(context: Context) -> Check:
     contents, recipe = context.contents, context.subject.recipe
     subject = "the driver compiles the PTX"
     driver = (recipe and recipe.cuda.driver) or driver_of(contents)
-    found, versions, unread = [], set(), 0
+    found, unread = [], 0
+    versions: set[str] = set()
     for path, file in contents.files.items():
         texts = {(body.version, body.target) for body in _taken(file, cards(recipe))}
         if file.ptx is not None and any(runs_target(file.ptx[1], card) for card in cards(recipe)):
             texts.add(file.ptx)
         elf = file.elf
         unread += bool(elf and elf.modules and not file.fat_binaries and not file.shares)
-        for version, target in sorted(texts):
-            versions.add(version)
-            why = unread_ptx(version, driver) if driver else "no driver is known"
-            if not any(runs_target(target, card) for card in cards(recipe)):
-                why = f"its target is {target or 'not stated'}"
-            if why:
-                found.append((path, f"{path}: {why}"))
+        versions |= {version for version, _ in texts}
+        why = dict.fromkeys(_unread(text, driver, cards(recipe)) for text in sorted(texts))
+        if reasons := "; ".join(filter(None, why)):
+            found.append((path, f"{path}: {reasons}"))
     expected = "PTX of its CUDA or older"
     if unread and not versions and not any(file.fat_binaries for file in contents.files.values()):
         return Check.skipped("cuda", subject, expected, "the code of no library was read")
     fine = f"PTX {', '.join(sorted(versions))}, driver {driver}" if versions else "none is taken"
     fine += f"; libraries not read: {unread}" if unread else ""
     return context.rules.check("cuda", subject, expected, found, fine)
+
+
+def _unread(text: tuple[str, str], driver: str | None, wanted: list[Capability]) -> str:
+    """Why a driver does not compile PTX of a version for a target; empty: it does."""
+    version, target = text
+    if not any(runs_target(target, card) for card in wanted):
+        return f"its target is {target or 'not stated'}"
+    return unread_ptx(version, driver) if driver else "no driver is known"
 
 
 def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
