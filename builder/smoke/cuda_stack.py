@@ -141,10 +141,11 @@ def _unread(text: tuple[str, str], driver: str | None, wanted: list[Capability])
 
 
 def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
+    """The PTX that a card takes, if it is not empty."""
     for each in file.fat_binaries:
         for card in wanted:
             body = each.body(card)
-            if body is not None and body.code.kind == "ptx":
+            if body is not None and body.code.kind == "ptx" and (body.kernels or body.version):
                 yield body
 
 
