@@ -31,10 +31,12 @@ from typing import Any
 
 from builder.contents import reading
 from builder.contents.contents import Contents, File
+from builder.contents.options import ReadOptions
 from builder.errors import BuilderError
 from builder.families import complete, load_catalog
 from builder.families.layout import LAYOUT, SYSTEM_PATH
 from builder.kernels.paths import CodePaths, paths
+from builder.kernels.selection import Capability
 from builder.recipes import lockfile
 from builder.recipes.catalog import Catalog
 from builder.recipes.lockfile import PinnedFile
@@ -72,6 +74,9 @@ def install(wheel: Path, site: Path) -> None:
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)  # noqa: S202 zipfile keeps names below the folder
+        for each in archive.infolist():
+            if each.external_attr >> 16 & 0o111 and not each.is_dir():
+                (site / each.filename).chmod(0o755)
     for data in [*site.glob("*.data/purelib"), *site.glob("*.data/platlib")]:
         shutil.copytree(data, site, dirs_exist_ok=True)
     for data in site.glob("*.data"):
@@ -105,8 +110,8 @@ def libraries(site: Path) -> Iterator[tuple[Path, elf.ElfFile]]:
                 yield file, found
 
 
-def layer(work: Path) -> Contents:
-    """The contents of an image that has only ``work / "opt"``, as ``/opt``."""
+def layer(work: Path, card: Capability) -> Contents:
+    """The contents of an image for a card that has only ``work / "opt"``, as ``/opt``."""
     made = work / "layer"
     with tarfile.open(made, "w") as archive:
         archive.add(work / "opt", "opt")
@@ -127,7 +132,7 @@ def layer(work: Path) -> Contents:
         {"config": {"digest": config, "size": 0}, "layers": [{"digest": digest, "size": size}]}
     )
     blobs = Blobs(work, {"manifests": [{"digest": manifest}]})
-    return reading.read(blobs, work)
+    return reading.read(blobs, work, ReadOptions(card=card))
 
 
 def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +172,7 @@ def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
                 else Measured(wheel.name, each)
                 for file, each in code.items()
             ]
-            files |= layer(work).files
+            files |= layer(work, card).files
     link = toolkit(lock.python) if python.nvcc else {}
     return {
         "recipe": name,

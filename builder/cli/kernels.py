@@ -69,7 +69,8 @@ def kernels(
     A terminal gets the first kernels and, last, a summary of each library; a pipe gets every
     kernel.
 
-    The exit code is 8 if the card runs no kernel of the image.
+    *idle* kernels compute nothing: their body is empty, or only traps or prints a message. The exit
+    code is 8 if no kernel of the image computes on the card.
     """
     from builder.kernels.selection import Capability
     from builder.pipeline.lookup import ledger_of
@@ -102,8 +103,15 @@ def _runnable(ledger: Ledger) -> Ledger:
     """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
     from builder.errors import UntriedError
 
-    if any(library.kernels for library in ledger.libraries):
+    found = [kernel for library in ledger.libraries for kernel in library.kernels]
+    if not all(kernel.idle for kernel in found):
         return ledger
+    if found:
+        raise UntriedError(
+            f"no kernel of {ledger.image} computes on a card of compute capability {ledger.card}",
+            f"its {len(found)} kernels for it are empty, trap, or print a message",
+            "name the compute capability of another card with --capability",
+        )
     code = sorted({code for library in ledger.libraries for code in library.offered})
     raise UntriedError(
         f"no kernel of {ledger.image} runs on a card of compute capability {ledger.card}",
@@ -125,15 +133,24 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
             | {"name": demangled(kernel.name), "spills": kernel.spills}
             for library, kernel in rows
         ]
-        libraries = [{"path": each.path, "code": each.codes} for each in ledger.libraries]
+        libraries = [
+            {"path": each.path, "code": each.codes} | ({"ptx": each.ptx} if each.ptx else {})
+            for each in ledger.libraries
+        ]
         names = {"image": ledger.image, "digest": ledger.digest, "capability": str(ledger.card)}
         print_json({**names, "libraries": libraries, "kernels": found})
         return
     lines = [
-        (library.name, short(demangled(each.name)), *_figures(each), each.digest[:DIGITS])
+        (
+            library.name,
+            short(demangled(each.name)),
+            *_figures(each),
+            each.idle,
+            each.digest[:DIGITS],
+        )
         for library, each in rows
     ]
-    header = ("library", "kernel", *FIGURES, "digest")
+    header = ("library", "kernel", *FIGURES, "idle", "digest")
     if out().is_terminal:
         first_rows(header, lines, "more kernel")
         line("")
@@ -151,6 +168,12 @@ def _print_libraries(ledger: Ledger) -> None:
     for library in ledger.libraries:
         sums = totals(library.kernels)
         codes = ", ".join(f"{count} {code}" for code, count in sorted(library.codes.items()))
+        codes += "".join(f", PTX {version}" for version in library.ptx)
+        for idle in ("traps", "empty"):
+            count = sum(kernel.idle == idle for kernel in library.kernels)
+            codes += (
+                f", {count} {'only trap or print' if idle == 'traps' else 'empty'}" if count else ""
+            )
         figures = (sums.kernels, sums.spilling, sums.spills, sums.size)
         rows.append((library.path, codes, *(f"{figure:,}" for figure in figures)))
     header = ("library", "code", "kernels", "spilling", "spills", "size")

@@ -59,9 +59,9 @@ def check(
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
 
-    Warnings name gaps of the smoke test: a patch without a probe, or a server that is
-    never started. The exit code is 3 if a recipe or a preset is invalid, or with --strict if there
-    is a warning.
+    Warnings name gaps of the smoke test, a patch without a probe or a server that is never started,
+    and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
+    is invalid, or with --strict if there is a warning.
     """
     from builder.plan import lint
     from builder.presets import catalog as preset_files
@@ -77,7 +77,11 @@ def check(
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
     of_presets = [
-        lint.Checked(name, "\n".join(map(str, preset_files.problems_of(entry))), ())
+        lint.Checked(
+            name,
+            "\n".join(map(str, preset_files.problems_of(entry))),
+            preset_files.warnings_of(entry, loaded),
+        )
         for name, entry in chosen.items()
     ]
     _print_checked([*of_recipes, *of_presets], as_json=as_json)

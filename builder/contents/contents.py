@@ -40,6 +40,10 @@ class File:
     """Kinds of secret that its text seems to contain."""
     fat_binaries: tuple[FatBinary, ...] = ()
     """Its device code; kept only for files in ``ReadOptions``."""
+    ptx: tuple[str, str] | None = None
+    """Version and target of a file with PTX: ("9.0", "sm_80")."""
+    release: str = ""
+    """The CUDA that a tool or a header of its toolkit belongs to: "13.0"."""
     unread_code: str = ""
     """Why its device code could not be read."""
 

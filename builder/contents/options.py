@@ -12,9 +12,13 @@ from builder.kernels.selection import Capability
 LARGEST_TEXT = 16 << 20  # bytes of a file whose text is kept
 TORCH_VERSION = "/torch/version.py"
 TRITON_COMPILER = "/triton/backends/nvidia/compiler.py"
+FLASHINFER_CONTEXT = "/flashinfer/compilation_context.py"
+TOOLKIT_VERSION = "/version.json"
 ALWAYS = (
     *("/etc/ld.so.conf", "/etc/ld.so.conf.d/*"),
     *(f"*{TORCH_VERSION}", f"*{TRITON_COMPILER}"),
+    *(f"*{FLASHINFER_CONTEXT}", "*/flashinfer*/_build_meta.py"),
+    *("*/bin/nvcc", "*/bin/ptxas*", f"*{TOOLKIT_VERSION}"),
 )
 """Files whose text is kept of every image."""
 

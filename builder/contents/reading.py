@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 import tempfile
 from collections import Counter
@@ -26,6 +27,10 @@ from builder.tools.layers.tree import final, first_names
 BLOCK = 1 << 20
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
 SCANS = "scans"  # in the cache directory
+TOOLS = {"nvcc", "ptxas", "ptxas-blackwell", "cicc", "cudafe++", "fatbinary", "nvlink"}
+RELEASE = re.compile(rb"release (\d+\.\d+), V\d")  # as --version prints it
+HEADER = "/include/cuda_runtime_api.h"
+HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULTILINE)
 TORCHS = ("libtorch", "libc10")
 NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 
@@ -91,7 +96,15 @@ class _Scanner:
         text = None
         if self.options.text(path) and file.size <= LARGEST_TEXT:
             text = b"".join((head, *content.blocks())).decode(errors="replace")
-        return replace(file, digest=content.digest(), text=text, secrets=secrets.kinds(path, head))
+        stated = HEADER_RELEASE.search(head) if path.endswith(HEADER) else None
+        return replace(
+            file,
+            digest=content.digest(),
+            text=text,
+            secrets=secrets.kinds(path, head),
+            ptx=ledger.ptx_head(head) if path.endswith(".ptx") else None,
+            release=f"{int(stated[1])}.{int(stated[2])}" if stated else "",
+        )
 
     def library(self, content: Content, head: bytes, file: File) -> File:
         with tempfile.SpooledTemporaryFile(IN_MEMORY, dir=str(self.work)) as copy:
@@ -100,6 +113,10 @@ class _Scanner:
                 copy.write(block)
             file = replace(file, digest=content.digest())
             library = cast(BinaryIO, copy)
+            if posixpath.basename(file.path) in TOOLS:
+                copy.seek(0)
+                stated = RELEASE.search(copy.read())
+                file = replace(file, release=stated[1].decode() if stated else "")
             try:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)

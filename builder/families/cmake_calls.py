@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -86,6 +87,66 @@ def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) ->
         given = [word.split("=", 1)[1] for word in arguments if _defines(word, no_vmm)]
         if given[-1:] != ["ON"]:
             yield f"a cmake call without {no_vmm}=ON would link the driver: [cuda] vmm is false"
+
+
+Given = tuple[tuple[str | int, ...], str, str | int | bool]
+"""A definition of a recipe: the path of its key, its name and its value."""
+ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
+NO_VMM = re.compile(r"\w*CUDA_NO_VMM")
+FLAGS = re.compile(r"CMAKE_(?:C|CXX|CUDA)_FLAGS(?:_[A-Z]+)?")
+FOR_THIS_CPU = re.compile(r"-m(?:arch|cpu)=native\b")
+FOR_A_GPU = re.compile(r"(?<!\S)--?(?:arch|code|gencode|gpu-(?:architecture|code)|generate-code)\b")
+_FALSE = re.compile(r"0|OFF|NO|FALSE|N|IGNORE|NOTFOUND|.*-NOTFOUND|", re.IGNORECASE)
+_BACKEND = "cmake.define."
+_ARGUMENT = re.compile(r"-D\s*([\w.]+)(?::\w+)?=([^;\s]*)")
+
+
+def truth(value: str | int | bool) -> bool:
+    """Whether cmake's if() takes a value as true (cmake-commands(7), "if", constants)."""
+    return _FALSE.fullmatch(definition_value(value)) is None
+
+
+def same(one: str | int | bool, other: str | int | bool) -> bool:
+    """Whether cmake takes both values alike: "0" and "no" are false."""
+    return truth(one) is other if isinstance(other, bool) else str(one) == str(other)
+
+
+def given(recipe: Recipe) -> Iterator[Given]:
+    """The definitions that a recipe gives: of ``[[cmake]]``, and of a Python package's backend.
+
+    scikit-build-core takes them as ``cmake.define.NAME``, or as arguments in ``cmake.args``.
+    """
+    for index, call in enumerate(recipe.cmake):
+        for name, value in call.define.items():
+            yield ("cmake", index, "define", name), name, value
+        for place, each in enumerate(call.override):
+            yield ("cmake", index, "override", place, "value"), each.name, each.value
+    if recipe.python is not None:
+        for name, value in recipe.python.define.items():
+            yield ("python", "define", name), name, value
+        for key, value in recipe.python.config.items():
+            if key.startswith(_BACKEND):
+                yield ("python", "config", key), key.removeprefix(_BACKEND), value
+            elif key == "cmake.args":
+                for name, word in _ARGUMENT.findall(str(value)):
+                    yield ("python", "config", key), name, word
+
+
+def contradictions(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Definitions against other keys of the recipe, or for the machine that compiles."""
+    for path, name, value in given(recipe):
+        if name == ARCHITECTURES:
+            yield path, "is set by the builder: use arch in [cuda]"
+        elif NO_VMM.fullmatch(name) and truth(value) is recipe.cuda.vmm:
+            shown = str(recipe.cuda.vmm).lower()
+            yield path, f"contradicts vmm = {shown} in [cuda]: the probes follow vmm"
+        elif FLAGS.fullmatch(name) and FOR_THIS_CPU.search(str(value)):
+            yield (
+                path,
+                "compiles for the CPU of the machine that builds, and other CPUs cannot run it",
+            )
+        elif FLAGS.fullmatch(name) and "CUDA" in name and FOR_A_GPU.search(str(value)):
+            yield path, "chooses the GPU code, which follows from arch in [cuda]"
 
 
 def of_recipe(recipe: Recipe) -> list[Definitions]:

@@ -23,6 +23,7 @@ from builder.recipes.schema import (
     Cmake,
     Cuda,
     InstalledSource,
+    LibraryProbe,
     Recipe,
     RecipeImage,
     Serve,
@@ -155,6 +156,11 @@ class EngineFamily:
     """Definitions for every cmake call of the family."""
     fixed: Definitions = field(default_factory=dict)
     """The definitions that a recipe changes only with override, and a reason."""
+    relied: Mapping[str, Definitions] = field(default_factory=dict)
+    """The definitions that its probes and checks rely on, by the reason: no recipe changes them."""
+    between_cards: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    """Options of a server on several cards that its images do not suit: option, variable and value,
+    with the reason."""
     recipe_definitions: Callable[[Recipe], Sequence[Definitions]] = cmake_calls.of_recipe
     """The recipe's own definitions, per cmake call."""
     install: Callable[[Recipe, Platforms, int, Cmake], Sequence[Command]] | None = None
@@ -180,7 +186,10 @@ class EngineFamily:
             yield ("probe",), f"the family {self.name} needs {PROBE}"
         yield from self._unused(recipe)
         yield from self._overrides(recipe)
+        yield from cmake_calls.contradictions(recipe)
+        yield from self._relied(recipe)
         yield from self.rules(recipe)
+        yield from self._probes(recipe)
 
     def folder_of(self, recipe: Recipe) -> FolderServer | None:
         """How a recipe's server is started with a model folder; None: it loads a file, or it cannot
@@ -227,7 +236,10 @@ class EngineFamily:
     def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
         """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
         calls = self.layers(recipe, platforms)
-        return any(cmake_calls.merged(layers).get("GGML_CUDA") for layers in calls)
+        return any(
+            cmake_calls.truth(cmake_calls.merged(layers).get("GGML_CUDA", False))
+            for layers in calls
+        )
 
     def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
         """The variables of the template beside the recipe."""
@@ -266,8 +278,40 @@ class EngineFamily:
                 at = ("cmake", index, "override", place)
                 if each.name not in self.fixed:
                     yield (*at, "name"), "the family does not set it for every tree: use define"
-                elif each.value == self.fixed[each.name]:
+                elif cmake_calls.same(each.value, self.fixed[each.name]):
                     yield (*at, "value"), "the family sets this value"
+
+    def _relied(self, recipe: Recipe) -> Iterator[Finding]:
+        needed = {
+            name: (value, why) for why, of in self.relied.items() for name, value in of.items()
+        }
+        for path, name, value in cmake_calls.given(recipe):
+            if name in needed and not cmake_calls.same(value, needed[name][0]):
+                wanted = cmake_calls.definition_value(needed[name][0])
+                yield path, f"{name} must be {wanted}: {needed[name][1]}"
+
+    def _probes(self, recipe: Recipe) -> Iterator[Finding]:
+        """Probes that say the opposite of another one, or of one that the family adds."""
+        try:
+            every = self.complete(recipe).probe
+        except RecipeError:
+            return  # it lacks a table: another finding says so
+        known = [each for each in every if isinstance(each, LibraryProbe)]
+        for index, probe in enumerate(recipe.probe):
+            if not isinstance(probe, LibraryProbe):
+                continue
+            for other in known:
+                platforms = {probe.platform, other.platform} - {None}
+                if other.library != probe.library or len(platforms) > 1:
+                    continue
+                clash = {*probe.needs} & {*other.needs_not} | {*probe.needs_not} & {*other.needs}
+                clash |= {*probe.symbols} & {*other.symbols_not}
+                clash |= {*probe.symbols_not} & {*other.symbols}
+                if clash:
+                    names = ", ".join(sorted(clash))
+                    where = "another" if other in recipe.probe else "the family's"
+                    yield ("probe", index), f"contradicts {where} probe of {probe.library}: {names}"
+                    break
 
     def _installed(self, recipe: Recipe) -> Iterator[Finding]:
         if isinstance(recipe.source, InstalledSource):

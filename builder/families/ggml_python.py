@@ -13,7 +13,7 @@ from pathlib import Path
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, Packages, native_lock
 from builder.families.layout import LAYOUT
-from builder.families.llama_cpp import ALWAYS, NO_VMM, cpu_definitions, machine_code
+from builder.families.llama_cpp import ALWAYS, COMPILED, NO_VMM, cpu_definitions, machine_code
 from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Recipe, RecipeImage
 
@@ -85,5 +85,6 @@ FAMILY = EngineFamily(
     debian_runtime=("python3",),
     definitions=_definitions,
     fixed=ALWAYS,
+    relied=COMPILED,
     install=_install,
 )

@@ -9,9 +9,9 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
-from builder.families.cmake_calls import Command, Definitions
+from builder.families.cmake_calls import Command, Definitions, truth
 from builder.families.family import EngineFamily, Finding, required, with_image
 from builder.families.layout import LAYOUT
 from builder.families.llama_cpp_tree import PAGES, draft
@@ -67,6 +67,45 @@ ALWAYS: Definitions = {
 }
 """Definitions of every tree."""
 
+FOR_ANY_CPU: Mapping[str, Definitions] = {
+    "else its CPU code is for the machine that builds": {
+        "GGML_NATIVE": False,
+        "LLAMA_NATIVE": False,
+    },
+}
+COMPILED: Mapping[str, Definitions] = {
+    **FOR_ANY_CPU,
+    "the engine computes on the GPU, and the checks read its CUDA code": {"GGML_CUDA": True},
+    "programs find their libraries beside them, also where they were moved": {
+        "CMAKE_BUILD_WITH_INSTALL_RPATH": True,
+        "CMAKE_INSTALL_RPATH": "$ORIGIN",
+        "CMAKE_SKIP_RPATH": False,
+        "CMAKE_SKIP_INSTALL_RPATH": False,
+        "CMAKE_SKIP_BUILD_RPATH": False,
+    },
+    "only then is the CPU code optimized for every tree": {"CMAKE_BUILD_TYPE": "Release"},
+}
+"""Definitions that hold wherever ggml is compiled, by the reason; older trees have old names, such
+as LLAMA_NATIVE and GGML_NCCL."""
+RELIED: Mapping[str, Definitions] = {
+    **COMPILED,
+    "the family's probe reads libggml-cuda.so, which is a library of its own": {
+        "BUILD_SHARED_LIBS": True,
+        "GGML_STATIC": False,
+        "LLAMA_STATIC": False,
+        "LLAMA_USE_SYSTEM_GGML": False,
+    },
+    "the family's probe says that libggml-cuda.so does not need libnccl.so.2": {
+        "GGML_CUDA_NCCL": False,
+        "GGML_NCCL": False,
+    },
+    "the image starts llama-server": {
+        "LLAMA_BUILD_COMMON": True,
+        "LLAMA_BUILD_TOOLS": True,
+        "LLAMA_BUILD_SERVER": True,
+    },
+}
+
 CPU_OF_AMD64 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_BMI2", "GGML_FMA", "GGML_F16C")
 CPU_OF_ARM64 = "armv8.2-a+dotprod+fp16+i8mm"
 """The cores of a GB10, Cortex-X925 and Cortex-A725, implement Armv9.2-A, which has all of these."""
@@ -105,7 +144,8 @@ def _call_rules(call: Cmake) -> Iterator[tuple[tuple[str, ...], str]]:
     for name in call.define:
         if name in FROM_RECIPE:
             yield ("define", name), FROM_RECIPE[name]
-    if call.define.get("GGML_CPU_ALL_VARIANTS") and not call.define.get("GGML_BACKEND_DL"):
+    on = {name for name, value in call.define.items() if truth(value)}
+    if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
         yield ("define", "GGML_CPU_ALL_VARIANTS"), "needs GGML_BACKEND_DL = true"
 
 
@@ -116,7 +156,6 @@ def _absent(recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
 
 FROM_RECIPE = {
     NO_VMM: "is set by the family: use vmm in [cuda]",
-    "CMAKE_CUDA_ARCHITECTURES": "is set by the family: use arch in [cuda]",
     "LLAMA_BUILD_NUMBER": "is set by the family: use build_number in [llama]",
     "LLAMA_BUILD_COMMIT": "is set by the family: use build_commit in [llama]",
     "LLAMA_BUILD_UI": "is set by the family: use ui in [llama]",
@@ -172,7 +211,7 @@ def _probes(recipe: Recipe) -> list[Probe]:
 
 
 def _builds_examples(recipe: Recipe) -> bool:
-    names = {each.name for call in recipe.cmake for each in call.override if each.value is True}
+    names = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
     return "LLAMA_BUILD_EXAMPLES" in names
 
 
@@ -227,5 +266,13 @@ FAMILY = EngineFamily(
     absent=_absent,
     definitions=_definitions,
     fixed=ALWAYS,
+    relied=RELIED,
+    between_cards={
+        # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
+        ("--split-mode", "LLAMA_ARG_SPLIT_MODE", "tensor"): (
+            "the image has no NCCL (GGML_CUDA_NCCL is OFF): llama.cpp adds up the cards' results "
+            "in a way that its documentation calls suboptimal"
+        )
+    },
     install=_install,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.families import entrypoint, llama_cpp
-from builder.families.cmake_calls import Definitions, definition_value, merged
+from builder.families.cmake_calls import Definitions, definition_value, merged, truth
 from builder.families.family import EngineFamily, Finding, Packages, native_lock, required
 from builder.platforms import Platforms
 from builder.recipes.schema import PypiSource, Recipe
@@ -28,7 +28,7 @@ def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
 
 
 def _has_ggml(recipe: Recipe) -> bool:
-    return "GGML_CUDA" in required(recipe.python, recipe).define
+    return truth(required(recipe.python, recipe).define.get("GGML_CUDA", False))
 
 
 def _recipe_definitions(recipe: Recipe) -> list[Definitions]:
@@ -64,6 +64,7 @@ FAMILY = EngineFamily(
     rules=_rules,
     packages=_packages,
     definitions=_definitions,
+    relied=llama_cpp.FOR_ANY_CPU,
     recipe_definitions=_recipe_definitions,
     variables=_variables,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.errors import Problem, RecipeError
 from builder.families import load_catalog
-from builder.presets.check import findings, losses
+from builder.presets.check import doubts, findings, losses
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.parse import parse, read_text, suggestion
@@ -73,6 +73,14 @@ class Presets:
 def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
     """The problems of a file, if it is a broken one."""
     return entry.problems if isinstance(entry, BrokenPreset) else ()
+
+
+def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:
+    """The options of a valid file that the images of its recipe do not suit."""
+    if isinstance(entry, BrokenPreset):
+        return ()
+    recipe = catalog.engine(entry.preset.recipe).recipe
+    return tuple(entry.problem(path, message) for path, message in doubts(entry.preset, recipe))
 
 
 _Read = tuple[CatalogFile, Preset | None, tuple[Problem, ...]]

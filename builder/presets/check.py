@@ -37,6 +37,25 @@ def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
         yield from _server(preset, entry.recipe)
 
 
+def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
+    """Options that the recipe's images do not suit."""
+    if preset.cards == 1:
+        return
+    for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
+        lists = {("serve", "arguments"): preset.serve.arguments}
+        for index, result in enumerate(preset.result):
+            lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
+        for path, words in lists.items():
+            for group in command.groups(words):
+                if command.option_of(group[0]) == option and value in (
+                    *group,
+                    group[0].partition("=")[2],
+                ):
+                    yield path, f"{option} {value} on {preset.cards} cards: {why}"
+        if preset.serve.environment.get(variable) == value:
+            yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"
+
+
 def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
     """The presets whose ``loses_to`` names none on the same card, with that problem."""
     for name, preset in presets.items():

@@ -27,6 +27,7 @@ ALIASES: Mapping[str, str] = {
     "-b": "--batch-size",
     "-ub": "--ubatch-size",
     "-np": "--parallel",
+    "-sm": "--split-mode",
 }
 """Other names of llama-server's options (llama.cpp, ``common/arg.cpp``)."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from builder.contents.contents import Contents, File
 from builder.families.layout import LAYOUT
 from builder.recipes.schema import LibraryProbe
-from builder.smoke.code_paths import ARCHITECTURES
+from builder.smoke.code_paths import ARCHITECTURES, cards, hollow
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
@@ -60,6 +60,9 @@ def check(context: Context) -> Iterator[Check]:
         summary = _summary(parsed)
         complete = all(_satisfied(name, found) for name in expected)
         offenders = [] if complete else [(file.path, summary)]
+        for card in cards(recipe) if complete else ():
+            if why := hollow(file, card):
+                offenders.append((file.path, f"{summary}; {file.path} on {card}: {why}"))
         yield rules.check("architectures", file.path, " ".join(expected), offenders, summary)
     for file in contents.files.values():
         if file.malformed or file.unread_code:

@@ -115,9 +115,9 @@ def on_a_simulated_card(context: Context) -> bool:
 
 CHECKS_OF_LAYERS = (
     Row("extended", contract.check_extended, an_extension, 9),
-    Row("architectures", architectures.check, own_code, 13),
-    Row("code paths", code_paths.check, any_image, 13),
-    Row("cuda", cuda_stack.check, any_image, 13),
+    Row("architectures", architectures.check, own_code, 16),
+    Row("code paths", code_paths.check, any_image, 16),
+    Row("cuda", cuda_stack.check, any_image, 16),
     Row("closure", closure.check, any_engine, 4),
     Row("run paths", closure.check_run_paths, any_engine, 4),
     Row("leftovers", leftovers.check, any_image, 4),

@@ -11,17 +11,44 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.contents.contents import Contents
-from builder.contents.options import TORCH_VERSION, TRITON_COMPILER
+from packaging.version import Version
+
+from builder.contents.contents import Contents, File
+from builder.contents.options import (
+    FLASHINFER_CONTEXT,
+    TOOLKIT_VERSION,
+    TORCH_VERSION,
+    TRITON_COMPILER,
+)
+from builder.kernels.ledger import Body
+from builder.kernels.selection import Capability, runs_target
+from builder.kernels.selection import unread as unread_ptx
 from builder.smoke.code_paths import cards
 from builder.smoke.context import Context
-from builder.smoke.contract import RUNTIME_LIBRARY
+from builder.smoke.contract import RUNTIME_LIBRARY, driver_of
 from builder.smoke.verdict import Check
 
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
 NAMED_FOR_TORCH = re.compile(r"torch(\d{2,3})(?!\d)")
 FLASHINFER = "/flashinfer/jit/cpp_ext.py"
+MACHINE = {"linux/amd64": "x86-64", "linux/arm64": "aarch64"}
+PARTS = {
+    **dict.fromkeys(("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"), True),
+    "nvvm/bin/cicc": True,
+    "nvvm/libdevice/libdevice.10.bc": False,
+    **dict.fromkeys(("include/cuda_runtime.h", "include/crt/host_config.h"), False),
+    "include/cuda_runtime_api.h": False,
+}
+"""The files with which nvcc compiles (``nvcc --dryrun``), and whether they are programs."""
+STATED = re.compile(r'"(cuda|cuda_nvcc)"\s*:\s*\{[^}]*"version"\s*:\s*"(\d+\.\d+)')
+NVCC_PACKAGE = re.compile(r"/nvidia_cuda_nvcc(?:_cu\d+)?-(\d+\.\d+)[\w.]*\.dist-info/METADATA")
+NEEDS_CUDA = re.compile(r'"SM ([\w.+]+) requires CUDA >= ([\d.]+)"')
+FAMILY_12 = 12
+PACKAGE = re.compile(r"/(flashinfer_\w+)-([^/]+)\.dist-info/METADATA$")
+META = re.compile(r"/(flashinfer\w*)/_build_meta\.py$")
+META_VERSION = re.compile(r"^__version__ = ['\"]([^'\"]+)", re.MULTILINE)
+CUDA_LOCAL = re.compile(r"cu(\d\d)(\d)")
 BLACKWELL = 10  # major version of the compute capability
 
 
@@ -41,6 +68,7 @@ def check(context: Context) -> Iterator[Check]:
         _older_runtimes(contents),
         "one or none",
     )
+    yield _ptx(context)
     if any(file.torch is not None for file in contents.files.values()):
         subject, expected = "torch has the symbols of its extensions", "every symbol is defined"
         yield rules.check("cuda", subject, expected, _without_symbols(contents), "all are")
@@ -50,7 +78,14 @@ def check(context: Context) -> Iterator[Check]:
             places = _ptxas(path, file.text or "", contents, blackwell=blackwell)
             yield _compiler(context, path, "ptxas for Triton", places)
         if path.endswith(FLASHINFER):
-            yield _compiler(context, path, "nvcc for FlashInfer", [*_nvcc(contents)])
+            nvcc = [*_nvcc(contents)]
+            yield _compiler(context, path, "nvcc for FlashInfer", nvcc)
+            if place := _found(contents, nvcc):
+                folder = path.removesuffix(FLASHINFER)
+                subject, expected = "the toolkit of nvcc", "all parts, of one fitting version"
+                faults, versions = _toolkit(context, place, folder)
+                yield rules.check("cuda", subject, expected, faults, versions)
+    yield from _flashinfer(context)
 
 
 def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
@@ -66,6 +101,52 @@ def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
         for path, major in sorted(majors.items())
         if major < newest
     ]
+
+
+def _ptx(context: Context) -> Check:
+    """The oldest driver that the image runs with compiles the PTX that its cards take.
+
+    An ``[[accept]]`` of ``code paths`` says that the driver may compile a library; it says nothing
+    of whether the driver can.
+    """
+    contents, recipe = context.contents, context.subject.recipe
+    subject = "the driver compiles the PTX"
+    driver = (recipe and recipe.cuda.driver) or driver_of(contents)
+    found, unread = [], 0
+    versions: set[str] = set()
+    for path, file in contents.files.items():
+        texts = {(body.version, body.target) for body in _taken(file, cards(recipe))}
+        if file.ptx is not None and any(runs_target(file.ptx[1], card) for card in cards(recipe)):
+            texts.add(file.ptx)
+        elf = file.elf
+        unread += bool(elf and elf.modules and not file.fat_binaries and not file.shares)
+        versions |= {version for version, _ in texts}
+        why = dict.fromkeys(_unread(text, driver, cards(recipe)) for text in sorted(texts))
+        if reasons := "; ".join(filter(None, why)):
+            found.append((path, f"{path}: {reasons}"))
+    expected = "PTX of its CUDA or older"
+    if unread and not versions and not any(file.fat_binaries for file in contents.files.values()):
+        return Check.skipped("cuda", subject, expected, "the code of no library was read")
+    fine = f"PTX {', '.join(sorted(versions))}, driver {driver}" if versions else "none is taken"
+    fine += f"; libraries not read: {unread}" if unread else ""
+    return context.rules.check("cuda", subject, expected, found, fine)
+
+
+def _unread(text: tuple[str, str], driver: str | None, wanted: list[Capability]) -> str:
+    """Why a driver does not compile PTX of a version for a target; empty: it does."""
+    version, target = text
+    if not any(runs_target(target, card) for card in wanted):
+        return f"its target is {target or 'not stated'}"
+    return unread_ptx(version, driver) if driver else "no driver is known"
+
+
+def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
+    """The PTX that a card takes, if it is not empty."""
+    for each in file.fat_binaries:
+        for card in wanted:
+            body = each.body(card)
+            if body is not None and body.code.kind == "ptx" and (body.kernels or body.version):
+                yield body
 
 
 def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -95,9 +176,149 @@ def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _compiler(context: Context, path: str, subject: str, places: list[str]) -> Check:
-    found = next((place for place in places if context.contents.resolve(place)), "")
-    missing = [] if found else [(path, f"none of {', '.join(places)} exists")]
-    return context.rules.check("cuda", subject, "one of its places has it", missing, found)
+    contents = context.contents
+    place = _found(contents, places)
+    if not place:
+        offenders = [(path, f"none of {', '.join(places)} exists")]
+    else:
+        why = _no_program(contents, place)
+        file = contents.files[contents.resolve(place) or ""]
+        if not why and "ptxas" in subject and file.release:
+            why = _older(file.release, _oldest(max(cards(context.subject.recipe))))
+        offenders = [(file.path, f"{place} {why}")] if why else []
+    return context.rules.check("cuda", subject, "one of its places has it", offenders, place)
+
+
+def _found(contents: Contents, places: list[str]) -> str:
+    """The first place with a program, else the first that exists; empty: none does."""
+    there = [place for place in places if contents.resolve(place) in contents.files]
+    programs = (place for place in there if not _no_program(contents, place))
+    return next(programs, next(iter(there), ""))
+
+
+def _no_program(contents: Contents, place: str) -> str:
+    """Why a path cannot be run; empty: it is an executable ELF file or script."""
+    file = contents.files.get(contents.resolve(place) or "")
+    if file is None:
+        return "does not exist"
+    if file.kind != "file":
+        return f"is no file: it is a {file.kind}"
+    if file.size == 0:
+        return "is an empty file"
+    if not file.mode & 0o111:
+        return f"is not executable: its mode is {file.mode & 0o777:03o}"
+    if file.malformed:
+        return f"is a damaged ELF file: {file.malformed}"
+    if file.elf is None:
+        return "" if (file.text or "").startswith("#!") else "is neither an ELF file nor a script"
+    own = MACHINE.get(contents.platform, file.elf.machine)
+    return "" if file.elf.machine == own else f"is for {file.elf.machine}"
+
+
+def _oldest(card: Capability) -> str:
+    """The oldest CUDA that compiles for a card: its release notes, "New Features"."""
+    return "12.9" if card >= (12, 1) or card == (10, 3) else "12.8" if card >= (10, 0) else "0"
+
+
+def _older(version: str, needed: str) -> str:
+    """Why a version is not enough; empty: it is."""
+    older = Version(version) < Version(needed)
+    return f"is of CUDA {version}, and the card needs {needed} or newer" if older else ""
+
+
+def _toolkit(context: Context, place: str, folder: str) -> tuple[list[tuple[str, str]], str]:
+    """The faults of the toolkit of an nvcc, by path, and its versions.
+
+    ``folder`` has the package flashinfer, which asks nvcc for its version.
+    """
+    contents, card = context.contents, max(cards(context.subject.recipe))
+    real = contents.resolve(place) or place
+    homes = list(
+        dict.fromkeys(posixpath.dirname(posixpath.dirname(each)) for each in (place, real))
+    )
+    versions = {"nvcc": contents.files[real].release, **_stated(contents, real, homes)}
+    faults = []
+    # A script may start an nvcc elsewhere, which has the parts.
+    for part, program in PARTS.items() if contents.files[real].elf is not None else ():
+        there = [f"{home}/{part}" for home in homes if contents.resolve(f"{home}/{part}")]
+        if not there:
+            faults.append(f"{homes[0]}/{part} does not exist")
+        elif program and (why := _no_program(contents, there[0])):
+            faults.append(f"{there[0]} {why}")
+        else:
+            release = contents.files[contents.resolve(there[0]) or ""].release
+            versions[posixpath.basename(part)] = release
+    versions = {name: version for name, version in versions.items() if version}
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if len({*versions.values()}) > 1:
+        faults.append(f"different versions of CUDA: {shown}")
+    needed = _needed(contents.files.get(folder + FLASHINFER_CONTEXT), card)
+    older = (f"{name} {_older(version, needed)}" for name, version in versions.items())
+    faults += [why for why in older if why.endswith("newer")][:1]
+    if not versions:
+        faults.append("its version is not known")
+    return [(real, f"{place}: {why}") for why in faults], shown
+
+
+def _stated(contents: Contents, nvcc: str, homes: list[str]) -> dict[str, str]:
+    """The versions of nvcc by ``version.json`` and by the metadata of its Python package."""
+    found = {}
+    for home in homes:
+        file = contents.files.get(contents.resolve(home + TOOLKIT_VERSION) or "")
+        for name, version in STATED.findall((file and file.text) or ""):
+            found[f"version.json ({name})"] = version
+    site, inside, _ = nvcc.partition("/nvidia/")
+    for path in contents.files if inside else ():
+        if path.startswith(site) and (package := NVCC_PACKAGE.fullmatch(path[len(site) :])):
+            found["package"] = package[1]
+    return found
+
+
+def _needed(context: File | None, card: Capability) -> str:
+    """The oldest CUDA that FlashInfer takes for a card.
+
+    0.6.8 says "SM 12.x requires CUDA >= 12.9"; 0.7.2 "SM 120 requires CUDA >= 12.8" and "SM 12.1+
+    requires CUDA >= 12.9" (``flashinfer/compilation_context.py``).
+    """
+    own = {f"{card.major}.x", f"{card.major}{card.minor}", f"{card.major}.{card.minor}+"}
+    rules = NEEDS_CUDA.findall((context and context.text) or "")
+    stated = [version for which, version in rules if which in own]
+    fallback = "12.9" if card.major == FAMILY_12 and not rules else _oldest(card)
+    return max([*stated, fallback], key=Version) if stated else fallback
+
+
+def _flashinfer(context: Context) -> Iterator[Check]:
+    """The packages of FlashInfer have one version, and are built for torch's CUDA.
+
+    It refuses or ignores the others (``flashinfer/jit/env.py``): kernels would be compiled or
+    downloaded when the server runs.
+    """
+    files = context.contents.files
+    stated: list[tuple[str, str, str]] = []  # path, package, version
+    for path, file in files.items():
+        if found := PACKAGE.search(path):
+            stated.append((path, found[1], found[2]))
+        elif (found := META.search(path)) and (meta := META_VERSION.search(file.text or "")):
+            package = "flashinfer_python" if found[1] == "flashinfer" else found[1]
+            stated.append((path, package, meta[1]))
+    texts = (file.text or "" for path, file in files.items() if path.endswith(TORCH_VERSION))
+    torch = {found[1] for text in texts if (found := CUDA_OF_TORCH.search(text))}
+    own = {version for _, package, version in stated if package == "flashinfer_python"}
+    faults = []
+    for path, package, version in stated:
+        others = {each for _, name, each in stated if name == package} - {version}
+        public, _, local = version.partition("+")
+        cuda = CUDA_LOCAL.fullmatch(local)
+        if others:
+            faults.append((path, f"{path} is of {version}, another file of {', '.join(others)}"))
+        elif own and not {version, public} & own:
+            faults.append((path, f"{package} {version} beside flashinfer_python {', '.join(own)}"))
+        elif cuda and torch and f"{cuda[1]}.{cuda[2]}" not in torch:
+            faults.append((path, f"{package} {version} beside torch for CUDA {', '.join(torch)}"))
+    subject, expected = "FlashInfer's packages", "one version, for torch's CUDA"
+    shown = ", ".join(dict.fromkeys(f"{package} {version}" for _, package, version in stated))
+    if stated:
+        yield context.rules.check("cuda", subject, expected, faults, shown)
 
 
 def _ptxas(compiler: str, text: str, contents: Contents, *, blackwell: bool) -> list[str]:

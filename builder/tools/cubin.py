@@ -12,7 +12,9 @@ The layout is not specified.  It was found by inspection, and compared with `cuo
   where the section has 41024;
 - the attribute 0x55, which cuobjdump calls "SpillRefill", lists the instructions that spill
   registers to local memory and refill them.  Added up, their sizes are the bytes of spill stores
-  and loads that `ptxas -v` prints.  CUDA 12.4 does not write it yet, 12.6 does.
+  and loads that `ptxas -v` prints.  CUDA 12.4 does not write it yet, 12.6 does;
+- the attribute 0x0f lists the functions outside of the cubin that a kernel calls: vprintf is
+  printf, __assertfail is assert.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 from builder.tools.elf_sections import (
     CUDA,
@@ -42,14 +46,30 @@ _INFO = 0x70000000  # SHT_CUDA_INFO
 _SIZED = 4  # the format of a record with a payload
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _STACK, _REGISTERS = 0x12, 0x2F
-_CLUSTER, _ANNOTATIONS = 0x3D, 0x55
+_CLUSTER, _ANNOTATIONS, _EXTERNS = 0x3D, 0x55, 0x0F
+_MESSAGES = {"vprintf", "__assertfail"}
 _SPILL = 1  # kind of annotation
 _STORE, _LOAD = 0x387, 0x983  # STL and LDL: the low 12 bits of an instruction since Volta
 _INSTRUCTION = 16  # bytes
 _WIDTHS = (1, 1, 2, 2, 4, 8, 16)  # bytes, by bits 73 to 75 of a load or store
+# The low 9 bits of an instruction say what it does, 3 more the kind of its operands.  These compute
+# with registers and constants, choose a way, wait, or write to the thread's own stack: MOV, CS2R,
+# SEL, ISETP, IADD3, LEA, LOP3, PRMT, PLOP3, IMAD, HFMA2, IADD, VIADD, I2FP, UMOV, UISETP, UIADD3,
+# ULOP3, ULDC, I2F, NOP, S2R, BAR, BSYNC, CALL.ABS, CALL.REL, BSSY, BRA, WARPSYNC, EXIT, LEPC, RET,
+# BPT, NANOSLEEP, LDC, STL, LDCU, R2UR, S2UR (nvdisasm 13.5, sm_80 to sm_121a).
+_HARMLESS = {
+    *(0x002, 0x005, 0x007, 0x00C, 0x010, 0x011, 0x012, 0x016, 0x01C, 0x024, 0x025, 0x031, 0x035),
+    *(0x036, 0x045, 0x082, 0x08C, 0x090, 0x092, 0x0B9, 0x106, 0x112, 0x118, 0x119, 0x11D, 0x141),
+    *(0x143, 0x144, 0x145, 0x147, 0x148, 0x14D, 0x14E, 0x150, 0x15C, 0x15D, 0x182, 0x187, 0x1AC),
+    *(0x1C2, 0x1C3),
+}
+_OPCODE, _CALL_ABS, _CALL_REL, _EXIT, _BPT = 0x1FF, 0x143, 0x144, 0x14D, 0x15C
 _ANNOTATED_ABI = 8
 """EI_ABIVERSION of CUDA 13, which always annotates spills."""
 _RESERVED = 1024  # bytes of shared memory, since compute capability 9.0
+
+
+Idle = Literal["", "empty", "traps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +95,8 @@ class Kernel:
     """Bytes of its SASS."""
     digest: str
     """sha256 of its SASS."""
+    idle: Idle = ""
+    """Its body computes nothing: it is "empty", or "traps" or prints a message."""
 
     @property
     def spills(self) -> int | None:
@@ -93,6 +115,8 @@ class _Attributes:
     spills: tuple[int, ...] = ()
     """Offsets of instructions."""
     shared: int = 0
+    externs: tuple[int, ...] = ()
+    """The symbols of the functions outside of the cubin that it calls."""
 
 
 def kernels(data: bytes, arch: int) -> list[Kernel]:
@@ -211,7 +235,36 @@ class _Cubin:
             cluster=of.cluster,
             size=len(code),
             digest=hashlib.sha256(code).hexdigest(),
+            idle=self._idle(code, of.externs),
         )
+
+    def _idle(self, code: bytes, externs: tuple[int, ...]) -> Idle:
+        words = [int.from_bytes(code[at : at + 8], "little") for at in range(0, len(code), 16)]
+        found = {word & _OPCODE for word in words}
+        ends = found & {_EXIT, _BPT}
+        if not ends or not found <= _HARMLESS or (_CALL_REL in found and self._functions):
+            return ""
+        if _CALL_ABS in found and not (externs and {*map(self._names.get, externs)} <= _MESSAGES):
+            return ""
+        return "traps" if found & {_BPT, _CALL_ABS} else "empty"
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        tables = (each for each in self.sections if each.type == _SYMTAB)
+        return {n: each.name for table in tables for n, each in enumerate(self.elf.symbols(table))}
+
+    @cached_property
+    def _functions(self) -> bool:
+        """Whether it has functions outside of the kernels' own sections."""
+        found = [
+            each
+            for table in self.sections
+            if table.type == _SYMTAB
+            for each in self.elf.symbols(table)
+            if each.type == FUNCTION and each.section
+        ]
+        kernels = {each.section for each in found if each.other & _ENTRY}
+        return any(each.section not in kernels for each in found)
 
     def _spilled(self, section: Section, code: bytes, offsets: tuple[int, ...]) -> tuple[int, int]:
         """Bytes that the instructions at these offsets store to local memory, and load from it."""
@@ -235,3 +288,5 @@ def _note(of: _Attributes, attribute: int, words: tuple[int, ...]) -> None:
     elif attribute == _ANNOTATIONS:
         pairs = zip(words[::2], words[1::2], strict=False)
         of.spills = tuple(at for kind, at in pairs if kind == _SPILL)
+    elif attribute == _EXTERNS:
+        of.externs = words

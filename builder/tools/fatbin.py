@@ -58,6 +58,13 @@ class Code:
     arch: int
     suffix: Literal["", "a", "f"] = ""
 
+    @classmethod
+    def named(cls, name: str) -> Code:
+        """The code with this ``name``: "sm_120a"."""
+        prefix, _, rest = name.partition("_")
+        suffix: Literal["", "a", "f"] = "a" if rest[-1] == "a" else "f" if rest[-1] == "f" else ""
+        return cls("ptx" if prefix == "compute" else "elf", int(rest.rstrip("af")), suffix)
+
     @property
     def name(self) -> str:
         """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""

@@ -182,6 +182,26 @@ static const char *no_code(const struct needs *needs, const struct facts *facts,
     return "no-code";
 }
 
+// A driver compiles the PTX of its own CUDA and of older ones: CUDA Compatibility, "Minor Version
+// Compatibility", on PTX and JIT.
+static bool too_new(const char *code, const struct needs *needs, const struct facts *facts) {
+    return strncmp(code, "compute_", 8) == 0 && facts->cuda != 0 &&
+           facts->cuda / 10 < 100 * needs->cuda_major + needs->cuda_minor;
+}
+
+static const char *new_ptx(const struct needs *needs, const struct facts *facts, const char *code,
+                           struct verdict *verdict) {
+    char own[64] = "";
+    if (facts->driver[0] != '\0') snprintf(own, sizeof own, " %s", facts->driver);
+    say(verdict->what, "the driver%s supports CUDA %d.%d, and cannot compile this image's PTX (%s) "
+        "of CUDA %d.%d", own, facts->cuda / 1000, facts->cuda % 1000 / 10, code,
+        needs->cuda_major, needs->cuda_minor);
+    say(verdict->remedy, "install an NVIDIA driver for CUDA %d.%d or newer on the host%s, or choose "
+        "an image with machine code for the card", needs->cuda_major, needs->cuda_minor,
+        facts->wsl ? " (in Windows)" : "");
+    return "old-driver";
+}
+
 static const char *problem(const struct needs *needs, struct facts *facts,
                            struct verdict *verdict) {
     if (facts->probe[0] != '\0') {
@@ -204,12 +224,18 @@ static const char *problem(const struct needs *needs, struct facts *facts,
         return "old-driver";
     }
     bool usable = needs->codes == 0;
+    const char *unread = NULL;
     for (int i = 0; i < facts->card_count; ++i) {
         struct card *card = &facts->cards[i];
         card->code = code_for(needs, card->major, card->minor);
+        if (card->code != NULL && too_new(card->code, needs, facts)) {
+            unread = card->code;
+            card->code = NULL;
+        }
         usable = usable || card->code != NULL;
     }
-    return usable ? NULL : no_code(needs, facts, verdict);
+    if (usable) return NULL;
+    return unread != NULL ? new_ptx(needs, facts, unread, verdict) : no_code(needs, facts, verdict);
 }
 
 struct verdict judge(const struct needs *needs, struct facts *facts) {

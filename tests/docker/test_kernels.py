@@ -58,17 +58,53 @@ HEAVY, ARRAY, SHARED = "_Z5heavyILi64EEvPfi", "_Z5arrayPfi", "_Z6sharedPf"
 GPUS = ("sm_90", "sm_120a")
 
 
+STUBS = """
+#include <cassert>
+#include <cstdio>
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 1200
+#define REAL(code)
+#define STUB(code) code
+#else
+#define REAL(code) code
+#define STUB(code)
+#endif
+#define WORK REAL(p[threadIdx.x] = p[threadIdx.x] * 2 + n;)
+__global__ void prints_and_traps(float *p, int n) { WORK STUB(printf("no code\\n"); __trap();) }
+__global__ void prints(float *p, int n) { WORK STUB(printf("%d: no code\\n", n);) }
+__global__ void traps(float *p, int n) { WORK STUB(__trap();) }
+__global__ void breaks(float *p, int n) { WORK STUB(asm volatile("brkpt;");) }
+__global__ void asserts(float *p, int n) { WORK STUB(assert(0 && "no");) }
+__global__ void is_empty(float *p, int n) { WORK }
+__global__ void first_thread_traps(float *p, int n) {
+  WORK STUB(if (threadIdx.x + blockIdx.x * blockDim.x < n) { printf("%d\\n", n); __trap(); })
+}
+__global__ void checks_its_input(float *p, int n) { if (n > 3) __trap(); p[threadIdx.x] = n; }
+__global__ void stores(int *p) { *p = 1; }
+__global__ void counts(int *p) { atomicAdd(p, 1); }
+__global__ void nothing() {}
+"""
+HOLLOW = {"prints_and_traps", "prints", "traps", "breaks", "asserts", "is_empty"} | {
+    "first_thread_traps"
+}
+
+
 @pytest.fixture(scope="module")
 def compiled(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with machine code (zstd), one with PTX (LZ4), a cubin of each GPU, and its log."""
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "k.cu").write_text(SOURCE)
+    (folder / "stubs.cu").write_text(STUBS)
     nvcc = "nvcc -maxrregcount=32"
     both = "-gencode=arch=compute_120a,code=sm_120a -gencode=arch=compute_90,code=sm_90"
     ptx = "-gencode=arch=compute_90,code=compute_90"
+    of_120 = "-gencode=arch=compute_120a,code=sm_120a"
+    family = f"{of_120} -gencode=arch=compute_121a,code=sm_121a"
+    virtual = f"{of_120} -gencode=arch=compute_121a,code=compute_121a"
     calls = [
         f"{nvcc} --compress-mode=size {both} -o packed k.cu",
         f"{nvcc} --compress-mode=speed {ptx} -o ptx k.cu",
+        f"nvcc {family} -shared -Xcompiler -fPIC -o stubs.so stubs.cu",
+        f"nvcc {virtual} -shared -Xcompiler -fPIC -o stubs-ptx.so stubs.cu",
         *(f"{nvcc} -Xptxas=-v -cubin -arch={gpu} -o {gpu}.cubin k.cu 2>{gpu}.log" for gpu in GPUS),
     ]
     return compile_in(devel, folder, *calls)
@@ -171,3 +207,21 @@ def test_the_command_lists_and_fails(
     assert none.returncode == 8
     assert "runs on a card of compute capability 8.9" in none.stderr
     assert "its code is for compute_90" in none.stderr
+
+
+@pytest.mark.parametrize("file", ["stubs.so", "stubs-ptx.so"])
+def test_a_kernel_that_only_traps_on_a_card_is_told_from_one_that_computes(
+    compiled: Path, file: str
+) -> None:
+    for card, hollow in (("12.0", set()), ("12.1", HOLLOW)):
+        with (compiled / file).open("rb") as stream:
+            every = [*ledger.read(stream, Capability.parse(card))]
+        (found,) = (each for each in every if each.kernels)
+        idle = {kernel.name: kernel.idle for kernel in found.kernels}
+        named = {name: f"_Z{len(name)}{name}Pfi" for name in hollow}
+        empty = {"_Z7nothingv"} | {named[name] for name in hollow & {"is_empty"}}
+        assert {name for name, kind in idle.items() if kind == "empty"} == empty
+        assert {name for name, kind in idle.items() if kind == "traps"} == {*named.values()} - empty
+        body = found.body(Capability.parse(card))
+        assert body is not None
+        assert {*body.hollow} == {*named.values()}

@@ -369,6 +369,34 @@ def test_machine_code_comes_before_ptx(machine: Machine) -> None:
     assert machine.check()["cards"][0]["code"] == "sm_120"
 
 
+@pytest.mark.parametrize(
+    ("codes", "cuda", "card", "problem"),
+    [
+        ("compute_120", "13.2", CARD, "old-driver"),
+        ("compute_80", "13.3", CARD, "old-driver"),
+        ("sm_120a compute_120", "13.2", "12.1:1:GB10", "old-driver"),
+        ("compute_120f", "13.1", "12.1:1:GB10", "old-driver"),
+        ("sm_120 compute_120", "13.2", CARD, None),  # machine code needs no compiler
+        ("compute_120", "13.0", CARD, None),
+        ("compute_120", "12.9", CARD, None),
+        ("sm_90a compute_90a", "13.2", CARD, "no-code"),
+        ("sm_120a compute_90", "13.2", f"9.0:1:H100;{CARD}", None),  # the second card is enough
+    ],
+)
+def test_ptx_of_a_newer_cuda_needs_a_newer_driver(
+    machine: Machine, codes: str, cuda: str, card: str, problem: str | None
+) -> None:
+    machine.driver(cards=card)
+    machine.env["DRIVER_CUDA"] = "13000"
+    lines = "".join(f"code {code}\n" for code in codes.split())
+    machine.write("/opt/builder/needs", f"{lines}cuda {cuda}\ndriver 580\n")
+    assert machine.check()["problem"] == problem
+    if problem == "old-driver":
+        _, what, remedy = machine.problem()
+        assert f"cannot compile this image's PTX ({codes.split()[-1]}) of CUDA {cuda}" in what
+        assert f"a driver for CUDA {cuda} or newer" in remedy.replace("an NVIDIA", "a")
+
+
 def test_the_cpu_is_used_when_asked_for(machine: Machine) -> None:
     machine.env["BUILDER_CPU"] = "1"
     assert machine.start("x").stdout == "x\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,144 @@ def test_what_the_family_refuses(catalog: Path, other: dict[str, str], message: 
         load(catalog).engine("x-1")
     assert message in caught.value.why
     assert re.search(r"x-1\.toml:\d+: ", caught.value.why)
+
+
+OVERRIDE = "override = [{{ name = '{}', value = {}, why = 'x' }}]"
+DEFINE = "define = {{ {} = {} }}"
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "value", "reason"),
+    [
+        (OVERRIDE, "GGML_CUDA_NCCL", "true", "does not need libnccl.so.2"),
+        (OVERRIDE, "GGML_CUDA_NCCL", "'YES'", "does not need libnccl.so.2"),
+        (OVERRIDE, "GGML_CUDA_NCCL", "2", "does not need libnccl.so.2"),
+        (OVERRIDE, "GGML_CUDA_NCCL", "'no'", "the family sets this value"),
+        (OVERRIDE, "GGML_CUDA", "false", "computes on the GPU"),
+        (OVERRIDE, "GGML_CUDA", "'OFF'", "computes on the GPU"),
+        (OVERRIDE, "GGML_CUDA", "0", "computes on the GPU"),
+        (OVERRIDE, "GGML_CUDA", "'NOTFOUND'", "computes on the GPU"),
+        (OVERRIDE, "GGML_CUDA", "''", "computes on the GPU"),
+        (OVERRIDE, "GGML_NATIVE", "true", "for the machine that builds"),
+        (OVERRIDE, "BUILD_SHARED_LIBS", "false", "reads libggml-cuda.so"),
+        (OVERRIDE, "CMAKE_INSTALL_RPATH", "'/usr/lib'", "beside them"),
+        (OVERRIDE, "CMAKE_BUILD_WITH_INSTALL_RPATH", "'OFF'", "beside them"),
+        (OVERRIDE, "LLAMA_BUILD_SERVER", "'OFF'", "the image starts llama-server"),
+        (OVERRIDE, "LLAMA_BUILD_TOOLS", "false", "the image starts llama-server"),
+        (DEFINE, "LLAMA_BUILD_COMMON", "false", "the image starts llama-server"),
+        (DEFINE, "GGML_NCCL", "true", "does not need libnccl.so.2"),
+        (DEFINE, "GGML_STATIC", "1", "reads libggml-cuda.so"),
+        (DEFINE, "LLAMA_USE_SYSTEM_GGML", "true", "reads libggml-cuda.so"),
+        (DEFINE, "LLAMA_NATIVE", "'ON'", "for the machine that builds"),
+        (DEFINE, "CMAKE_BUILD_TYPE", "'Debug'", "CMAKE_BUILD_TYPE must be Release"),
+        (DEFINE, "CMAKE_SKIP_RPATH", "true", "beside them"),
+        (DEFINE, "CMAKE_CUDA_ARCHITECTURES", "'90'", "use arch in [cuda]"),
+        (DEFINE, "CMAKE_CUDA_FLAGS", "'-O3 -gencode arch=compute_90,code=sm_90'", "the GPU code"),
+        (DEFINE, "CMAKE_CUDA_FLAGS", "'--gpu-architecture=sm_90'", "the GPU code"),
+        (DEFINE, "CMAKE_CXX_FLAGS_RELEASE", "'-O3 -march=native'", "the machine that builds"),
+        (DEFINE, "CMAKE_CUDA_FLAGS", "'-Xcompiler=-march=native'", "the machine that builds"),
+        (OVERRIDE, "LLAMA_BUILD_EXAMPLES", "'ON'", ""),
+        (OVERRIDE, "LLAMA_OPENSSL", "false", ""),
+        (DEFINE, "GGML_NCCL", "false", ""),
+        (DEFINE, "GGML_CUDA_FA_ALL_QUANTS", "true", ""),
+        (DEFINE, "GGML_CPU_ALL_VARIANTS", "'OFF'", ""),
+        (DEFINE, "CMAKE_CUDA_FLAGS", "'-lineinfo -Xptxas=-v --threads=2'", ""),
+    ],
+)
+def test_a_definition_against_the_familys_probes_is_refused(
+    catalog: Path, form: str, name: str, value: str, reason: str
+) -> None:
+    write(catalog, cmake=CMAKE + form.format(name, value))
+    if not reason:
+        load(catalog).engine("x-1")
+        return
+    with pytest.raises(RecipeError) as caught:
+        load(catalog).engine("x-1")
+    assert reason in caught.value.why
+    assert re.search(rf"x-1\.toml:\d+: cmake\.0\..*({name}|value)", caught.value.why)
+
+
+@pytest.mark.parametrize(
+    ("vmm", "probe", "words"),
+    [
+        ("false", 'needs = ["libcuda.so.1"]', "contradicts the family's probe"),
+        ("true", 'needs_not = ["libcuda.so.1"]', "contradicts the family's probe"),
+        ("false", 'needs = ["libnccl.so.2"]', "contradicts the family's probe"),
+        ("false", 'needs = ["libcublas.so.13"]', ""),
+        ("false", 'needs_not = ["libcuda.so.1"]', ""),
+    ],
+)
+def test_a_probe_against_the_familys_is_refused(
+    catalog: Path, vmm: str, probe: str, words: str
+) -> None:
+    more = f'\n[[probe]]\nlibrary = "libggml-cuda.so"\n{probe}\n[x]'
+    write(catalog, vmm=vmm)
+    file = catalog / "recipes" / "x-1.toml"
+    file.write_text(file.read_text() + more.removesuffix("[x]"))
+    if not words:
+        load(catalog).engine("x-1")
+        return
+    with pytest.raises(RecipeError, match=words):
+        load(catalog).engine("x-1")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old", "new", "words"),
+    [
+        ("hello-sm120-0.1.0", "NO_VMM = true", "NO_VMM = false", "contradicts vmm = false"),
+        ("hello-sm120-0.1.0", "NO_VMM = true", "NO_VMM = 'off'", "contradicts vmm = false"),
+        ("llama-cpp-python-0.3.36", "NO_VMM = true", "NO_VMM = 0", "contradicts vmm = false"),
+        ("llama-cpp-python-0.3.36", "NATIVE = false", "NATIVE = true", "GGML_NATIVE must be OFF"),
+        (
+            "llama-cpp-python-0.3.36",
+            'config = { "wheel',
+            'config = { "cmake.args" = "-DGGML_CUDA_NO_VMM:BOOL=OFF", "wheel',
+            "contradicts vmm = false",
+        ),
+        (
+            "llama-cpp-python-0.3.36",
+            'config = { "wheel',
+            'config = { "cmake.define.GGML_NATIVE" = "1", "wheel',
+            "GGML_NATIVE must be OFF",
+        ),
+    ],
+)
+def test_definitions_of_other_families_follow_from_the_recipe_too(
+    catalog: Path, recipe: str, old: str, new: str, words: str
+) -> None:
+    shutil.copytree(REPOSITORY / "recipes/locks", catalog / "recipes/locks", dirs_exist_ok=True)
+    text = (REPOSITORY / "recipes" / f"{recipe}.toml").read_text()
+    assert old in text
+    (catalog / "recipes" / f"{recipe}.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(RecipeError, match=words):
+        load(catalog).engine(recipe)
+
+
+@pytest.mark.parametrize(
+    ("arch", "refused"),
+    [
+        ("120f", True),
+        ("120f-virtual", True),
+        ("121f-real", True),
+        ("100f", True),
+        ("120a-real", False),
+        ("120-virtual", False),
+    ],
+)
+def test_an_architecture_that_the_locked_cmake_refuses(
+    catalog: Path, arch: str, refused: bool
+) -> None:
+    """cmake 3.31.6: "is not one of the following", after the sources were fetched."""
+    write(catalog)
+    file = catalog / "recipes" / "x-1.toml"
+    file.write_text(file.read_text().replace('arch = ["120"]', f'arch = ["{arch}"]'))
+    if not refused:
+        rendered(catalog, "x-1")
+        return
+    with pytest.raises(RecipeError) as caught:
+        rendered(catalog, "x-1")
+    assert re.search(r"x-1\.toml:\d+: cuda\.arch: cmake 3\.31\.6 ", caught.value.why)
+    assert f"refuses {arch}" in caught.value.why
 
 
 def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:

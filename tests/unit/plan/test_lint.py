@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from support.commands import Builder
 from support.environment import REPOSITORY
 
@@ -112,3 +114,29 @@ def test_a_base_whose_nvcc_miscompiles_is_a_warning(builder: Builder, catalog: P
     assert done.returncode == 3
     assert "fork-1.toml is invalid" in done.stdout
     assert "fork-1.toml:1: recipe:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("cards", "serve", "doubtful"),
+    [
+        (2, 'arguments = ["--split-mode", "tensor"]', True),
+        (2, 'arguments = ["-sm", "tensor"]', True),
+        (2, 'environment = { LLAMA_ARG_SPLIT_MODE = "tensor" }', True),
+        (2, 'arguments = ["--split-mode", "layer"]', False),
+        (1, 'arguments = ["--split-mode", "tensor"]', False),
+    ],
+)
+def test_tensor_parallelism_without_nccl_is_a_warning(
+    builder: Builder, catalog: Path, cards: int, serve: str, doubtful: bool
+) -> None:
+    recipe = "recipes/turboquant-69d8e4b.toml"
+    (catalog / recipe).write_text((REPOSITORY / recipe).read_text())
+    (catalog / "presets").mkdir()
+    card = "5090" if cards == 1 else f"{cards}x5090"
+    (catalog / "presets" / f"m@{card}.toml").write_text(
+        f'recipe = "turboquant-69d8e4b"\nsummary = "x"\ncard = "5090"\ncards = {cards}\n'
+        f'model = {{ name = "x" }}\n[serve]\n{serve}\n'
+    )
+    done = builder("recipe", "check", f"m@{card}", "--catalog", catalog)
+    assert done.returncode == 0, done.stdout
+    assert ("the image has no NCCL" in done.stdout) is doubtful

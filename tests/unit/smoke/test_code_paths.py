@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from builder.contents.contents import Contents, File
+from builder.kernels.ledger import Body, FatBinary
 from builder.recipes.schema import Accept, Recipe
+from builder.smoke import architectures
 from builder.smoke.code_paths import check, table
 from builder.smoke.verdict import Check
+from builder.tools.cubin import Kernel
 from builder.tools.elf import ElfFile
 from builder.tools.fatbin import Code, Modules
 from support.smoke_tests import context_of, extended_image, of_arch
@@ -40,7 +43,8 @@ WHEEL = image(
 
 
 def found(contents: Contents, recipe: Recipe, **more: object) -> list[Check]:
-    return [*check(context_of(contents, recipe, **more))]
+    every = check(context_of(contents, recipe, **more))
+    return [each for each in every if each.state != "skipped"]  # bodies that were not read
 
 
 def accepting(*paths: str) -> Recipe:
@@ -71,7 +75,7 @@ def test_a_recipe_accepts_each_library_with_a_reason() -> None:
 
 def test_an_acceptance_that_no_library_needs_fails() -> None:
     context = context_of(image(file_with(CUBLAS, (SM_120,))), accepting(FA3))
-    assert all(each.passed for each in check(context))
+    assert not any(each.state == "failed" for each in check(context))
     (unused,) = context.rules.unused()
     assert unused.subject == f"code paths {FA3}"
 
@@ -133,3 +137,61 @@ def test_an_accepted_path_does_not_cover_a_file_whose_description_names_it() -> 
     rules = context_of(WHEEL, accepting("/*/_vllm_fa3_C.abi3.so")).rules
     offender = (CUBLAS, f"{CUBLAS}: needs {FA3}")
     assert not rules.check("code paths", "all", "none", [offender]).passed
+
+
+def bodies(path: str, *found: tuple[Body, ...], names: tuple[str, ...] = ()) -> File:
+    kernels = tuple(Kernel(name, 0, 0, 0, None, None, 0, 0, 0, "") for name in names)
+    code = tuple(FatBinary(0, each[0].code.name, kernels, bodies=each) for each in found)
+    parsed = tuple(
+        Modules(tuple(b.code for b in each), (1_000_000,) * len(each), 1) for each in found
+    )
+    elf = ElfFile("x86-64", "dyn", path, (), (), (), None, parsed)
+    return File(path, "file", elf=elf, fat_binaries=code)
+
+
+SM_120A, SM_121A = Code("elf", 120, "a"), Code("elf", 121, "a")
+MARLIN = "_ZN16marlin_moe_wna166MarlinILl1EEEvPf"
+
+
+def test_kernels_that_the_driver_compiles_are_counted_and_named() -> None:
+    """The wheel vllm 0.20.2 has 738 kernels of Marlin for experts as PTX alone."""
+    late = (Body(PTX_80, 3, 0, 0, version="9.0", target="sm_80"),)
+    file = bodies(FA2, late, names=(MARLIN, MARLIN.replace("Ll1", "Ll2"), "other"))
+    (_, found_late, _) = found(image(file), of_arch("120"))
+    assert found_late.found == (
+        f"{FA2}: 1.0 MB of PTX, 3 kernels: marlin_moe_wna16::Marlin (2), other (1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_120", "of_121", "failed"),
+    [
+        (Body(SM_120A, 2, 0, 0), Body(SM_121A, 2, 0, 0), []),
+        (Body(SM_120A, 2, 0, 0), Body(SM_121A, 2, 1, 1, hollow=("a", "b")), ["12.1"]),
+        (Body(SM_120A, 2, 0, 1, hollow=("a",)), Body(SM_121A, 2, 0, 0), ["12.0"]),
+        # As in real wheels: CUB's EmptyKernel, and CUTLASS's kernels for other cards.
+        (Body(SM_120A, 9, 0, 1), Body(SM_121A, 9, 0, 1), []),
+        (Body(SM_120A, 90, 72, 1), Body(SM_121A, 90, 72, 1), []),
+        (Body(SM_120A, 1, 0, 1), Body(SM_121A, 1, 0, 1), []),
+        # Nothing computes, for any card.
+        (Body(SM_120A, 2, 2, 0), Body(SM_121A, 2, 2, 0), ["12.0", "12.1"]),
+    ],
+)
+def test_code_that_only_traps_in_the_place_of_a_kernel_is_found(
+    of_120: Body, of_121: Body, failed: list[str]
+) -> None:
+    recipe = of_arch("120a", "121a")
+    contents = image(bodies("/opt/engine/lib/libx.so", (of_120, of_121)))
+    wrong = {each.subject for each in found(contents, recipe) if not each.passed}
+    assert wrong == {f"the kernels for {card} compute" for card in failed}
+    (engine,) = architectures.check(context_of(contents, recipe))
+    assert engine.passed is not bool(failed)
+    assert all(f"on {card}: " in engine.found for card in failed)
+
+
+def test_kernels_that_were_not_read_are_not_known() -> None:
+    read = bodies("/opt/engine/lib/libx.so", (Body(SM_120A, 2, 0, 0),))
+    *_, some = check(context_of(image(read, file_with(CUBLAS, (SM_120,))), of_arch("120")))
+    assert some.found == "2 kernels, 0 only trap or print; libraries not read: 1"
+    *_, none = check(context_of(image(file_with(CUBLAS, (SM_120,))), of_arch("120")))
+    assert (none.state, none.found) == ("skipped", "the kernels of no library were read")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builder.contents.contents import Contents, File
+from builder.kernels.ledger import Body, FatBinary
 from builder.smoke.cuda_stack import check
 from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile, Symbols
+from builder.tools.fatbin import Code
 from support.smoke_tests import context_of, of_arch
 
 SITE = "/opt/engine/lib/python3.13/site-packages"
@@ -91,21 +95,180 @@ def test_an_extension_for_another_torch_is_found() -> None:
         assert found(torch, version, other)[subject].passed is good
 
 
+def program(path: str, release: str = "", **other: object) -> File:
+    found = File(path, "file", size=9, mode=0o755, elf=PARSED, release=release)
+    return replace(found, **other)  # type: ignore[arg-type]
+
+
+def toolkit(home: str, release: str = "13.0", **changed: File | None) -> list[File]:
+    """nvcc and what it compiles with; a part is changed, or is missing where it is None."""
+    tools = ["bin/nvcc", "bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"]
+    parts = [program(f"{home}/{path}", release) for path in (*tools, "nvvm/bin/cicc")]
+    headers = ["cuda_runtime.h", "crt/host_config.h", "cuda_runtime_api.h"]
+    others = ["nvvm/libdevice/libdevice.10.bc", *(f"include/{each}" for each in headers)]
+    parts += [File(f"{home}/{path}", "file", size=9) for path in others]
+    named = {each.path.rpartition("/")[2].split(".")[0]: each for each in parts} | changed
+    return [each for each in named.values() if each is not None]
+
+
 @pytest.mark.parametrize(
-    ("files", "env", "good"),
+    ("home", "env", "good"),
     [
-        (["/usr/bin/nvcc"], "PATH=/opt/engine/bin:/usr/bin", True),
-        (["/usr/local/cuda/bin/nvcc"], "PATH=/usr/bin", True),
-        (["/usr/bin/nvcc"], "CUDA_HOME=/opt/cuda", False),
-        (["/opt/cuda/bin/nvcc"], "CUDA_PATH=/opt/cuda", True),
-        (["/x/nvcc"], "FLASHINFER_NVCC=/x/nvcc", True),
-        ([], "PATH=/usr/bin", False),
+        ("/usr", "PATH=/opt/engine/bin:/usr/bin", True),
+        ("/usr/local/cuda", "PATH=/usr/bin", True),
+        ("/usr", "CUDA_HOME=/opt/cuda", False),
+        ("/opt/cuda", "CUDA_PATH=/opt/cuda", True),
+        ("/x", "FLASHINFER_NVCC=/x/bin/nvcc", True),
+        ("", "PATH=/usr/bin", False),
     ],
 )
-def test_flashinfer_has_an_nvcc(files: list[str], env: str, good: bool) -> None:
-    nvcc = found(CPP_EXT, *files, env=(env,))["nvcc for FlashInfer"]
+def test_flashinfer_has_an_nvcc(home: str, env: str, good: bool) -> None:
+    checks = found(CPP_EXT, *(toolkit(home) if home else []), env=(env,))
+    nvcc = checks["nvcc for FlashInfer"]
     assert nvcc.passed is good
-    assert nvcc.found == files[0] if good else nvcc.found.startswith("none of ")
+    assert nvcc.found == f"{home}/bin/nvcc" if good else nvcc.found.startswith("none of ")
+    assert not good or checks["the toolkit of nvcc"].passed
+
+
+HOME = "/usr/local/cuda"
+NVCC = f"{HOME}/bin/nvcc"
+
+
+@pytest.mark.parametrize(
+    ("nvcc", "words"),
+    [
+        (File(NVCC, "file", mode=0o644), "is an empty file"),
+        (File(NVCC, "directory"), "is no file: it is a directory"),
+        (program(NVCC, mode=0o644), "is not executable: its mode is 644"),
+        (program(NVCC, elf=None, text="not a program"), "neither an ELF file nor a script"),
+        (program(NVCC, elf=None, malformed="cut off"), "a damaged ELF file: cut off"),
+        (File(NVCC, "link", target="../gone"), "none of "),
+    ],
+)
+def test_an_nvcc_that_is_no_program_is_found(nvcc: File, words: str) -> None:
+    check_of = found(CPP_EXT, *toolkit(HOME, nvcc=nvcc))["nvcc for FlashInfer"]
+    assert not check_of.passed
+    assert words in check_of.found
+
+
+def test_which_goes_on_to_the_next_program() -> None:
+    first = File("/opt/engine/bin/nvcc", "directory")
+    checks = found(CPP_EXT, first, *toolkit("/usr"))
+    assert checks["nvcc for FlashInfer"].found == "/usr/bin/nvcc"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"cicc": None}, "nvvm/bin/cicc does not exist"),
+        ({"ptxas": File(f"{HOME}/bin/ptxas", "directory")}, "ptxas is no file"),
+        ({"cudafe++": program(f"{HOME}/bin/cudafe++", mode=0o644)}, "cudafe++ is not executable"),
+        ({"nvlink": None}, "nvlink does not exist"),
+        ({"host_config": None}, "host_config.h does not exist"),
+        ({"libdevice": None}, "libdevice.10.bc does not exist"),
+        ({"ptxas": program(f"{HOME}/bin/ptxas", "12.8")}, "different versions of CUDA: nvcc 13.0"),
+        (
+            {
+                "cuda_runtime_api": File(
+                    f"{HOME}/include/cuda_runtime_api.h", "file", release="13.5"
+                )
+            },
+            "cuda_runtime_api.h 13.5",
+        ),
+        (
+            {
+                "version": File(
+                    f"{HOME}/version.json",
+                    "file",
+                    text='{"cuda_nvcc" : {"name" : "x", "version" : "12.9.1"}}',
+                )
+            },
+            "version.json (cuda_nvcc) 12.9",
+        ),
+    ],
+)
+def test_a_toolkit_whose_parts_do_not_fit_is_found(
+    changed: dict[str, File | None], words: str
+) -> None:
+    check_of = found(CPP_EXT, *toolkit(HOME, **changed))["the toolkit of nvcc"]
+    assert not check_of.passed
+    assert words in check_of.found
+
+
+OLD_RULE = 'raise RuntimeError("SM 12.x requires CUDA >= 12.9")'  # FlashInfer 0.6.8
+NEW_RULE = """raise RuntimeError("SM 120 requires CUDA >= 12.8")
+raise RuntimeError("SM 12.1+ requires CUDA >= 12.9")"""  # 0.7.2
+
+
+@pytest.mark.parametrize(
+    ("release", "rule", "arch", "good"),
+    [
+        ("13.0", OLD_RULE, "120", True),
+        ("12.9", OLD_RULE, "120", True),
+        ("12.8", OLD_RULE, "120", False),
+        ("12.8", NEW_RULE, "120", True),
+        ("12.8", NEW_RULE, "121", False),
+        ("12.9", NEW_RULE, "121", True),
+        ("12.6", NEW_RULE, "120", False),
+        ("12.8", "", "120", False),  # an unknown FlashInfer
+        ("12.6", OLD_RULE, "90", True),
+        ("", NEW_RULE, "120", False),  # its version is not known
+    ],
+)
+def test_nvcc_is_new_enough_for_the_card(release: str, rule: str, arch: str, good: bool) -> None:
+    context = File(f"{SITE}/flashinfer/compilation_context.py", "file", text=rule)
+    checks = found(CPP_EXT, context, *toolkit(HOME, release), arch=arch)
+    assert checks["nvcc for FlashInfer"].passed
+    assert checks["the toolkit of nvcc"].passed is good
+
+
+def test_a_script_is_an_nvcc_whose_version_another_file_states() -> None:
+    script = program(NVCC, elf=None, text='#!/bin/sh\nexec /opt/x/nvcc "$@"\n')
+    stated = File(f"{HOME}/version.json", "file", text='{"cuda_nvcc": {"version": "13.0.88"}}')
+    for more, good in (([], False), ([stated], True)):
+        checks = found(CPP_EXT, script, *more)
+        assert checks["nvcc for FlashInfer"].passed
+        assert checks["the toolkit of nvcc"].passed is good
+
+
+def test_an_nvcc_out_of_a_wheel_has_a_version_by_its_metadata() -> None:
+    home = f"{SITE}/nvidia/cu13"
+    target = "lib/python3.13/site-packages/nvidia/cu13"
+    link = File("/opt/engine/cuda", "link", target=target)
+    for version, good in (("13.0.88", True), ("13.5.37", False)):
+        metadata = f"{SITE}/nvidia_cuda_nvcc-{version}.dist-info/METADATA"
+        checks = found(CPP_EXT, link, metadata, *toolkit(home), env=("CUDA_HOME=/opt/engine/cuda",))
+        assert checks["the toolkit of nvcc"].passed is good
+
+
+@pytest.mark.parametrize(
+    ("packages", "words"),
+    [
+        (["flashinfer_python-0.6.14", "flashinfer_cubin-0.6.14"], ""),
+        (["flashinfer_python-0.6.14", "flashinfer_jit_cache-0.6.14+cu130"], ""),
+        (["flashinfer_python-0.6.8.post1", "flashinfer_cubin-0.6.8.post1"], ""),
+        (["flashinfer_python-0.6.14"], ""),
+        (["flashinfer_python-0.6.14", "flashinfer_cubin-0.6.13"], "cubin 0.6.13 beside"),
+        (["flashinfer_python-0.6.8.post1", "flashinfer_cubin-0.6.8"], "cubin 0.6.8 beside"),
+        (["flashinfer_python-0.6.14", "flashinfer_jit_cache-0.6.14+cu128"], "torch for CUDA 13.0"),
+        (["flashinfer_python-0.6.14", "flashinfer_jit_cache-0.6.13+cu130"], "beside flashinfer_py"),
+        (["flashinfer_python-0.7.2", "flashinfer_jit_cache_cu129-0.7.2+cu129"], "torch for CUDA"),
+        (["flashinfer_python-0.6.14", "flashinfer_python-0.6.13"], "another file of"),
+    ],
+)
+def test_the_packages_of_flashinfer_have_one_version(packages: list[str], words: str) -> None:
+    torch = File(f"{SITE}/torch/version.py", "file", text="__version__ = '2.11.0'\ncuda = '13.0'")
+    check_of = found(torch, *(f"{SITE}/{each}.dist-info/METADATA" for each in packages))[
+        "FlashInfer's packages"
+    ]
+    assert check_of.passed is not bool(words)
+    assert words in check_of.found
+
+
+def test_a_package_of_flashinfer_that_states_another_version_than_its_metadata_is_found() -> None:
+    meta = File(f"{SITE}/flashinfer/_build_meta.py", "file", text='__version__ = "0.6.13"\n')
+    metadata = f"{SITE}/flashinfer_python-0.6.14.dist-info/METADATA"
+    assert "another file of" in found(meta, metadata)["FlashInfer's packages"].found
 
 
 @pytest.mark.parametrize(
@@ -123,5 +286,63 @@ def test_flashinfer_has_an_nvcc(files: list[str], env: str, good: bool) -> None:
 )
 def test_triton_has_a_ptxas(tool: str, text: str, arch: str, env: str, good: bool) -> None:
     compiler = File(f"{TRITON}/compiler.py", "file", text=text)
-    ptxas = found(compiler, tool, env=(env,), arch=arch)["ptxas for Triton"]
+    ptxas = found(compiler, program(tool), env=(env,), arch=arch)["ptxas for Triton"]
     assert ptxas.passed is good
+
+
+@pytest.mark.parametrize(
+    ("tool", "arch", "words"),
+    [
+        (File(BLACKWELL, "directory"), "120", "is no file"),
+        (program(BLACKWELL, mode=0o644), "120", "is not executable"),
+        (program(BLACKWELL, "12.8"), "121", "needs 12.9 or newer"),
+        (program(BLACKWELL, "12.6"), "120", "needs 12.8 or newer"),
+        (program(BLACKWELL, "12.9"), "121", ""),
+        (program(BLACKWELL, "12.8"), "120", ""),
+    ],
+)
+def test_a_ptxas_that_cannot_compile_for_the_card_is_found(
+    tool: File, arch: str, words: str
+) -> None:
+    compiler = File(f"{TRITON}/compiler.py", "file", text="knobs.nvidia.ptxas_blackwell if")
+    ptxas = found(compiler, tool, arch=arch)["ptxas for Triton"]
+    assert ptxas.passed is not bool(words)
+    assert words in ptxas.found
+
+
+# The PTX that the driver compiles
+
+
+def with_ptx(version: str, target: str = "sm_80") -> File:
+    body = Body(Code("ptx", 80), 1, 0, 0, version=version, target=target)
+    code = FatBinary(0, "compute_80", bodies=(body,))
+    return File("/opt/engine/lib/libx.so", "file", elf=PARSED, fat_binaries=(code,))
+
+
+@pytest.mark.parametrize(
+    ("file", "driver", "words"),
+    [
+        (with_ptx("9.0"), "580", ""),
+        (with_ptx("8.8"), "580.65.06", ""),
+        (with_ptx("7.8"), "570", ""),
+        (with_ptx("9.2"), "580", "PTX 9.2 is of CUDA 13.2, and driver 580 is of CUDA 13.0"),
+        (with_ptx("9.2"), "595.45.04", ""),
+        (with_ptx("9.0"), "575", "driver 575 is of CUDA 12.9"),
+        (with_ptx("8.6"), "560", "PTX 8.6 is of CUDA 12.7"),
+        (with_ptx("9.9"), "999", "belongs to no known CUDA"),
+        (with_ptx("9.4"), "640", "it is not known whether driver 640"),
+        (with_ptx(""), "580", "belongs to no known CUDA"),
+        (with_ptx("9.0", "sm_121"), "580", "its target is sm_121"),
+        (with_ptx("9.0", "sm_90a"), "580", "its target is sm_90a"),
+        (File("/x/k.ptx", "file", ptx=("9.2", "sm_120a")), "580", "PTX 9.2 is of CUDA 13.2"),
+        (File("/x/k.ptx", "file", ptx=("9.0", "sm_120a")), "580", ""),
+        (File("/x/k.ptx", "file", ptx=("9.2", "sm_100a")), "580", ""),  # for another card
+    ],
+)
+def test_ptx_newer_than_the_recipes_driver_is_found(file: File, driver: str, words: str) -> None:
+    recipe = of_arch("120")
+    recipe = recipe.model_copy(update={"cuda": recipe.cuda.model_copy(update={"driver": driver})})
+    contents = Contents({file.path: file}, {"config": {}}, (), 0)
+    checks = {each.subject: each for each in check(context_of(contents, recipe))}
+    assert checks["the driver compiles the PTX"].passed is not bool(words)
+    assert words in checks["the driver compiles the PTX"].found

@@ -149,3 +149,37 @@ def test_no_damage_is_another_error(damage: list[tuple[int, int]], end: int) -> 
     for damaged in (bytes(data), bytes(data[:end])):
         with suppress(MalformedElf):
             cubins.kernels(damaged, 120)
+
+
+def words(*opcodes: int) -> bytes:
+    return b"".join(instruction(opcode) for opcode in (*opcodes, *(NOP,) * 4))
+
+
+# Opcodes as nvcc 13.0 makes them for sm_121a: LDC, EXIT, BPT.TRAP, BRA, CALL.ABS, CALL.REL, STG.
+LDC, EXIT, TRAP, BRA, CALL, CALL_INSIDE, STG = 0xB82, 0x94D, 0x95C, 0x947, 0x343, 0x944, 0x986
+EXTERNS = 0x0F
+
+
+@pytest.mark.parametrize(
+    ("code", "externs", "idle"),
+    [
+        (words(LDC, EXIT, BRA), (), "empty"),
+        (words(LDC, TRAP, EXIT, BRA), (), "traps"),
+        (words(LDC, STL, LDC, CALL, TRAP, BRA), ("vprintf",), "traps"),
+        (words(LDC, CALL, EXIT, BRA), ("__assertfail",), "traps"),
+        (words(LDC, CALL, EXIT, BRA), ("cudaGraphLaunch",), ""),
+        (words(LDC, CALL, EXIT, BRA), ("vprintf", "work"), ""),
+        (words(LDC, CALL, EXIT, BRA), (), ""),  # through a pointer
+        (words(LDC, CALL_INSIDE, EXIT), (), ""),  # to another section
+        (words(LDC, BRA, TRAP, STG, EXIT), (), ""),  # traps only for wrong input
+        (words(LDC, STG, EXIT), (), ""),
+        (words(LDC, LDL, EXIT), (), ""),
+        (words(), (), ""),
+    ],
+)
+def test_a_body_that_computes_nothing(code: bytes, externs: tuple[str, ...], idle: str) -> None:
+    others = [Function(name, entry=False) for name in externs or ("work",)]
+    attributes = ((EXTERNS, tuple(range(2, 2 + len(externs)))),) if externs else ()
+    data = cubin(Function("k", code, attributes=attributes), *others)
+    (kernel,) = cubins.kernels(data, 120)
+    assert kernel.idle == idle
