@@ -58,7 +58,8 @@ PTX = (
     | {(8, 6): (12, 7), (8, 7): (12, 8), (8, 8): (12, 9)}
     | {(9, minor): (13, minor) for minor in range(6)}
 )
-"""The CUDA that each version of the PTX ISA came with, since CUDA 12.0."""
+"""The CUDA that each version of the PTX ISA came with, since CUDA 12.0: to 9.1 by NVIDIA's
+cuda-python, ``cuda/bindings/utils/_ptx_utils.py``; 9.5 by apache/tvm-tirx#241."""
 DRIVERS = (
     {525: (12, 0), 530: (12, 1), 535: (12, 2), 545: (12, 3), 550: (12, 4), 555: (12, 5)}
     | {560: (12, 6), 565: (12, 7), 570: (12, 8), 575: (12, 9), 580: (13, 0), 590: (13, 1)}
