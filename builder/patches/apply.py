@@ -90,7 +90,9 @@ def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str 
     if one is known: its lines are followed from there.
     """
     now, offsets = tree, list[tuple[str, int, int]]()
-    for step in diff.steps(files):
+    every = diff.steps(files)
+    for before, step in zip([[], *every], every, strict=False):
+        origin = _advanced(scratch, origin, before) if before else origin
         done = _step(scratch, now, step, origin)
         if done.state == PatchState.CONFLICTS and _is_there(scratch, tree, files):
             return Attempt(PatchState.UPSTREAM, tree)
@@ -98,7 +100,7 @@ def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str 
             return Attempt(PatchState.ABSENT, tree, conflicts=done.conflicts)
         if done.state != PatchState.APPLIES:
             return replace(done, tree=tree)
-        now, origin = done.tree, _advanced(scratch, origin, step)
+        now = done.tree
         offsets += done.offsets
     return Attempt(PatchState.APPLIES, now, tuple(offsets))
 

@@ -22,6 +22,7 @@ HEADER = re.compile(
     rb"|(?:dis)?similarity index |index "
 )
 SUBPROJECT = re.compile(rb"[-+]Subproject commit [0-9a-f]{40}\s*$")
+MODE_WORDS = dict.fromkeys((b"new file mode ", b"deleted file mode "), b"new mode ")
 NEW_MODE = re.compile(rb"^new (?:file )?mode (\d{6})", re.MULTILINE)
 RENAMES = re.compile(rb"^(?:rename|copy) from ", re.MULTILINE)
 BINARY_PART = re.compile(rb"(?:literal|delta) \d+\s*$")
@@ -40,7 +41,7 @@ LOST = re.compile(
 """A line of a change that git would skip outside of a file: of a merge, or of another format."""
 PARTS = {b"+", b"-", b" ", b"@", b"\\"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
-MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*\n(?=[!-9;-~]+:)", re.MULTILINE)
+MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
 """The line before a mail of a mailbox (git-mailsplit(1)), where the headers of one follow."""
 MAIL_HEADERS = re.compile(rb"(?=[^\n]+\n)(?:[!-9;-~]+:[^\n]*\n|[ \t]+[^\n]*\n)+\r?\n")
 COVER = re.compile(rb"^Subject:[^\n]* 0+/\d+\]", re.MULTILINE)
@@ -180,7 +181,7 @@ def mails(text: bytes) -> list[tuple[int, bytes, bool]]:
     """
     starts = [found.start() for found in MAIL.finditer(text)]
     parts = []
-    for start, end in pairwise([*({0, *starts}), len(text)]):
+    for start, end in pairwise([*sorted({0, *starts}), len(text)]):
         part = text[start:end]
         mailed = start in starts or MAIL_HEADERS.match(part) is not None
         if mailed and part.partition(b"\n")[0].endswith(b"\r"):
@@ -288,22 +289,28 @@ def _files(lines: list[bytes]) -> Iterator[tuple[int, bool, FileDiff]]:
     first = True
     while at < len(lines):
         line = lines[at].rstrip(b"\r\n")
+        above = lines[at - 1].rstrip() if at else b""
         following = lines[at + 1] if at + 1 < len(lines) else b""
         if line.startswith(b"diff --git ") or (
             line.startswith(b"--- ") and following.startswith(b"+++ ")
         ):
+            if free and (HEADER.match(above + b" ") or (_is_part(above) and above != b"---")):
+                raise NotADiffError(f"line {at} belongs to no file of the diff: {_shown(above)}")
             end, file = _one_file(lines, at)
             yield at + 1, free and not first, file
             at = end
             free = first = False
             continue
         free = free or MESSAGE.match(line) is not None
-        signature = line in {b"-- ", b"--"}
         header = line.startswith(b"diff -") and not following.startswith(b"--- ")
-        part = line[:1] in PARTS and line.strip() and not signature
-        if LOST.match(line) or (not free and (header or part)):
+        if LOST.match(line) or (not free and (header or _is_part(line))):
             raise NotADiffError(f"line {at + 1} belongs to no file of the diff: {_shown(line)}")
         at += 1
+
+
+def _is_part(line: bytes) -> bool:
+    """Whether a line may be one of a hunk; "--" is above the signature of a mail."""
+    return line[:1] in PARTS and line.strip() not in {b"", b"--"}
 
 
 def _shown(line: bytes) -> str:
@@ -319,10 +326,17 @@ def _one_file(lines: list[bytes], start: int) -> tuple[int, FileDiff]:
     if lines[at].startswith(b"diff --git "):
         names["old"], names["new"] = _header_names(lines[at])
         at += 1
-        while at < len(lines) and HEADER.match(lines[at]):
+        known = dict(names)
+        seen: set[bytes] = set()
+        while at < len(lines) and (header := HEADER.match(lines[at])):
+            word = MODE_WORDS.get(header[0], header[0])
+            _read_header(lines[at], names, modes)
+            moved = word.startswith((b"rename", b"copy")) and any(known.values())
+            if word in seen or moved:
+                raise NotADiffError(f"line {at + 1} belongs to another file: {_shown(lines[at])}")
+            seen.add(word)
             index = INDEX.match(lines[at])
             preimage = index[1].decode() if index else preimage
-            _read_header(lines[at], names, modes)
             at += 1
     if b"".join(line[:4] for line in lines[at : at + 2]) == b"--- +++ ":
         given = [_name(line[4:].rstrip(b"\r\n"), strip=True) for line in lines[at : at + 2]]
