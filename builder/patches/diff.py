@@ -422,10 +422,9 @@ def _read_header(line: bytes, names: dict[str, str | None], modes: list[str]) ->
 def _header_names(line: bytes) -> tuple[str | None, str | None]:
     """Both names of ``diff --git a/X b/X``, which are equal where no other line names them."""
     rest = line.rstrip(b"\r\n").removeprefix(b"diff --git ")
-    quoted = QUOTED.match(rest)
-    if quoted:
-        name = _name(quoted[0], strip=True)
-        return name, name
+    if b'"' in rest:
+        old, *new = (_name(found[0], strip=True) for found in QUOTED.finditer(rest + b' ""'))
+        return (old, old) if new[:1] == [old] else (None, None)
     half = (len(rest) - 1) // 2
     first = rest[:half]
     if (
