@@ -54,7 +54,8 @@ def doubtful_offsets(
                 why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
                 found.append(Conflict(file.path, number, why, at=at))
             elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
-                why = f"its lines occur at line {hunk.start + moved}{meant}, and have changed"
+                changed = "" if len(stands) > 1 else ", and have changed"
+                why = f"its lines occur at line {hunk.start + moved}{meant}{changed}"
                 found.append(Conflict(file.path, number, why, at=at))
     return found
 

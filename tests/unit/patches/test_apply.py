@@ -191,7 +191,7 @@ def test_a_copy_of_the_old_lines_at_their_old_place_is_not_taken_for_them(bench:
     bench.pin = bench.upstream.commit("a copy above", **{"a.c": above + old})
     with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
         bench.apply(bench.file(patch))
-    assert "the original ones are at line 4" in caught.value.why
+    assert "occur at line 22; the original ones are at line 54" in caught.value.why
 
 
 def test_lines_of_a_renamed_file_are_not_guessed(bench: Bench) -> None:
