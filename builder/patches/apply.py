@@ -62,18 +62,27 @@ def _part(
     except NotApplicableError as error:
         raise NotADiffError(f"git refuses it: {_reasons(str(error))}") from error
     for file, other in zip_longest(found, read_by_git):
-        known = None if file is None or not file.by_git else file.path
-        if not file or not other or file.counts != other.counts or known not in {None, other.path}:
+        if not file or not other or file.counts != other.counts or not _is_named(file, other.path):
             git, own = (_counted(each) for each in (other, file))
             raise NotADiffError(f"git reads {git}, and its headers say {own}")
         if file.by_git and None not in {file.old, file.new} and file.old != file.new:
             if not diff.RENAMES.search(file.text):
                 both = f"{file.old} and {file.new}"
                 raise NotADiffError(f"it names {both} as one file: give both headers one name")
-        elif not file.by_git:  # git takes the shorter name of `diff -u x.orig x`
+        elif not file.by_git:
             names = {"old": file.old and other.path, "new": file.new and other.path}
             file = replace(file, **names)
         yield replace(file, step=step + file.step)
+
+
+def _is_named(file: FileDiff, path: str) -> bool:
+    """Whether a file has the name that git reads; without git's header, perhaps the shorter of two.
+
+    git takes that one for `diff -u x.orig x`, and drops a date after it.
+    """
+    if file.by_git:
+        return path == file.path
+    return any(name == path or name.startswith(f"{path} ") for name in file.paths)
 
 
 def _counted(file: FileDiff | CountedFile | None) -> str:

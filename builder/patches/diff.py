@@ -39,7 +39,7 @@ LOST = re.compile(
     rb"|Submodule \S+ [0-9a-f]{7,40}\.{2,3}[0-9a-f]{7,40}"
 )
 """A line of a change that git would skip outside of a file: of a merge, or of another format."""
-PARTS = {b"+", b"-", b" ", b"@", b"\\"}
+PARTS = {b"+", b"-", b" ", b"@", b"\\", b">"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
 MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
 """The line before a mail of a mailbox (git-mailsplit(1)), where the headers of one follow."""

@@ -13,7 +13,7 @@ from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
 from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, ScriptPatch
+from builder.recipes.schema import Add, AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import Scratch
 from builder.tools.log import Log
@@ -77,7 +77,10 @@ def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) ->
     try:
         files = read(scratch, piece.text)
     except NotADiffError as error:
-        raise PatchError(f"{piece.name} is not a diff that can be applied", str(error)) from error
+        again = "correct the file, or write it again: `git diff --binary`, `git format-patch`"
+        hint = again if isinstance(planned.patch, FilePatch) else ""
+        what = f"{piece.name} is not a diff that can be applied"
+        raise PatchError(what, str(error), hint) from error
     if planned.scope is not None:
         package.refuse_compiled(planned.scope, piece.name, files)
     kept, left = diff.without(files, planned.patch.leave_out)
