@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import quopri
 import re
+from itertools import product
 
 import pytest
 
@@ -189,9 +190,13 @@ def encoded(mailbox: bytes, how: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "form", ["mailbox", "base64", "quoted-printable", "CRLF", "git log -p", "cover letter"]
+    ("name", "form"),
+    [
+        *product(SERIES, ["mailbox", "git log -p"]),
+        *product(["three times", "binary, then text"], ["base64", "quoted-printable", "CRLF"]),
+        ("renames in a row", "cover letter"),
+    ],
 )
-@pytest.mark.parametrize("name", SERIES)
 def test_a_series_becomes_what_its_last_commit_is(bench: Bench, name: str, form: str) -> None:
     upstream = bench.upstream
     upstream.git("checkout", "--quiet", "--detach", bench.pin)
