@@ -25,6 +25,8 @@ class Attempt:
     offsets: tuple[tuple[str, int, int], ...] = ()
     """Path, hunk and lines that it moved by."""
     conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Files that become another blob than the diff names, though it was made for this tree's."""
 
 
 def read(scratch: Scratch, text: bytes) -> list[FileDiff]:
@@ -98,7 +100,7 @@ def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str 
     A hunk may have moved, if its lines occur only once.  ``origin`` is a tree that the diff fits,
     if one is known: its lines are followed from there.
     """
-    now, offsets = tree, list[tuple[str, int, int]]()
+    now, offsets, notes = tree, list[tuple[str, int, int]](), list[str]()
     every = diff.steps(files)
     for before, step in zip([[], *every], every, strict=False):
         origin = _advanced(scratch, origin, before) if before else origin
@@ -111,7 +113,8 @@ def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str 
             return replace(done, tree=tree)
         now = done.tree
         offsets += done.offsets
-    return Attempt(PatchState.APPLIES, now, tuple(offsets))
+        notes += done.notes
+    return Attempt(PatchState.APPLIES, now, tuple(offsets), notes=tuple(notes))
 
 
 def _step(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str) -> Attempt:
@@ -130,7 +133,24 @@ def _step(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str) -
     if doubts:
         return Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(doubts))
     moved = ((files[index].path, hunk, by) for index, hunk, by in done.offsets)
-    return Attempt(PatchState.APPLIES, done.tree, tuple(moved))
+    notes = tuple(_other_results(scratch, tree, files, done))
+    return Attempt(PatchState.APPLIES, done.tree, tuple(moved), notes=notes)
+
+
+def _other_results(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
+) -> Iterator[str]:
+    for file in files:
+        named = diff.INDEX.search(file.text) if file.by_git else None
+        sides = ((tree, file.old), (done.tree, file.new))
+        found = [path and scratch.entry(each, path) for each, path in sides]
+        old, new = (entry.object if entry else "0" * 40 for entry in found)
+        before, after = (name.decode() for name in named.groups()) if named else ("", "")
+        if old.startswith(before) and not new.startswith(after):
+            yield (
+                f"{file.path} becomes another file than the diff names ({after}): its lines were "
+                "edited, or changed on the way"
+            )
 
 
 def _advanced(scratch: Scratch, origin: str, files: Sequence[FileDiff]) -> str:

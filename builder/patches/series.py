@@ -38,6 +38,8 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
                 raise _refusal(planned, piece, files, result)
             for path, hunk, moved in result.offsets:
                 context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
+            for note in result.notes:
+                context.log(f"{piece.name}: {note}")
             tree = result.tree
         if tree == before:
             raise PatchError(

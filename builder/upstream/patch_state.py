@@ -247,7 +247,11 @@ class PatchCheck:
 def _details(piece: Piece, files: list[FileDiff], fate: Attempt) -> list[str]:
     if fate.state == PatchState.APPLIES:
         moved = [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
-        return moved + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
+        return (
+            moved
+            + [*fate.notes]
+            + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
+        )
     count, hunks = len(fate.conflicts), sum(len(file.hunks) for file in files)
     part = fate.state == PatchState.CONFLICTS and count < hunks
     share = [f"{count} of {hunks} hunks do not apply"] if part else []

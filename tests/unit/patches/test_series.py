@@ -234,6 +234,16 @@ def test_each_mail_of_a_series_is_left_out_or_refused_by_itself(bench: Bench) ->
     assert caught.value.why == "mail 2: it contains no diff"
 
 
+def test_a_result_that_the_diff_does_not_name_is_said(bench: Bench) -> None:
+    """A mail client that wraps lines or strips blanks leaves a diff that fits."""
+    patch = bench.diff(**{"a.c": five(line_5="five  "), "n.c": "a long line\n"})
+    bench.apply(bench.file(patch))
+    assert not [line for line in bench.said if "becomes another file" in line]
+    bench.apply(bench.file(patch.replace(b"five  ", b"five").replace(b" line\n", b"\nline\n")))
+    said = [line for line in bench.said if "becomes another file than the diff names" in line]
+    assert [line.split(" ")[2] for line in said] == ["a.c", "n.c"]
+
+
 def test_a_warm_mirror_serves_patches_offline(bench: Bench) -> None:
     head = bench.upstream.pull(1, {"b.c": "b2\n"})
     picked = bench.upstream.commit("pick", **{"a.c": numbered(40, line_3="three")})
