@@ -213,8 +213,8 @@ def without(files: Sequence[FileDiff], globs: Sequence[str]) -> tuple[list[FileD
 
 
 def joined(files: Sequence[FileDiff]) -> bytes:
-    """The diff of these files."""
-    return b"".join(file.text for file in files)
+    """The diff of these files; an empty line ends the header of one without hunks."""
+    return b"\n".join(file.text for file in files)
 
 
 def _refuse(file: FileDiff) -> None:

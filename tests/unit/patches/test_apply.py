@@ -151,6 +151,9 @@ def test_a_diff_that_git_reads_otherwise_is_refused(bench: Bench) -> None:
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.file(mode + plain))  # git gives the mode to a.c
     assert "git reads a.c (+1 -1), and its headers say b.c (+0 -0)" in caught.value.why
+    for between in ("\n", "diff -ru a/a.c b/a.c\n"):
+        tree = bench.apply(bench.file(mode + between + plain))
+        assert [(tree / name).stat().st_mode & 0o111 for name in ("a.c", "b.c")] == [0, 0o111]
     with pytest.raises(PatchError) as caught:
         bench.apply(bench.file(mode.replace("a/b.c b/b.c", "b.c b.c")))
     assert "git refuses it: git diff header lacks filename information" in caught.value.why
