@@ -10,6 +10,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import err, line, log, out
 from builder.errors import FetchError, PatchError, RecipeError
 from builder.patches.state import PatchState
+from builder.tools.git.errors import GitError
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry
@@ -42,7 +43,7 @@ def collected(failures: list[str], name: str) -> Iterator[None]:
     """Add the failure of one recipe to ``failures``, so that the next one is tried."""
     try:
         yield
-    except (FetchError, PatchError) as error:
+    except (FetchError, PatchError, GitError) as error:
         lines = [f"{name}: {error.what}", *error.why.splitlines()[:3]]
         failures.append("\n  ".join([*lines, *([f"-> {error.hint}"] if error.hint else [])]))
 

@@ -69,7 +69,11 @@ def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> li
     found = []
     for number, hunk in enumerate(file.hunks, 1):
         if not places(hunk.before, lines):
-            at = _place(hunk, lines, before)
+            alike = places(
+                *([line.rstrip(b"\n") for line in side] for side in (hunk.before, lines))
+            )
+            only_end = Place(alike[0], alike[0] + len(hunk.before)) if alike else None
+            at = only_end or _place(hunk, lines, before)
             found.append(_mismatch(file.path, number, hunk, lines, at))
     return found
 
@@ -141,7 +145,11 @@ def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes], at: Place 
     actual = lines[at.start : at.stop]
     if _only_ends(hunk.before, actual):
         line = next((_text(each) for each in hunk.before if each not in actual), "")
-        return Conflict(path, number, "the line ends differ (CRLF or LF)", (line,), (), at)
+        why = "the line ends differ (CRLF or LF)"
+        if [each.rstrip(b"\n") for each in hunk.before] == [each.rstrip(b"\n") for each in actual]:
+            ends = hunk.before[-1].endswith(b"\n")
+            why = f"the file {'has no line feed at its end' if ends else 'goes on after this line'}"
+        return Conflict(path, number, why, (line,), (), at)
     expected, found = _differing(hunk.before, actual)
     if sorted(expected) == sorted(found):
         why = f"its lines are in another order, from line {at.start + 1}"

@@ -38,24 +38,25 @@ def doubtful_offsets(
     Their lines occur more than once, or the lines that they were made for have changed, and git
     found a copy of the old lines.
     """
-    by_path = {file.path: file for file in files}
+    moves = {(index, number): by for index, number, by in done.offsets}
     found = []
-    for path, number, moved in done.offsets:
-        file = by_path.get(path)
-        lines = file_lines(scratch, tree, file.old) if file else None
-        if file is None or lines is None or number > len(file.hunks):
-            continue
-        hunk = file.hunks[number - 1]
-        stands = [str(place + 1) for place in places(hunk.before, lines)]
-        at = followed(hunk, original_of(scratch, tree, file, origin), least=0.0)
-        meant = f"; the original ones are at line {at.start + 1}" if at else ""
-        if len(stands) > 1:
-            at_lines = ", ".join(stands[:MOST_PLACES])
-            why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
-            found.append(Conflict(path, number, why, at=at))
-        elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
-            why = f"its lines occur at line {hunk.start + moved}{meant}, and have changed"
-            found.append(Conflict(path, number, why, at=at))
+    for index, file in enumerate(files):
+        lines = file_lines(scratch, tree, file.old) or []
+        for number, hunk in enumerate(file.hunks, 1):
+            moved = moves.get((index, number), 0)
+            stands = [str(place + 1) for place in places(hunk.before, lines)]
+            if not moved and len(stands) < 2:
+                continue
+            at = followed(hunk, original_of(scratch, tree, file, origin), least=0.0)
+            meant = f"; the original ones are at line {at.start + 1}" if at else ""
+            if moved and len(stands) > 1:
+                at_lines = ", ".join(stands[:MOST_PLACES])
+                why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
+                found.append(Conflict(file.path, number, why, at=at))
+            elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
+                changed = "" if len(stands) > 1 else ", and have changed"
+                why = f"its lines occur at line {hunk.start + moved}{meant}{changed}"
+                found.append(Conflict(file.path, number, why, at=at))
     return found
 
 
@@ -78,7 +79,7 @@ def doubles(
     Most lines of a distinctive block stand in one of the diff's files; or all of a shorter one
     near its place.
     """
-    moved = {path for path, _, _ in done.offsets}
+    moved = {files[index].path for index, _, _ in done.offsets}
     texts: dict[str, _Text] = {}
     for file in files:
         old = scratch.entry(tree, file.old) if file.old and not file.binary else None

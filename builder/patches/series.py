@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from builder.errors import PatchError
 from builder.patches import diff, package
-from builder.patches.apply import Attempt, attempt, is_absent, targets_of
+from builder.patches.apply import Attempt, attempt, is_absent, read, targets_of
 from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
 from builder.patches.ranges import Piece, between, picked
 from builder.patches.script import scripted
 from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.schema import Add, AddPatch, PickPatch, PullPatch, ScriptPatch
+from builder.recipes.schema import Add, AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
 from builder.tools.git.repositories import Repositories
+from builder.tools.git.scratch import Scratch
 from builder.tools.log import Log
 
 
@@ -31,12 +32,14 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
             continue
         before = tree
         for piece in pieces(context, planned, tree):
-            files = files_of(planned, piece, context.log)
+            files = files_of(context.scratch, planned, piece, context.log)
             result = attempt(context.scratch, tree, files)
             if result.state != PatchState.APPLIES:
                 raise _refusal(planned, piece, files, result)
             for path, hunk, moved in result.offsets:
                 context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
+            for note in result.notes:
+                context.log(f"{piece.name}: {note}")
             tree = result.tree
         if tree == before:
             raise PatchError(
@@ -54,7 +57,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
         paths = planned.patch.script.edits
     else:
         for piece in pieces(context, planned, tree):
-            paths += targets_of(files_of(planned, piece, context.log))
+            paths += targets_of(files_of(context.scratch, planned, piece, context.log))
     if not paths:
         raise PatchError(
             f"{planned.name} only adds files, so none of its files can be absent",
@@ -68,18 +71,24 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
         )
 
 
-def files_of(planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
+def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
     """The files of a diff, without the files that the recipe leaves out.
 
     Raises ``PatchError`` if git may not apply it, or if no file is left.
     """
     try:
-        files = diff.parse(piece.text)
+        files = read(scratch, piece.text)
     except NotADiffError as error:
-        raise PatchError(f"{piece.name} is not a diff that can be applied", str(error)) from error
+        again = "correct the file, or write it again: `git diff --binary`, `git format-patch`"
+        hint = again if isinstance(planned.patch, FilePatch) else ""
+        what = f"{piece.name} is not a diff that can be applied"
+        raise PatchError(what, str(error), hint) from error
     if planned.scope is not None:
         package.refuse_compiled(planned.scope, piece.name, files)
     kept, left = diff.without(files, planned.patch.leave_out)
+    idle = [g for g in planned.patch.leave_out if not diff.without(files, [g])[1]]
+    if idle and not isinstance(planned.patch, PickPatch):
+        log(f"{piece.name}: leave_out names no file of it: {', '.join(idle)}")
     if left:
         log(f"{piece.name}: left out by leave_out: {', '.join(left)}")
     if planned.scope is not None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from builder.errors import BuilderError, FetchError, GoneError
+from builder.patches.apply import read
 from builder.patches.context import PatchContext
-from builder.patches.diff import NotADiffError, parse
+from builder.patches.diff import NotADiffError
 from builder.patches.history import History
 from builder.patches.series import pieces
 from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
@@ -104,7 +105,8 @@ class PatchSet:
                 continue
             try:
                 for piece in pieces(self.context, planned, ""):
-                    found.update(path for file in parse(piece.text) for path in file.paths)
+                    files = read(self.context.scratch, piece.text)
+                    found.update(path for file in files for path in file.paths)
             except (BuilderError, NotADiffError):
                 continue  # reported when the patch itself is tried
         return sorted(found)

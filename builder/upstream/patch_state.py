@@ -84,7 +84,10 @@ class PatchCheck:
                 if not note:
                     return start, self.finding(PatchState.ABSENT)
             found = list(pieces(self.context, self.planned, start))
-            diffs = [files_of(self.planned, piece, self.notes.append) for piece in found]
+            diffs = [
+                files_of(self.context.scratch, self.planned, piece, self.notes.append)
+                for piece in found
+            ]
             tree, parts = self._series(start, found, diffs)
         except UntriedError as error:
             return start, self.finding(PatchState.UNTRIED, [error.what])
@@ -149,7 +152,7 @@ class PatchCheck:
         first, last = found[0], found[-1]
         text = diff_of(self.context.repositories, first.url, first.base, last.head, first.name)
         piece = replace(last, text=text, base=first.base)
-        files = files_of(self.planned, piece, lambda _: None)
+        files = files_of(self.context.scratch, self.planned, piece, lambda _: None)
         _, part = self._piece(piece, files, tree)
         return part.commits if part.state == PatchState.UPSTREAM else None
 
@@ -244,7 +247,11 @@ class PatchCheck:
 def _details(piece: Piece, files: list[FileDiff], fate: Attempt) -> list[str]:
     if fate.state == PatchState.APPLIES:
         moved = [f"{path}, hunk {hunk}: {by:+} lines" for path, hunk, by in fate.offsets]
-        return moved + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
+        return (
+            moved
+            + [*fate.notes]
+            + ([f"it printed: {' | '.join(piece.printed)}"] if piece.printed else [])
+        )
     count, hunks = len(fate.conflicts), sum(len(file.hunks) for file in files)
     part = fate.state == PatchState.CONFLICTS and count < hunks
     share = [f"{count} of {hunks} hunks do not apply"] if part else []

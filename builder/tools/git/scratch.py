@@ -23,7 +23,7 @@ from builder.tools.git.repository import GitRepository, Item
 # First in rank (gitattributes(5)): no attribute of a tree may change a byte of a file.
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff !merge !export-subst\n"
 OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
-CHECKING = re.compile(r"Checking patch (.*)\.\.\.")
+CHECKING = "Checking patch "
 
 
 class NotApplicableError(Exception):
@@ -35,12 +35,21 @@ class NoTreeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class CountedFile:
+    """A file of a diff as git reads it: the numbers of added and removed lines (None: binary)."""
+
+    path: str
+    counts: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Application:
-    """An applied diff: the new tree, and the hunks that moved."""
+    """An applied diff: the new tree, what git read, and the hunks that moved."""
 
     tree: str
-    offsets: tuple[tuple[str, int, int], ...]
-    """Path, number of the hunk, lines that it moved by."""
+    files: tuple[CountedFile, ...]
+    offsets: tuple[tuple[int, int, int], ...]
+    """Index of the file, number of the hunk, lines that it moved by."""
 
 
 class Scratch(GitRepository):
@@ -132,17 +141,35 @@ class Scratch(GitRepository):
 
         Raises ``NotApplicableError``.
         """
-        options = ["--cached", "--verbose", "--whitespace=nowarn"]
+        options = ["--cached", "--verbose", "--whitespace=nowarn", "--numstat", "-z", "--apply"]
         options += ["--reverse"] if back else []
         with self._index(tree) as index:
             environment = {"GIT_INDEX_FILE": str(index)}
             try:
-                _, messages = command.run(
+                counted, messages = command.run(
                     self.folder, "apply", *options, "-", stdin=diff, environment=environment
                 )
             except GitError as error:
                 raise NotApplicableError(error.why) from error
-            return Application(self._write_tree(index), tuple(_offsets(messages)))
+            tree = self._write_tree(index)
+            return Application(tree, tuple(_counted(counted)), tuple(_offsets(messages)))
+
+    def files_of(self, diff: bytes) -> list[CountedFile]:
+        """The files of a diff, as git reads it.  Raises ``NotApplicableError``."""
+        try:
+            return list(_counted(self.run("apply", "--numstat", "-z", "-", stdin=diff)))
+        except GitError as error:
+            raise NotApplicableError(error.why) from error
+
+    def diff_of_mail(self, mail: bytes) -> bytes:
+        """The diff in a mail, decoded, with the lines before it: what ``git am`` applies."""
+        file = self.folder / f"mail-{uuid4().hex}"
+        try:
+            options = ("-n", "--no-scissors", "--quoted-cr=nowarn")
+            self.run("mailinfo", *options, os.devnull, str(file), stdin=mail)
+            return file.read_bytes()
+        finally:
+            file.unlink(missing_ok=True)
 
     def export(self, tree: str, target: Path) -> None:
         """Write a tree to the new directory ``target``, byte for byte."""
@@ -151,12 +178,16 @@ class Scratch(GitRepository):
             self.run("checkout-index", "--all", index=index, work_tree=target)
 
 
-def _offsets(messages: str) -> Iterator[tuple[str, int, int]]:
-    path = ""
+def _counted(listing: bytes) -> Iterator[CountedFile]:
+    for line in listing.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        added, removed, path = line.split("\t", 2)
+        yield CountedFile(path, None if added == "-" else (int(added), int(removed)))
+
+
+def _offsets(messages: str) -> Iterator[tuple[int, int, int]]:
+    index = -1
     for line in messages.splitlines():
-        checking = CHECKING.match(line)
-        if checking:
-            path = checking[1]
+        index += line.startswith(CHECKING)
         moved = OFFSET.match(line)
         if moved:
-            yield path, int(moved[1]), int(moved[3])
+            yield index, int(moved[1]), int(moved[3])

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli.sources import collected
+from builder.tools.git.errors import GitError
 from builder.tools.web import retry
 from support.farms import Farm, states
 from support.upstreams import Upstream, numbered, smart_http
@@ -260,3 +262,11 @@ def test_add_knows_what_was_merged_and_touched_again(farm: Farm, how: str) -> No
     assert "the pin of eng-0.1.0 already contains pull request 6" in farm.said
     assert by[:7] in farm.said
     assert farm.write("", commit=later).read_text() == before
+
+
+def test_a_recipe_on_which_git_fails_does_not_hide_the_others() -> None:
+    failures: list[str] = []
+    with collected(failures, "eng"):
+        raise GitError("ls-tree", 128, "fatal: not a tree object")
+    (said,) = failures
+    assert said.startswith("eng: git ls-tree failed\n  fatal: not a tree object\n")

@@ -125,6 +125,93 @@ def test_a_hostile_or_broken_patch_is_refused(bench: Bench, text: str, said: str
     assert after == [path for path in before if "/cache/" not in f"{path}/"]
 
 
+NO_END = "\\ No newline at end of file\n"
+
+
+def test_a_last_line_is_not_taken_for_the_start_of_a_longer_one(bench: Bench) -> None:
+    """git apply compares bytes: it would join two lines of upstream."""
+    base = bench.upstream.commit("base", **{"r.txt": "torch\nnumpy\nfoo"})
+    head = bench.upstream.pull(1, {"r.txt": "torch\nextra\nnumpy\nfoo"})
+    text = f"--- a/r.txt\n+++ b/r.txt\n@@ -1,3 +1,4 @@\n torch\n+extra\n numpy\n foo\n{NO_END}"
+    for patch in (bench.pull(base, head), bench.file(text)):
+        bench.pin = base
+        assert (bench.apply(patch) / "r.txt").read_text() == "torch\nextra\nnumpy\nfoo"
+        for longer in ("torch\nnumpy\nfoo\nbar\n", "torch\nnumpy\nfoo\n", "torch\nnumpy\nfoot\n"):
+            bench.pin = bench.upstream.commit("longer", **{"r.txt": longer})
+            with pytest.raises(PatchError, match="does not apply"):
+                bench.apply(patch)
+        bench.pin = bench.upstream.commit("made", **{"r.txt": "torch\nextra\nnumpy\nfood\n"})
+        with pytest.raises(PatchError, match="does not apply"):  # nor is it there already
+            bench.apply(patch)
+
+
+def test_a_diff_that_git_reads_otherwise_is_refused(bench: Bench) -> None:
+    mode = "diff --git a/b.c b/b.c\nold mode 100644\nnew mode 100755\n"
+    plain = "--- a/a.c\n+++ b/a.c\n@@ -1,2 +1,2 @@\n-line 1\n+one\n line 2\n"
+    with pytest.raises(PatchError) as caught:
+        bench.apply(bench.file(mode + plain))  # git gives the mode to a.c
+    assert "git reads a.c (+1 -1), and its headers say b.c (+0 -0)" in caught.value.why
+    for between in ("\n", "diff -ru a/a.c b/a.c\n"):
+        tree = bench.apply(bench.file(mode + between + plain))
+        assert [(tree / name).stat().st_mode & 0o111 for name in ("a.c", "b.c")] == [0, 0o111]
+    with pytest.raises(PatchError) as caught:
+        bench.apply(bench.file(mode.replace("a/b.c b/b.c", "b.c b.c")))
+    assert "git refuses it: git diff header lacks filename information" in caught.value.why
+
+
+@pytest.mark.parametrize("name", ["näme.c", 'a "b".c', "back\\slash.c", "a\ttab.c", "plain.c"])
+def test_a_file_that_exists_is_never_absent(bench: Bench, name: str) -> None:
+    bench.pin = bench.upstream.commit("odd", **{name: numbered(9)})
+    changed = numbered(9, line_5="five")
+    git = bench.diff(**{name: changed}).replace(b" line 4\n", b" line X\n")
+    texts = [git]
+    if name == "plain.c":  # diff -u plain.c.orig plain.c, with and without a directory
+        plain = git[git.index(b"--- ") :]
+        texts += [plain.replace(b"a/plain.c", b"a/plain.c.orig")]
+        texts += [texts[-1].replace(b"a/", b"").replace(b"b/", b"")]
+    for text in texts:
+        with pytest.raises(PatchError) as caught:
+            bench.apply(bench.file(text))
+        assert "hunk 1: the lines differ, from line 2" in caught.value.why
+        with pytest.raises(PatchError, match="but files that it changes exist"):
+            bench.apply(bench.file(text, expect="absent"))
+
+
+def test_a_file_that_the_diff_itself_makes_is_not_absent(bench: Bench) -> None:
+    rename = "diff --git a/n b/m\nsimilarity index 100%\nrename from n\nrename to m\n"
+    with pytest.raises(PatchError, match="only adds files"):
+        bench.apply(bench.file(new("a/n", "b/n") + rename, expect="absent"))
+
+
+def test_a_copy_of_the_old_lines_at_their_old_place_is_not_taken_for_them(bench: Bench) -> None:
+    """Nothing moved for git, though the lines that the diff was made for are elsewhere."""
+    block = "".join(SLOTS[:4])
+    old = numbered(20) + block
+    bench.pin = bench.upstream.commit("block", **{"a.c": old})
+    patch = bench.diff(**{"a.c": old.replace("return s->b", "return s->bb")})
+    bench.apply(bench.file(patch))  # the mirror knows the file that it was made for
+    above = "".join(f"other {n}\n" for n in range(20)) + block
+    bench.pin = bench.upstream.commit("a copy above", **{"a.c": above + old})
+    with pytest.raises(PatchError, match=r"x\.patch is not applied") as caught:
+        bench.apply(bench.file(patch))
+    assert "occur at line 22; the original ones are at line 54" in caught.value.why
+
+
+def test_lines_of_a_renamed_file_are_not_guessed(bench: Bench) -> None:
+    block = numbered(9)
+    bench.upstream.git("checkout", "--quiet", "--detach")
+    base = bench.upstream.commit("block", **{"ä.c": block})
+    bench.upstream.commit("moved", **{"ä.c": None, "z.c": block.replace("line 5", "five")})
+    patch = bench.upstream.raw("diff", "-M10%", base, "HEAD")
+    assert b"rename from" in patch
+    bench.pin = bench.upstream.commit(
+        "twice", **{"z.c": None, "ä.c": "top\n" * 6 + block + "mid\n" + block}
+    )
+    with pytest.raises(PatchError, match="is not applied") as caught:
+        bench.apply(bench.file(patch))
+    assert "its lines occur in 2 places" in caught.value.why
+
+
 def test_a_link_is_not_followed_out_of_the_tree(bench: Bench) -> None:
     """A link that upstream's tree has, and a patch that writes through it."""
     (bench.upstream.folder / "out").symlink_to("/tmp")

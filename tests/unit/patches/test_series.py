@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.metadata
+import quopri
+import re
+from itertools import product
 
 import pytest
 
@@ -156,6 +159,89 @@ def test_modes_renames_deletions_and_odd_names_come_through(bench: Bench) -> Non
     assert sorted(path.name for path in tree.iterdir()) == [name, "a.c", "b.c", "moved.c"]
     assert (tree / "b.c").stat().st_mode & 0o111
     assert (tree / name).read_text() == "2\n"
+
+
+def five(**lines: str) -> str:
+    return numbered(40, **lines)
+
+
+SERIES: dict[str, list[dict[str, str | bytes | None]]] = {
+    "renames in a row": [{"b.c": None, "d.c": "b\n"}, {"d.c": None, "e.c": "b\n"}],
+    "new, then deleted": [{"n.c": "1\n2\n"}, {"n.c": None, "b.c": "c\n"}],
+    "changed, then deleted": [{"b.c": "c\n"}, {"b.c": None}],
+    "new, then renamed": [{"n.c": "1\n2\n"}, {"n.c": None, "m.c": "1\n2\n"}],
+    "three times": [{"a.c": five(line_5=x, line_30=x)} for x in ("a", "x == 3D", "c")],
+    "binary, then text": [{"x.bin": bytes(range(256))}, {"b.c": "é = 1\n>From me\nFrom you\n"}],
+}
+FALSE_START = (
+    "a subject\n\nFrom " + "a" * 40 + " Mon Sep 17 00:00:00 2001\nis no mail\n- nor a change"
+)
+
+
+def encoded(mailbox: bytes, how: str) -> bytes:
+    """A mailbox whose mails are encoded, as mail servers do."""
+    encode = {"base64": base64.encodebytes, "quoted-printable": quopri.encodestring}[how]
+    mails = []
+    for mail in re.split(rb"^(?=From [0-9a-f]{40} .*\nFrom: )", mailbox, flags=re.MULTILINE)[1:]:
+        head, body = mail.split(b"\n\n", 1)
+        head = re.sub(rb"\nContent-Transfer-Encoding: .*", b"", head)
+        mails.append(head + f"\nContent-Transfer-Encoding: {how}\n\n".encode() + encode(body))
+    return b"\n".join(mails)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *product(SERIES, ["mailbox", "git log -p"]),
+        *product(["three times", "binary, then text"], ["base64", "quoted-printable", "CRLF"]),
+        ("renames in a row", "cover letter"),
+    ],
+)
+def test_a_series_becomes_what_its_last_commit_is(bench: Bench, name: str, form: str) -> None:
+    upstream = bench.upstream
+    upstream.git("checkout", "--quiet", "--detach", bench.pin)
+    for changes in SERIES[name]:
+        last = upstream.commit(FALSE_START if form != "git log -p" else "x\n\n- y", **changes)
+    cover = ["--cover-letter"] if form == "cover letter" else []
+    text = upstream.raw("format-patch", "--stdout", "-M", "--binary", *cover, bench.pin)
+    if form == "git log -p":
+        text = upstream.raw("log", "-p", "-M", "--binary", "--reverse", f"{bench.pin}..{last}")
+    elif form == "CRLF":
+        text = text.replace(b"\n", b"\r\n")
+    elif form in {"base64", "quoted-printable"}:
+        text = encoded(text, form)
+    tree = bench.apply(bench.file(text))
+    made = {path.name: path.read_bytes() for path in tree.iterdir()}
+    there = [path for path in upstream.folder.iterdir() if path.is_file()]
+    assert made == {path.name: path.read_bytes() for path in there}
+
+
+def test_each_mail_of_a_series_is_left_out_or_refused_by_itself(bench: Bench) -> None:
+    bench.upstream.git("checkout", "--quiet", "--detach", bench.pin)
+    bench.upstream.commit("rename", **{"b.c": None, "d.c": "b\n"})
+    bench.upstream.commit("change", **{"a.c": five(line_5="five"), "näme.c": "new\n"})
+    text = bench.upstream.raw("format-patch", "--stdout", "-M", bench.pin)
+    tree = bench.apply(bench.file(text, leave_out=["b.c", "n*.c", "tests/*"]))
+    assert sorted(path.name for path in tree.iterdir()) == ["a.c", "b.c"]
+    assert "file x.patch: left out by leave_out: d.c, näme.c" in bench.said
+    assert "file x.patch: leave_out names no file of it: tests/*" in bench.said
+    with pytest.raises(PatchError) as caught:
+        bench.apply(bench.file(text.replace(b"+new\n", b"+new\n+lost\n")))
+    line = text[: text.index(b"+new\n")].count(b"\n") + 2
+    assert caught.value.why == f"mail 2: line {line} belongs to no file of the diff: +lost"
+    with pytest.raises(PatchError) as caught:
+        bench.apply(bench.file(text[: text.index(b"diff --git a/a.c")]))
+    assert caught.value.why == "mail 2: it contains no diff"
+
+
+def test_a_result_that_the_diff_does_not_name_is_said(bench: Bench) -> None:
+    """A mail client that wraps lines or strips blanks leaves a diff that fits."""
+    patch = bench.diff(**{"a.c": five(line_5="five  "), "n.c": "a long line\n"})
+    bench.apply(bench.file(patch))
+    assert not [line for line in bench.said if "becomes another file" in line]
+    bench.apply(bench.file(patch.replace(b"five  ", b"five").replace(b" line\n", b"\nline\n")))
+    said = [line for line in bench.said if "becomes another file than the diff names" in line]
+    assert [line.split(" ")[2] for line in said] == ["a.c", "n.c"]
 
 
 def test_a_warm_mirror_serves_patches_offline(bench: Bench) -> None:
