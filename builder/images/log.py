@@ -55,7 +55,8 @@ NO_MEMORY = re.compile(
     r"|^Killed$|: line \d+: +\d+ Killed\b|\*\*\* \[.*\] (?:Killed|Error 137)\b|\[code=(?:137|9)\]"
     r"|Out of memory: Killed process|\boom-kill"
     r"|(?:virtual|link failed:) memory exhausted|out of memory allocating \d+ bytes"
-    r"|memory allocation of \d+ bytes failed|(?:LLVM ERROR|(?:fatal|catastrophic) error): out of mem"
+    r"|memory allocation of \d+ bytes failed"
+    r"|(?:LLVM ERROR|(?:fatal|catastrophic) error): out of memory"
     r"|ptxas fatal *: +Memory allocation|: Cannot allocate memory|^MemoryError|'std::bad_alloc'"
     r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)"
     r"(?:: context canceled)?$",
@@ -83,8 +84,9 @@ BREAKDOWNS = (
 )
 # What ptxas 13.0 refuses for sm_120 and sm_121, and accepts for sm_120a and sm_121f.
 OF_120A = (
-    r"mma with (?:block scale|with FP6/FP4)|\.kind::|\.block_scale|\.scale_vec|\.m(?:8n16|16n16|16n8)'"
-    r"|cvt with \.(?:e2m1|e2m3|e3m2|ue8m0)|setmaxnreg|\.multicast::cluster"
+    r"mma with (?:block scale|with FP6/FP4)|\.kind::|\.block_scale|\.scale_vec"
+    r"|\.m(?:8n16|16n16|16n8)'|cvt with \.(?:e2m1|e2m3|e3m2|ue8m0)|setmaxnreg"
+    r"|\.multicast::cluster"
 )
 EXPLANATIONS = (
     (NO_MEMORY, MEMORY),

@@ -43,7 +43,7 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
                 "make: *** [Makefile:2: x] Killed",
                 "FAILED: [code=137] x.o",
                 # cargo, go, pip
-                "  process didn't exit successfully: `rustc --crate-name x` (signal: 9, SIGKILL: kill)",
+                "  process didn't exit successfully: `rustc x.rs` (signal: 9, SIGKILL: kill)",
                 "go: signal: killed",
                 "  \u2502 exit code: -9",
                 "memory allocation of 1073741824 bytes failed",
@@ -196,7 +196,7 @@ def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None
         "ERROR: Could not find a version that satisfies the requirement x",
         "cp: error writing 'x': No space left on device",
         "Traceback (most recent call last):",
-        "ptxas /tmp/a.ptx, line 7; error   : Feature '.kind::mxf4' not supported on .target 'sm_120'",
+        "ptxas a.ptx, line 7; error   : Feature '.block_scale' not supported on .target 'sm_120'",
         "nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)",
         "nvlink error   : Undefined reference to '_Z1fv' in 'a.o'",
         "nvlink fatal   : Unknown arch name '(null)'",

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import trustme
 
 from builder.errors import FetchError
 from builder.tools.git import command as git
 from builder.tools.git.errors import GitError, UpstreamLacksError, fetch_error
 from builder.tools.web import retry
+from support.faults import Handler, answering, cut, nothing, serving, with_tls
 from support.mirrored import Mirrored
 from support.upstreams import Upstream
 
@@ -132,52 +127,6 @@ def test_only_a_server_that_says_so_lacks_a_commit(kind: str, text: str) -> None
     assert text.splitlines()[0] in told.why
 
 
-Handler = Callable[[socket.socket], None]
-
-
-@contextmanager
-def serving(handler: Handler) -> Iterator[tuple[int, list[int]]]:
-    """The port of a server that handles each connection so, and a list that counts them."""
-    count: list[int] = []
-
-    def accept(listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                count.append(1)
-                with suppress(OSError), connection:
-                    handler(connection)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        yield listener.getsockname()[1], count
-
-
-def answering(status: str) -> Handler:
-    def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-
-    return answer
-
-
-def with_tls(name: str, then: Handler) -> tuple[Handler, trustme.CA]:
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(name).configure_cert(context)
-
-    def answer(connection: socket.socket) -> None:
-        with context.wrap_socket(connection, server_side=True) as secured:
-            then(secured)
-
-    return answer, authority
-
-
-def cut(connection: socket.socket) -> None:
-    connection.recv(1 << 16)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n001e# service")
-
-
 @pytest.mark.parametrize(
     ("kind", "again"),
     [
@@ -202,7 +151,7 @@ def test_real_git_meets_real_faults(
     for name in ("https_proxy", "http_proxy", "all_proxy", "no_proxy", "GIT_SSL_CAINFO"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    handler: Handler = lambda connection: None  # noqa: E731
+    handler: Handler = nothing
     if kind in {"untrusted", "another name", "cut"}:
         name = "other.invalid" if kind == "another name" else "127.0.0.1"
         handler, authority = with_tls(name, cut)
