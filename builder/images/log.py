@@ -34,6 +34,10 @@ HEADING = re.compile(
 )
 # As dockerfiles/scripts/counted prints it.
 REUSED = re.compile(r"compiler cache: (\d+) of (\d+) objects$")
+# As dockerfiles/scripts/used prints it.
+UNUSED = re.compile(
+    r"error: the project does not use these definitions of \[\[cmake\]\] (\d+): (.*)"
+)
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
 # Messages of containerd, where another build or a removal of images comes between: a layer or a
@@ -141,6 +145,8 @@ class BuildLog:
         """The objects that came from the compiler cache, and all; 0: nothing was compiled."""
         self.not_kept = ""
         """Why a registry refused the layers; empty: it did not."""
+        self.unused: list[tuple[int, str]] = []
+        """The recipe's definitions that cmake does not use: number of the cmake call, name."""
         self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
@@ -150,6 +156,7 @@ class BuildLog:
         self.race_lost = self.disk_full = False
         self.breakdown = ""
         self._breakdowns.clear()
+        self.unused.clear()
 
     @property
     def reason(self) -> str:
@@ -171,6 +178,8 @@ class BuildLog:
         if counted := REUSED.match(text):
             self.reused += int(counted[1])
             self.objects += int(counted[2])
+        if unused := UNUSED.match(text):
+            self.unused += [(int(unused[1]), name) for name in unused[2].split()]
         self.race_lost |= bool(LOST_RACE.search(text))
         self.disk_full |= mentions_full_disk(text)
         keeping = KEEPING.match(line)

@@ -254,6 +254,14 @@ def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     assert hint in found
 
 
+def test_the_definitions_that_cmake_does_not_use_are_those_of_the_last_run(log: BuildLog) -> None:
+    log.line("#9 1.2 error: the project does not use these definitions of [[cmake]] 2: A_B C")
+    assert log.unused == [(2, "A_B"), (2, "C")]
+    assert log.reason.startswith("error: the project")
+    log.begin()
+    assert log.unused == []
+
+
 def test_the_cause_is_kept_and_not_its_consequence(log: BuildLog) -> None:
     """As nvcc 13.0 prints it, called without ninja."""
     cause = (
