@@ -109,8 +109,8 @@ def merged(layers: Sequence[DefinitionLayer]) -> Definitions:
 def configure(number: int, call: Cmake, layers: Sequence[DefinitionLayer]) -> Command:
     """The command that configures cmake call NUMBER, in ``/build/NUMBER``.
 
-    It fails where the project does not use a definition of the recipe.  Those of a family may be
-    unused: see ``llama_cpp``.
+    It fails where the project does not use a definition of the recipe.  A family's may be unused:
+    see ``llama_cpp``.
     """
     definitions = merged(layers).items()
     own = [*call.define, *(each.name for each in call.override)]

@@ -1,8 +1,8 @@
 """Errors of git, sorted by their remedy: ask again, other credentials, another URL, or nothing.
 
-The words are git's 2.39 (and later), curl's with OpenSSL and GnuTLS, ssh's, and those of the
-servers of GitHub, GitLab, Gitea, Bitbucket (JGit) and Azure.  What none of them explains is a
-repository that could not be read, which says nothing of its contents.
+The words are from git 2.39 and later, curl with OpenSSL and GnuTLS, ssh, and the servers of GitHub,
+GitLab, Gitea, Bitbucket (JGit) and Azure.  Any other words mean a repository that could not be
+read, which says nothing of its contents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from builder.tools.files import full_disk, mentions_full_disk
 
 STATUS = re.compile(r"returned error: (\d{3})|RPC failed; (?:HTTP|result=\d+, HTTP code =) (\d{3})")
 TUNNEL = re.compile(r"CONNECT tunnel failed, response (\d{3})|HTTP code (\d{3}) from proxy")
-"""The status of a response: the server's, and that of a proxy which was to connect to it."""
+"""The status of a response: the server's, and a proxy's which was to connect to it."""
 PASSING = {"408", "425", "429"}
 """Statuses below 500 after which asking again may help."""
 NO_REPOSITORY = re.compile(
