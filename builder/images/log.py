@@ -61,7 +61,8 @@ NO_MEMORY = re.compile(
     r"|(?:virtual|link failed:) memory exhausted|out of memory allocating \d+ bytes"
     r"|memory allocation of \d+ bytes failed"
     r"|(?:LLVM ERROR|(?:fatal|catastrophic) error): out of memory"
-    r"|ptxas fatal *: +Memory allocation|: Cannot allocate memory|^MemoryError|'std::bad_alloc'"
+    r"|ptxas fatal *: +Memory allocation|: Cannot allocate memory|^MemoryError"
+    r"|instance of 'std::bad_alloc'"
     r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)"
     r"(?:: context canceled)?$",
     re.IGNORECASE,

@@ -201,15 +201,15 @@ def _compiled(
     try:
         image = build_stages(plan, stages, base_images, active, work, options)["image"]
     except BuildError as error:
-        raise _unused(session.catalog.engine(name), active.log) or error from error
+        if not active.log.unused:
+            raise
+        raise _unused(session.catalog.engine(name), active.log) from error
     record.write_candidate(state, name, plan.key, image.digest)
     return image
 
 
-def _unused(entry: Entry[Recipe], log: BuildLog) -> BuildError | None:
-    """The error of definitions of a recipe that cmake did not use; None: it is not the reason."""
-    if not log.unused:
-        return None
+def _unused(entry: Entry[Recipe], log: BuildLog) -> BuildError:
+    """The error of definitions of a recipe that cmake did not use."""
     problems = []
     for number, name in log.unused:
         call = entry.recipe.cmake[number - 1]

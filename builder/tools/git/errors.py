@@ -60,7 +60,7 @@ INTERRUPTED = re.compile(
     r"|unexpected eof|bad record mac|HTTP/?[23] (?:stream|framing)|HTTP2 framing|GOAWAY"
     r"|Operation (?:too slow|timed out)|early EOF|unexpected disconnect|hung up unexpectedly"
     r"|transfer closed|RPC failed|bytes of body are still expected|invalid index-pack output"
-    r"|Broken pipe|premature end of pack",
+    r"|Broken pipe",
     re.IGNORECASE,
 )
 LITTLE = 1 << 16  # bytes

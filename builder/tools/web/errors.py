@@ -16,7 +16,6 @@ from builder.tools.web import http_time
 
 REFUSED = "connection refused"
 TRUST = "REQUESTS_CA_BUNDLE names a file with the certificate of your server or proxy"
-NO_NAME = "the host name cannot be resolved"
 PROXY_LOGIN = "HTTPS_PROXY needs the proxy's user and password before its name"
 TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})([\w -]*)")
 """What http.client says of a proxy that does not connect (``HTTPConnection._tunnel``)."""
@@ -152,7 +151,11 @@ def _cause(chain: list[BaseException]) -> str:
         (ssl.SSLCertVerificationError, "the TLS certificate is not trusted"),
         (ssl.SSLEOFError, "the server closed the connection"),
         (ssl.SSLError, "no TLS connection could be made"),
-        (socket.gaierror, f"{NO_NAME}: there is no network, or HTTPS_PROXY is missing or wrong"),
+        (
+            socket.gaierror,
+            "the host name cannot be resolved: there is no network, or HTTPS_PROXY is missing or "
+            "wrong",
+        ),
         (ConnectionRefusedError, REFUSED),
         (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the server reset the connection"),

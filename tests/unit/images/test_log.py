@@ -102,6 +102,7 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
         ),
         (['#14 3.1 a.cu(7): warning: "cudaMalloc failed: out of memory"', FAILED], ""),
         (["#14 3.1 a.cpp:7: error: Killed was not declared", FAILED], ""),
+        (["#14 3.1 a.cpp:7: error: no member f in 'std::bad_alloc'", FAILED], ""),
         (["#14 3.1 Command 'nvcc' returned non-zero exit status 1.", FAILED], ""),
     ],
 )
