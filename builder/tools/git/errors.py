@@ -23,6 +23,7 @@ PASSING = {"408", "425", "429"}
 NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|repository '[^']*' (?:not found|does not exist)"
     r"|Repository not found|repository does not exist|Cannot find repository"
+    r"|repository (?:either|with name or identifier \S+) does not exist"
     r"|project you were looking for could not be found|^ERROR: .*repository not found",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -44,7 +45,7 @@ CERTIFICATE = re.compile(
     re.IGNORECASE,
 )
 UNRESOLVED = re.compile(
-    r"Could not resolve (?:host|proxy)|Resolving timed out|unable to look up"
+    r"Could(?: not|n't) resolve (?:host|proxy)|Resolving timed out|unable to look up"
     r"|[Nn]ame resolution|Name or service not known"
 )
 # Asking again may help: the server does not answer, or the transfer broke off.
@@ -54,7 +55,8 @@ UNREACHABLE = re.compile(
     r"|Proxy CONNECT aborted"
 )
 INTERRUPTED = re.compile(
-    r"Connection (?:was )?reset|Connection (?:died|closed|was closed)|(?:Recv|Send) failure"
+    r"unexpected length was received|Unknown SSL protocol error|closed by remote host"
+    r"|Connection (?:was )?reset|Connection (?:died|closed|was closed)|(?:Recv|Send) failure"
     r"|Empty reply from server|non-properly terminated|GnuTLS (?:recv|send) error"
     r"|in the (?:pull|push) function|SSL_ERROR_(?:SYSCALL|ZERO_RETURN)|returned SYSCALL"
     r"|unexpected eof|bad record mac|HTTP/?[23] (?:stream|framing)|HTTP2 framing|GOAWAY"

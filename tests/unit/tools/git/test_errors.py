@@ -33,6 +33,8 @@ TEXTS = {
         ACCESS + "OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, "
         "errno 0",
         ACCESS + "TLS connect error: error:00000000:lib(0)::reason(0), unexpected eof",
+        ACCESS + "gnutls_handshake() failed: A TLS packet with unexpected length was received.",
+        "Connection to git.invalid closed by remote host." + SSH,
         ACCESS + "HTTP/2 stream 1 was not closed cleanly: PROTOCOL_ERROR (err 1)",
         ACCESS + "Error in the HTTP2 framing layer",
         ACCESS + "The requested URL returned error: 502",
@@ -77,6 +79,7 @@ TEXTS = {
     ],
     "its name does not resolve": [
         ACCESS + "Could not resolve host: git.invalid",
+        ACCESS + "Couldn't resolve host 'git.invalid'",
         ACCESS + "Could not resolve proxy: proxy.invalid",
         "ssh: Could not resolve hostname x: Temporary failure in name resolution" + SSH,
         "fatal: unable to look up x (port 9418) (Name or service not known)",
@@ -98,6 +101,9 @@ TEXTS = {
         "fatal: the remote end hung up unexpectedly",
         "fatal: '/x' does not appear to be a git repository" + SSH,
         "ERROR: Repository not found." + SSH,
+        "The requested repository either does not exist or you do not have access." + SSH,
+        "remote: TF401019: The Git repository with name or identifier x does not exist or you do "
+        "not have permissions for the operation you are attempting.",
         "ERROR: The project you were looking for could not be found or you don't have permission"
         " to view it." + SSH,
     ],
