@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.bisect.state import SHORT, BuildFails, Evaluation, Trace
-from builder.errors import BuilderError, BuildError, GoneError, PatchError, SmokeError, UntriedError
+from builder.errors import BuilderError, BuildError, PatchError, SmokeError, UntriedError
 from builder.images.build import BreakdownError
 from builder.pipeline import build as pipeline
 from builder.pipeline.session import BuildSession
@@ -23,6 +23,7 @@ from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.tools.docker import engine as docker
+from builder.tools.git.errors import UpstreamLacksError
 from builder.upstream import snapshot
 from builder.upstream.patch_state import PatchFinding
 from builder.upstream.session import SourceSession
@@ -73,8 +74,8 @@ def candidate(
 ) -> CommitBuild:
     """A recipe at a commit whose history is mirrored, without patches that it already contains.
 
-    Raises ``PatchError`` if another patch does not fit, ``GoneError`` if a part of the commit's
-    tree is gone, ``FetchError`` if it cannot be fetched now.
+    Raises ``PatchError`` if another patch does not fit, ``UpstreamLacksError`` if a part of the
+    commit's tree is gone, ``FetchError`` if it cannot be fetched now.
     """
     scratch = sources.repositories.scratch
     target = NamedCommit(commit, commit, "commit")
@@ -152,7 +153,7 @@ def _smoke_tested(subject: CommitBuild, method: BisectMethod) -> Evaluation:
         ) from error
     except BuildError as error:
         return Evaluation(method.build_fails, f"cannot be built: {_reason(error)}")
-    except (PatchError, GoneError) as error:
+    except (PatchError, UpstreamLacksError) as error:
         return Evaluation("skip", error.what)
     except UntriedError as error:
         # The user's test needs only the image.

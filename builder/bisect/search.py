@@ -32,13 +32,14 @@ from builder.bisect.state import (
     Evaluation,
     QuestionError,
 )
-from builder.errors import GoneError, PatchError, UntriedError
+from builder.errors import PatchError, UntriedError
 from builder.pipeline.session import BuildSession
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import Recipe
 from builder.settings import Settings
 from builder.tools.files import named_lock
 from builder.tools.git.bisection import Bisection, Commit, described
+from builder.tools.git.errors import UpstreamLacksError
 from builder.upstream.session import SourceSession, open_session
 
 
@@ -113,7 +114,7 @@ class _Session:
     def _evaluation(self, commit: str) -> Evaluation:
         try:
             candidate = evaluate.candidate(self.builds, self.sources, self.entry, commit)
-        except (PatchError, GoneError) as error:
+        except (PatchError, UpstreamLacksError) as error:
             return Evaluation("skip", error.what)
         trace = self.state.trace
         if trace is None or trace.commit != commit:

@@ -94,7 +94,8 @@ def check(
         print_findings(findings, notes)
     bad = misfits(findings)
     if bad:
-        raise PatchError(f"{len(bad)} of the patches do not apply to their own pin", "\n".join(bad))
+        what = f"{len(bad)} of the patches do not apply to their own pin"
+        raise PatchError(what, "\n".join([*bad, *failures]))
     raise_failures(failures, "patch check")
 
 

@@ -76,8 +76,8 @@ def update(
     writes them anew.
 
     The exit code is 11 if a patch no longer applies, and 3 if the new source lacks something that
-    the recipe names: a directory, a submodule, the built web page, an option of a probe or one of
-    its values. In both cases nothing is written unless --force is given.
+    the recipe names: a directory, a submodule, the built web page, a definition of cmake, an option
+    of a probe or one of its values. In both cases nothing is written unless --force is given.
     """
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin

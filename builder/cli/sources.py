@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from builder.cli.tables import table
 from builder.cli.terminal import err, line, log, out
-from builder.errors import FetchError, PatchError, RecipeError
+from builder.errors import FetchError, PatchError, RecipeError, as_started
 from builder.patches.state import PatchState
 from builder.tools.git.errors import GitError
 
@@ -76,7 +76,7 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
         if not finding.good and (finding.details or finding.commits):
             line(f"\n{finding.recipe}: {finding.patch} on {_target(finding)}: {finding.state}")
             for detail in finding.details:
-                line("\n".join(f"  {part}" for part in detail.splitlines()))
+                line(as_started("\n".join(f"  {part}" for part in detail.splitlines())))
             verb = "introduced" if finding.state == PatchState.UPSTREAM else "changed"
             for commit in finding.commits:
                 line(f"  {verb} by {commit}")

@@ -68,7 +68,7 @@ def link_faults(arguments: Sequence[str], recipe: Recipe, no_vmm: str | None) ->
     Commands that configure no cmake have no faults. ``no_vmm`` is the definition that keeps the
     driver library out of the family's engines.
     """
-    configures = "-S" in arguments and arguments[:1] == ["cmake"]
+    configures = "-S" in arguments and "cmake" in arguments
     if not configures and not any("cmake.define." in word for word in arguments):
         return
     for name in LINKER_FLAGS:
@@ -168,9 +168,15 @@ def merged(layers: Sequence[DefinitionLayer]) -> Definitions:
 
 
 def configure(number: int, call: Cmake, layers: Sequence[DefinitionLayer]) -> Command:
-    """The command that configures cmake call NUMBER, in ``/build/NUMBER``."""
+    """The command that configures cmake call NUMBER, in ``/build/NUMBER``.
+
+    It fails where the project does not use a definition of the recipe.  A family's may be unused:
+    see ``llama_cpp``.
+    """
     definitions = merged(layers).items()
+    own = [*call.define, *(each.name for each in call.override)]
     return [
+        *(["/inside/used", str(number), *own, "--"] if own else []),
         *("cmake", "-G", "Ninja", "-S", f"/src/{call.source}", "-B", f"/build/{number}"),
         *(f"-D{name}={definition_value(value)}" for name, value in definitions),
     ]

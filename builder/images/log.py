@@ -15,10 +15,12 @@ from builder.tools.files import mentions_full_disk
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
 NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
-# Lines of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.
+# Lines of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.  nvcc
+# and its programs put three blanks before the colon.
 FIRST_ERROR = re.compile(
-    r"(?:\berror\b ?[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
-    r"|ptxas fatal|nvcc fatal|\bE: |^ERROR: |No space left on device|Killed signal"
+    r"(?:\berror\b *[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
+    r"|(?:ptxas|nvcc|nvlink|fatbinary|cudafe\+\+) fatal|\bE: |^ERROR: |No space left on device"
+    r"|Killed signal|^Killed$"
     r"|requires \S+, which is not installed|has requirement .*, but you have"
     r"|Traceback \(most recent call last\))",
     re.IGNORECASE,
@@ -32,6 +34,10 @@ HEADING = re.compile(
 )
 # As dockerfiles/scripts/counted prints it.
 REUSED = re.compile(r"compiler cache: (\d+) of (\d+) objects$")
+# As dockerfiles/scripts/used prints it.
+UNUSED = re.compile(
+    r"error: the project does not use these definitions of \[\[cmake\]\] (\d+): (.*)"
+)
 PRINTED_OR_FAILED = re.compile(r"#(\d+) (?:\d+\.\d+|(ERROR):) (.*)")
 KEEPING = re.compile(r"#(\d+) exporting cache to ")
 # Messages of containerd, where another build or a removal of images comes between: a layer or a
@@ -43,22 +49,61 @@ LOST_RACE = re.compile(
     r"|missing lease requirement|^ERROR: failed to solve: not found$"
 )
 MEMORY = "a compile job ran out of memory: use fewer jobs (--jobs N), or raise memory_per_job"
-# Output of steps that fail for reasons outside the sources: messages of gcc, collect2 and nvcc;
-# of apt, which continues after a warning without the packages; and of BuildKit, about a step that
-# was killed or ran out of memory in its cgroup.
+# What was killed, or had no memory: words of gcc, collect2, clang, ld, nvcc, cargo, make, ninja, sh
+# and bash, Python's subprocess, pip and the kernel.  status 9 is nvcc's, of a killed cicc.
+NO_MEMORY = re.compile(
+    r"(?:Killed|Terminated) signal terminated program"
+    r"|internal compiler error: Killed|unable to execute command: Killed|Child killed"
+    r"|(?:terminated with|died due to) signal (?:9|15)\b|signal: (?:9, SIGKILL|killed)"
+    r"|Signals\.SIGKILL|non-zero exit status (?:-?9|137|247)\b|exit code: -9\b"
+    r"|^Killed$|: line \d+: +\d+ Killed\b|\*\*\* \[.*\] (?:Killed|Error 137)\b|\[code=(?:137|9)\]"
+    r"|Out of memory: Killed process|\boom-kill"
+    r"|(?:virtual|link failed:) memory exhausted|out of memory allocating \d+ bytes"
+    r"|memory allocation of \d+ bytes failed"
+    r"|(?:LLVM ERROR|(?:fatal|catastrophic) error): out of memory"
+    r"|ptxas fatal *: +Memory allocation|: Cannot allocate memory|^MemoryError"
+    r"|instance of 'std::bad_alloc'"
+    r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)"
+    r"(?:: context canceled)?$",
+    re.IGNORECASE,
+)
+NO_ARCHIVE = "Debian's archive did not answer: try again"
+# Output of steps that fail for reasons outside the sources; apt continues after a warning without
+# the packages.
 BREAKDOWNS = (
+    (NO_MEMORY, MEMORY),
     (
-        re.compile(
-            r"Killed signal terminated program|(?:terminated with|died due to) signal 9\b"
-            r"|virtual memory exhausted|out of memory allocating \d+ bytes"
-            r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)$"
-        ),
-        MEMORY,
+        re.compile(r"^[EW]: Failed to fetch https.*certificate", re.IGNORECASE),
+        "the TLS certificate of Debian's mirror is not trusted in the build: name an http:// mirror"
+        " with BUILDER_DEBIAN_MIRROR (apt verifies the archive's signatures)",
     ),
-    (re.compile(r"^[EW]: Failed to fetch "), "Debian's archive did not answer: try again"),
+    (
+        re.compile(r"^[EW]: Failed to fetch .*\b407\b"),
+        "the proxy wants a login: HTTP_PROXY needs user and password before the proxy's name",
+    ),
+    (
+        re.compile(r"^[EW]: Failed to fetch .*(?:Could not resolve|failure resolving)"),
+        f"{NO_ARCHIVE} with a network, or correct HTTP_PROXY: a name does not resolve",
+    ),
+    (re.compile(r"^[EW]: Failed to fetch "), NO_ARCHIVE),
+)
+# What ptxas 13.0 refuses for sm_120 and sm_121, and accepts for sm_120a and sm_121f.
+OF_120A = (
+    r"mma with (?:block scale|with FP6/FP4)|\.kind::|\.block_scale|\.scale_vec"
+    r"|\.m(?:8n16|16n16|16n8)'|cvt with \.(?:e2m1|e2m3|e3m2|ue8m0)|setmaxnreg"
+    r"|\.multicast::cluster"
 )
 EXPLANATIONS = (
-    (re.compile(r"Killed signal|signal 9|out of memory|std::bad_alloc", re.IGNORECASE), MEMORY),
+    (NO_MEMORY, MEMORY),
+    (re.compile(r"out of memory|std::bad_alloc", re.IGNORECASE), MEMORY),
+    (
+        re.compile(rf"'(?:{OF_120A}).*not supported on \.target 'sm_12[01]'"),
+        'the code needs sm_120a: arch = ["120a"] in [cuda]',
+    ),
+    (
+        re.compile(r"'(?:wgmma|tcgen05|redux\.f32|\.rs').*not supported on \.target 'sm_12"),
+        "no GPU of sm_12x has this instruction: leave out the code for sm_90a and sm_100a",
+    ),
     (
         re.compile(r"undefined reference to .?cu[A-Z]"),
         "the driver's functions are not linked: every cmake call needs the stub, or vmm = false",
@@ -101,6 +146,8 @@ class BuildLog:
         """The objects that came from the compiler cache, and all; 0: nothing was compiled."""
         self.not_kept = ""
         """Why a registry refused the layers; empty: it did not."""
+        self.unused: list[tuple[int, str]] = []
+        """The recipe's definitions that cmake does not use: number of the cmake call, name."""
         self._keeping = ""
         self._stream = path.open("a", encoding="utf-8", errors="replace")
         self._context = 0
@@ -110,6 +157,7 @@ class BuildLog:
         self.race_lost = self.disk_full = False
         self.breakdown = ""
         self._breakdowns.clear()
+        self.unused.clear()
 
     @property
     def reason(self) -> str:
@@ -131,6 +179,8 @@ class BuildLog:
         if counted := REUSED.match(text):
             self.reused += int(counted[1])
             self.objects += int(counted[2])
+        if unused := UNUSED.match(text):
+            self.unused += [(int(unused[1]), name) for name in unused[2].split()]
         self.race_lost |= bool(LOST_RACE.search(text))
         self.disk_full |= mentions_full_disk(text)
         keeping = KEEPING.match(line)

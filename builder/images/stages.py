@@ -60,7 +60,13 @@ def require_disk(settings: Settings, gib: float, what: str) -> None:
 
 
 def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
-    """The images that an engine's stages begin with, by stage.  Raises like ``ensure_bases``."""
+    """The images that an engine's stages begin with, by stage.
+
+    Before minutes of work on a base, the commits of the engine are fetched.  Raises like
+    ``ensure_bases`` and ``gather.fetch_commits``.
+    """
+    if any(len(_found(base)) < len(base.references) for base in plan.bases()):
+        gather.fetch_commits(plan, _options(active))
     found: dict[str, docker.Image] = {}
     for base in plan.bases():
         found = ensure_bases(base, active) | found

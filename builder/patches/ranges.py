@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder.errors import PatchError
+from builder.errors import FetchError, PatchError
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.schema import Pick
+from builder.recipes.schema import Pick, PullPatch
+from builder.tools.git.errors import UpstreamLacksError
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 
@@ -108,3 +109,25 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
         base = parents[0] if parents else EMPTY_TREE
         text = diff_of(repositories, planned.url, base, commit, name)
         yield Piece(name, text, planned.url, base, commit)
+
+
+def lost(
+    repositories: Repositories, planned: PlannedPatch, commit: str, error: UpstreamLacksError
+) -> UpstreamLacksError:
+    """The error of a patch whose ``commit`` is gone: the pull request's present head, if any."""
+    keep = f"push {commit} from a clone that has it to a repository of yours: git = URL"
+    what, patch = f"{planned.name}: {planned.url} no longer has {commit[:12]}", planned.patch
+    if not isinstance(patch, PullPatch):
+        return UpstreamLacksError(what, error.why, keep)
+    try:
+        head = repositories.mirror(planned.url).advertised().pull(patch.pull)
+    except FetchError:
+        head = None  # the repository is gone, too
+    if head is None:
+        return UpstreamLacksError(f"{what}, and no pull request {patch.pull}", error.why, keep)
+    where = f" --repository {patch.git}" if patch.git else ""
+    return UpstreamLacksError(
+        f"{what}; the head of pull request {patch.pull} is {head[:12]} now",
+        error.why,
+        f"`builder patch add {planned.recipe} --pull {patch.pull}{where}` pins that; or {keep}",
+    )

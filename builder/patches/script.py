@@ -99,6 +99,13 @@ def _require_success(
             f"it printed:\n{printed}" if printed else "it printed nothing",
             "it applied only in part: pin a revision that fits the source, or correct `contains`",
         )
+    unchanged = sorted(set(script.edits) - {new.path for _, new in touched})
+    if unchanged:
+        raise HalfDoneError(
+            f"{name} exited 0 and did not change {', '.join(unchanged)}",
+            f"it printed:\n{printed}" if printed else "it printed nothing",
+            "it applied only in part: pin a revision that fits the source, or correct `edits`",
+        )
 
 
 def _tree_of_copy(scratch: Scratch, name: str, folder: Path) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from builder.errors import PatchError
 from builder.patches import diff, package
 from builder.patches.apply import Attempt, attempt, is_absent, read, targets_of
 from builder.patches.context import PatchContext
 from builder.patches.diff import FileDiff, NotADiffError
-from builder.patches.ranges import Piece, between, picked
+from builder.patches.ranges import Piece, between, lost, picked
 from builder.patches.script import scripted
 from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Add, AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
+from builder.tools.git.errors import UpstreamLacksError
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.scratch import Scratch
 from builder.tools.log import Log
@@ -25,17 +26,20 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
     Raises ``PatchError`` for the first patch that does not fit or changes nothing, ``FetchError``
     if its commits cannot be fetched, ``UntriedError`` for a script without an image.
     """
+    earlier: list[tuple[str, str]] = []
     for planned in patches:
         if planned.patch.expect == "absent":
             require_absence(context, planned, tree)
             context.log(f"{planned.name} is skipped: its files do not exist, as expected")
             continue
-        before = tree
+        before, tried = tree, []
         for piece in pieces(context, planned, tree):
             files = files_of(context.scratch, planned, piece, context.log)
+            tried.append(files)
             result = attempt(context.scratch, tree, files)
             if result.state != PatchState.APPLIES:
-                raise _refusal(planned, piece, files, result)
+                by = overlapping(context.scratch, earlier, before, tried)
+                raise _refusal(planned, piece, files, result, by)
             for path, hunk, moved in result.offsets:
                 context.log(f"{piece.name}: hunk {hunk} of {path} applies {moved:+} lines away")
             for note in result.notes:
@@ -47,7 +51,32 @@ def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...
                 hint="drop it, or correct it: see `builder patch check`",
             )
         context.log(f"{planned.name} is applied")
+        earlier.append((planned.name, before))
     return tree
+
+
+def overlapping(
+    scratch: Scratch,
+    earlier: Sequence[tuple[str, str]],
+    tree: str,
+    diffs: Sequence[list[FileDiff]],
+) -> str:
+    """The patch of the recipe without which diffs would apply to ``tree``; empty: there is none.
+
+    ``earlier`` are the patches that made ``tree``, each with the tree that it was applied to.
+    """
+
+    def fits(tree: str) -> bool:
+        for files in diffs:
+            result = attempt(scratch, tree, files)
+            if result.state != PatchState.APPLIES:
+                return False
+            tree = result.tree
+        return True
+
+    if fits(tree):
+        return ""
+    return next((name for name, before in reversed(earlier) if fits(before)), "")
 
 
 def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> None:
@@ -111,18 +140,25 @@ def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[
 
     Raises like ``apply_all``.
     """
-    match planned.patch:
-        case PullPatch(base=base, head=head):
-            text = between(context.repositories, planned, base, head)
-            yield Piece(planned.name, text, planned.url, base, head)
-        case PickPatch(pick=pick):
-            yield from picked(context.repositories, planned, pick)
-        case ScriptPatch(script=script):
-            yield scripted(context, planned, script, tree)
-        case AddPatch(add=add):
-            yield Piece(planned.name, _added(context.repositories, planned, add, tree))
-        case _:
-            yield Piece(planned.name, planned.content)
+    commit = ""
+    try:
+        match planned.patch:
+            case PullPatch(base=base, head=commit):
+                text = between(context.repositories, planned, base, commit)
+                yield Piece(planned.name, text, planned.url, base, commit)
+            case PickPatch(pick=pick):
+                commit = pick.to
+                yield from picked(context.repositories, planned, pick)
+            case ScriptPatch(script=script):
+                commit = script.commit
+                yield scripted(context, planned, script, tree)
+            case AddPatch(add=add):
+                commit = add.commit
+                yield Piece(planned.name, _added(context.repositories, planned, add, tree))
+            case _:
+                yield Piece(planned.name, planned.content)
+    except UpstreamLacksError as error:
+        raise lost(context.repositories, planned, commit, error) from error
 
 
 def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: str) -> bytes:
@@ -155,9 +191,19 @@ def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: st
 
 
 def _refusal(
-    planned: PlannedPatch, piece: Piece, files: list[FileDiff], result: Attempt
+    planned: PlannedPatch, piece: Piece, files: list[FileDiff], result: Attempt, by: str
 ) -> PatchError:
+    """The error of a diff that does not apply; ``by`` is the earlier patch that is the reason."""
     details = "\n".join(str(conflict) for conflict in result.conflicts)
+    if by and result.state == PatchState.UPSTREAM:
+        what = f"{piece.name} changes nothing: your earlier patch {by} makes this change already"
+        return PatchError(what, hint="remove one of the two from the recipe")
+    if by:
+        return PatchError(
+            f"{piece.name} does not apply: your earlier patch {by} changed these lines",
+            details,
+            f"make it anew on the source with {by} applied, or join the two",
+        )
     if result.state == PatchState.UPSTREAM:
         remedy = "drop it from the recipe"
         if isinstance(planned.patch, PickPatch) and piece.base != planned.patch.pick.after:

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from builder.errors import BuilderError, FetchError, UntriedError, WorldError
+from builder.errors import BuilderError, BuildError, FetchError, UntriedError, WorldError
 from builder.images.build import anew, ensure_tags, find_candidate, find_image
+from builder.images.log import BuildLog
 from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
 from builder.images.way import require_emulators, way_name, way_text
 from builder.pipeline.check import (
@@ -24,6 +25,8 @@ from builder.pipeline.check import (
 from builder.pipeline.kept_ptx import keep_built
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
+from builder.recipes.catalog import Entry
+from builder.recipes.schema import Recipe
 from builder.records import record
 from builder.records.record import BuildFacts, Record
 from builder.tools.beside import beside
@@ -195,9 +198,30 @@ def _compiled(
     session.log(way_text(plan.platforms, builder) + (f"; last time {before}" if before else ""))
     options = anew(compiles=True) if session.rebuild else ()
     stages = {"image": plan.candidate}
-    image = build_stages(plan, stages, base_images, active, work, options)["image"]
+    try:
+        image = build_stages(plan, stages, base_images, active, work, options)["image"]
+    except BuildError as error:
+        if not active.log.unused:
+            raise
+        raise _unused(session.catalog.engine(name), active.log) from error
     record.write_candidate(state, name, plan.key, image.digest)
     return image
+
+
+def _unused(entry: Entry[Recipe], log: BuildLog) -> BuildError:
+    """The error of definitions of a recipe that cmake did not use."""
+    problems = []
+    for number, name in log.unused:
+        call = entry.recipe.cmake[number - 1]
+        over = [each.name for each in call.override]
+        key = ("override", over.index(name), "name") if name in over else ("define", name)
+        problems.append(entry.problem(("cmake", number - 1, *key), "cmake does not use it"))
+    names = ", ".join(name for _, name in log.unused)
+    return BuildError(
+        f"the build of {entry.name} failed: the source has no use for {names}",
+        "\n".join([*map(str, problems), f"the full log is {log.path}"]),
+        "remove the definition, or correct its name: the source's CMakeLists.txt has all names",
+    )
 
 
 def _require_digests(engine: docker.Engine) -> None:

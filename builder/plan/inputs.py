@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,6 +116,8 @@ class PlannedPatch:
     content: bytes = b""
     scope: PackagePaths | None = None
     """The paths that are taken from the diff of a whole repository; None: all."""
+    recipe: str = ""
+    """The name of its recipe."""
 
     @property
     def name(self) -> str:
@@ -225,20 +228,21 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
     scope = families.ENGINES[entry.recipe.family].package_paths
-    found = []
+    planned = partial(PlannedPatch, recipe=entry.name)
+    found: list[PlannedPatch] = []
     for index, patch in enumerate(entry.recipe.patch):
         match patch:
             case FilePatch(file=name):
                 content = _patch_file(entry, index, root / "patches" / name)
-                found.append(PlannedPatch(patch, content=content, scope=scope))
+                found.append(planned(patch, content=content, scope=scope))
             case PullPatch():
-                found.append(PlannedPatch(patch, patch.git or home, scope=scope))
+                found.append(planned(patch, patch.git or home, scope=scope))
             case PickPatch(pick=pick):
-                found.append(PlannedPatch(patch, pick.git or home, scope=scope))
+                found.append(planned(patch, pick.git or home, scope=scope))
             case ScriptPatch(script=script):
-                found.append(PlannedPatch(patch, script.git))
+                found.append(planned(patch, script.git))
             case AddPatch(add=add):
-                found.append(PlannedPatch(patch, add.git))
+                found.append(planned(patch, add.git))
     return tuple(found)
 
 

@@ -16,11 +16,12 @@ from typing import Any
 from builder.errors import FetchError, GoneError
 from builder.families.tree import is_lfs_pointer
 from builder.patches.context import PatchContext
-from builder.patches.series import apply_all
+from builder.patches.series import apply_all, pieces
 from builder.plan.debian import DebianPackages
 from builder.plan.inputs import BootstrappedRoot, GitCommit
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.debian_lock import DebianFile
+from builder.recipes.schema import PickPatch, PullPatch
 from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap, bootstrap_locked
 from builder.sources.context import BuildContext, keeping_ptx
@@ -28,6 +29,7 @@ from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import archive_of
 from builder.tools.apt.servers import Servers
+from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
@@ -68,6 +70,24 @@ def fetch(plan: AnyPlan, options: GatherOptions) -> None:
     for locked in plan.packages.values():
         pypi.fetch(locked, options.cache, options.log, offline=options.offline)
     _debs_of(plan, options)
+
+
+def fetch_commits(plan: Plan, options: GatherOptions) -> None:
+    """Fetch the commits of ``plan`` that are pins into the cache: of its source and its patches.
+
+    Raises ``FetchError``; ``PatchError`` for a pull request or a range that is no branch.
+    """
+    with (
+        workspace(options.cache) as work,
+        closing(
+            Repositories(options.cache, work, options.log, offline=options.offline)
+        ) as repositories,
+    ):
+        if isinstance(plan.source, GitCommit):
+            repositories.pin(plan.source.url, plan.source.commit)
+        context = PatchContext(repositories, work, None, options.log)
+        pinned = [each for each in plan.patches if isinstance(each.patch, PullPatch | PickPatch)]
+        repositories.repairing(lambda: [[*pieces(context, each, "")] for each in pinned])
 
 
 def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:

@@ -184,6 +184,7 @@ def findings_on(
             patch_set.notes,
             history,
             like,
+            tuple((each.name, tree) for each, tree in zip(patch_set.patches, trees, strict=False)),
         )
         tree, finding = check.run(trees[-1])
         trees.append(tree)

@@ -12,7 +12,7 @@ from builder.patches.context import AbsentError, HalfDoneError, PatchContext
 from builder.patches.diff import FileDiff
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
-from builder.patches.series import files_of, pieces, require_absence
+from builder.patches.series import files_of, overlapping, pieces, require_absence
 from builder.patches.state import PatchState
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import NamedCommit
@@ -64,7 +64,8 @@ class PatchCheck:
     """Tries one patch of a recipe on one target; lines for the user go to ``notes``.
 
     ``history`` is the target's, where there is one.  For targets other than the pin, ``like``
-    is the tree of the pin that the patch was tried on.
+    is the tree of the pin that the patch was tried on.  ``earlier`` are the patches before it, each
+    with the tree that it was tried on.
     """
 
     recipe: str
@@ -74,6 +75,7 @@ class PatchCheck:
     notes: list[str]
     history: History | None
     like: str = ""
+    earlier: tuple[tuple[str, str], ...] = ()
 
     def run(self, start: str) -> tuple[str, PatchFinding]:
         """Try the patch on a tree: the new tree, or the same one where it does not apply."""
@@ -95,15 +97,35 @@ class PatchCheck:
             return start, self.finding(PatchState.ABSENT, [error.why])
         except HalfDoneError as error:
             return start, self.finding(PatchState.CONFLICTS, [error.what, *error.why.splitlines()])
-        except (PatchError, GoneError) as error:
+        except GoneError as error:
+            details = [error.what, *error.why.splitlines(), *filter(None, [error.hint])]
+            return start, self.finding(PatchState.BROKEN, details)
+        except PatchError as error:
             return start, self.finding(PatchState.BROKEN, [error.what, *error.why.splitlines()])
-        finding = self._together(parts)
+        finding = self._blaming(start, diffs, self._together(parts))
         if note:
             return start, replace(finding, details=(note, *finding.details))
         fits = finding.state == PatchState.APPLIES
         if fits and tree == start:
             return start, self.finding(PatchState.BROKEN, ["it changes nothing"])
         return tree if fits else start, finding
+
+    def _blaming(
+        self, start: str, diffs: list[list[FileDiff]], finding: PatchFinding
+    ) -> PatchFinding:
+        """The finding, or a conflict with an earlier patch of the recipe where that is the reason.
+
+        Then upstream is not: the patch applies without the earlier one.
+        """
+        if finding.state == PatchState.APPLIES:
+            return finding
+        by = overlapping(self.context.scratch, self.earlier, start, diffs)
+        if not by:
+            return finding
+        again = finding.state == PatchState.UPSTREAM
+        did = "makes this change already" if again else "changed these lines"
+        details = [f"your earlier patch {by} {did}", *finding.details]
+        return self.finding(PatchState.CONFLICTS, details)
 
     def _unexpected(self, tree: str) -> str:
         """The files that exist although the recipe expects them to be absent; empty if none."""

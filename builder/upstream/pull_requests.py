@@ -9,9 +9,7 @@ from builder.patches.diff import NotADiffError, parse
 from builder.patches.history import History
 from builder.patches.ranges import Piece, diff_of
 from builder.tools.git.repositories import Repositories
-
-# As GitHub, Gitea and Forgejo publish them, and GitLab.
-PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
+from builder.tools.git.server import PULL_REFS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +26,7 @@ def head_of(url: str, number: int, repositories: Repositories) -> str | None:
 
     Raises ``FetchError`` when the repository does not answer.
     """
-    refs = repositories.mirror(url).advertised().refs
-    for ref in PULL_REFS:
-        if ref.format(number) in refs:
-            return refs[ref.format(number)]
-    return None
+    return repositories.mirror(url).advertised().pull(number)
 
 
 def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:

@@ -78,6 +78,35 @@ def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Mis
                     yield ("probe", index, "has", place), message
 
 
+CMAKE_FILE = re.compile(r"(?:^|/)CMakeLists\.txt$|\.(?:cmake|in)$")
+"""configure_file reads definitions in its templates, by custom NAME.in."""
+OF_CMAKE = re.compile(r"CMAKE_|BUILD_SHARED_LIBS$")
+"""Names that cmake itself reads."""
+
+
+def lost_definitions(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Missing:
+    """The keys of cmake definitions that no cmake file names now, and one did before; a message.
+
+    Raises ``FetchError``.
+    """
+    own: list[tuple[KeyPath, str]] = []
+    for index, call in enumerate(recipe.cmake):
+        own += [(("cmake", index, "define", name), name) for name in call.define]
+        for place, each in enumerate(call.override):
+            own.append((("cmake", index, "override", place, "name"), each.name))
+    own = [(path, name) for path, name in own if not OF_CMAKE.match(name)]
+    if not own:
+        return
+    texts = [
+        "\n".join(tree.texts(filter(CMAKE_FILE.search, tree.paths)).values())
+        for tree in (before, now)
+    ]
+    for path, name in own:
+        old, new = (re.search(rf"\b{re.escape(name)}\b", text) for text in texts)
+        if old and not new:
+            yield path, f"no cmake file of the source names {name} any more"
+
+
 def naming(recipe: Recipe, version: str) -> Missing:
     """The keys whose text names a version, with a message; keys about the past are left out."""
     for path, text, _ in _names(recipe, version):

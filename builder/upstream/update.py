@@ -31,6 +31,7 @@ from builder.upstream.source_names import (
     KeyPath,
     absent_paths,
     absent_submodules,
+    lost_definitions,
     lost_options,
     naming,
     renamed,
@@ -206,7 +207,7 @@ def evaluate(
     tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
     if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
-        found += _lost_options(session, change.recipe, source, old.source.commit)
+        found += _lost_names(session, change.recipe, source, old.source.commit)
     if old is not None and isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
     elif old is not None and old.version != change.recipe.version:
@@ -214,15 +215,16 @@ def evaluate(
     return tuple(new.problem(path, message) for path, message in found), session.findings(change)
 
 
-def _lost_options(
+def _lost_names(
     session: SourceSession, recipe: Recipe, source: GitCommit, old: str
 ) -> list[tuple[KeyPath, str]]:
-    """The probed options that the old commit had; none if upstream no longer has that commit."""
+    """The probed options and the definitions of cmake that the old commit had, and the new one
+    lacks; none if upstream no longer has that commit."""
     commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
     before, now = (SourceTree(source.url, commit, session.repositories) for commit in commits)
     try:
-        return [*lost_options(recipe, before, now)]
+        return [*lost_options(recipe, before, now), *lost_definitions(recipe, before, now)]
     except GoneError:
         lacks = f"{source.url} no longer has {old[:9]}"
-        session.context.log(f"{lacks}: options that are gone since are not shown")
+        session.context.log(f"{lacks}: names that are gone since are not shown")
         return []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import Builder
+from support.farms import text_line
 from support.upstreams import Upstream
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("llama")]
@@ -141,3 +142,39 @@ def test_a_pinned_commit_is_mirrored_built_offline_and_named_in_the_image(
     assert done.returncode == 5, done.stderr
     assert "the base cuda-13.0" in done.stderr
     assert "its packages have no lock, and nothing is fetched (--offline)" in done.stderr
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_definition_that_cmake_does_not_use_fails_the_build(
+    builder: Builder, catalog: Path, tmp_path: Path
+) -> None:
+    """A misspelled option, or one of an older tree, makes another engine without a word."""
+    upstream = Upstream(tmp_path / "upstream")
+    # The first call configures another project, which does not use what this one uses.
+    inner = "execute_process(COMMAND ${CMAKE_COMMAND} -S ${CMAKE_SOURCE_DIR}/two -B two -DREAD=1)\n"
+    start = "cmake_minimum_required(VERSION 3.24)\nproject(x NONE)\n"
+    read = "option(CACHED x OFF)\nif (READ)\nendif()\nconfigure_file(x.in x)\n"
+    upstream.write("CMakeLists.txt", f"{start}{read}{inner}")
+    upstream.write("x.in", "#cmakedefine TEMPLATE\n")
+    upstream.write("two/CMakeLists.txt", f"{start}option(SECOND x OFF)\n")
+    commit = upstream.record("one")
+    text = RECIPE.format(url=upstream.url, commit=commit, short=commit[:7])
+    fine = "CACHED = true, READ = 1, TEMPLATE = 1, CMAKE_POLICY_VERSION_MINIMUM = '3.5'"
+    old = text[text.index("[[cmake]]") : text.index("[image]")]
+    recipe = catalog / "recipes" / "from-git-1.toml"
+
+    def said(first: str, second: str, status: int = 6) -> str:
+        calls = f"[[cmake]]\ndefine = {{ {first} }}\n\n"
+        calls += f"[[cmake]]\nsource = 'two'\ndefine = {{ {second} }}\n\n"
+        recipe.write_text(text.replace(old, calls))
+        done = builder("build", "from-git", "--catalog", catalog)
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
+    lost = said(f"{fine}, MISSPELLED = 1, WITH_UNDERLINE = true", "SECOND = true")
+    assert "the source has no use for MISSPELLED, WITH_UNDERLINE" in lost
+    assert f"{recipe}:{text_line(recipe, 'define')}: cmake.0.define.MISSPELLED: " in lost
+    lost = said(fine, "SECOND = true, CACHED = true")
+    assert "the source has no use for CACHED\n" in lost
+    assert "cmake.1.define.CACHED" in lost
+    said(fine, "SECOND = true", status=7)  # it is built; only the probes want more

@@ -248,6 +248,8 @@ def test_what_cannot_be_part_of_a_source_is_that_patchs_fault(
         ("rm b.c", ["pkg/attn.py"], "it deleted b.c"),
         ("mv b.c c.c", ["pkg/attn.py", "c.c"], "it deleted b.c"),
         ("echo x > c.c", ["b.c"], "it changed c.c"),
+        ("echo x > b.c; sed -i s/nope/x/ pkg/attn.py", ["b.c", "pkg/attn.py"], "pkg/attn.py"),
+        ("echo x > b.c", ["b.c", "gone.c"], "did not change gone.c"),
         ("rm -r b.c pkg", ["b.c", "pkg/attn.py"], "deletes every file"),
     ],
 )

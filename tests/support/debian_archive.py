@@ -30,6 +30,8 @@ class DebianArchive:
     """Names of files that the mirror no longer has."""
     lost: set[str] = field(default_factory=set)
     """Names of files that the snapshots do not have."""
+    refusal: int = 404
+    """The status for a file that a server does not give."""
     asked: list[str] = field(default_factory=list)
     lists: dict[str, dict[str, str]] = field(default_factory=dict)
     """The stanza of each package, by architecture and name."""
@@ -98,7 +100,7 @@ class _Handler(Quiet):
         missing = archive.lost if self.snapshots else archive.gone
         found = file.is_file() and name not in missing
         body = file.read_bytes() if found else b""
-        self.send_response(200 if found else 404)
+        self.send_response(200 if found else archive.refusal)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -41,9 +41,9 @@ class Bench:
         context.scratch.export(tree, target)
         return target
 
-    def file(self, text: str | bytes, **options: Any) -> PlannedPatch:
+    def file(self, text: str | bytes, name: str = "x.patch", **options: Any) -> PlannedPatch:
         content = text.encode() if isinstance(text, str) else text
-        patch = FilePatch(file="x.patch", why="a test", **options)
+        patch = FilePatch(file=name, why="a test", **options)
         return PlannedPatch(patch, content=content)
 
     def pull(self, base: str, head: str, **options: Any) -> PlannedPatch:

@@ -49,14 +49,14 @@ class Ward:
 
     def pull(self, base: str, head: str, **options: bool) -> PlannedPatch:
         patch = PullPatch(pull=6, base=base, head=head, why="a test", **options)
-        return PlannedPatch(patch, self.upstream.url)
+        return PlannedPatch(patch, self.upstream.url, recipe="engine-1")
 
     def pick(self, after: str, to: str) -> PlannedPatch:
         patch = PickPatch(pick=Pick(after=after, to=to), why="a test")
         return PlannedPatch(patch, self.upstream.url)
 
-    def file(self, text: bytes) -> PlannedPatch:
-        return PlannedPatch(FilePatch(file="x.patch", why="a test"), content=text)
+    def file(self, text: bytes, name: str = "x.patch") -> PlannedPatch:
+        return PlannedPatch(FilePatch(file=name, why="a test"), content=text)
 
     def on_main(self, pin: str, patch: PlannedPatch) -> PatchFinding:
         """What the doctor says of a patch on today's main."""

@@ -116,7 +116,8 @@ class Script(Model):
     seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """Time limit."""
     edits: list[TreePath] = []
-    """The only files that it may change or delete; empty: it may change any and delete none."""
+    """The files that it must change or delete, and no others; empty: it may change any and delete
+    none."""
     contains: list[Text] = []
     """Texts that the output must contain; otherwise the patch fails, whatever the exit status."""
 

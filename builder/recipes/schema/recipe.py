@@ -86,7 +86,7 @@ class Cmake(Model):
     targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
     """Targets to build; empty: all. The project's own rules install them."""
     define: dict[DefineName, DefineValue] = {}
-    """-D definitions; true and false become ON and OFF."""
+    """-D definitions, which the source must use; true and false become ON and OFF."""
     override: list[Override] = []
     """Definitions that the family sets for every tree, with other values."""
     place: TreePath | None = None

@@ -153,8 +153,7 @@ def _first(
             return work(url)
         except (WebError, FetchError) as error:
             failure = error if isinstance(error, WebError) else None
-            temporary = failure is None or not failure.status or failure.temporary
-            gone = gone and not temporary
+            gone = gone and failure is not None and failure.status in {404, 410}
             if failure is not None and not failure.status:
                 silent.add(server)
             why[server] = f"{url}: {cause(error)}"

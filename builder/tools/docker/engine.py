@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 # As containerd's resolver words it.
 GONE = re.compile(
-    r"not found|manifest unknown|no match for platform|pull access denied|does not exist",
+    r"(?<!file )not found|manifest unknown|no match for platform|pull access denied|does not exist",
     re.IGNORECASE,
 )
 GONE_HINT = "check the name and the tag; a private image needs a login: `docker login REGISTRY`"
 UNREACHED_HINT = (
     "check the network and the login (`docker login REGISTRY`), then run the same command again"
+)
+UNTRUSTED_HINT = (
+    "Docker does not trust the certificate: put it at /etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
@@ -206,7 +209,8 @@ def pull(reference: str, platform: str) -> None:
         what, why = f"cannot pull {reference}", reason(error)
         if GONE.search(why):
             raise GoneError(what, why, GONE_HINT) from error
-        raise FetchError(what, why, UNREACHED_HINT) from error
+        hint = UNTRUSTED_HINT if "x509" in why else UNREACHED_HINT
+        raise FetchError(what, why, hint) from error
 
 
 @contextmanager

@@ -17,6 +17,9 @@ from builder.tools.log import Log
 from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
 
+# As GitHub, Gitea and Forgejo publish pull requests, and GitLab.
+PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
+
 
 class Advertised(BaseModel):
     """The refs that a server advertises: commits by ref, and the branch that HEAD is.
@@ -32,6 +35,11 @@ class Advertised(BaseModel):
     def commit(self, ref: str) -> str | None:
         """The commit of a full ref; for an annotated tag the tagged commit."""
         return self.refs.get(f"{ref}^{{}}", self.refs.get(ref))
+
+    def pull(self, number: int) -> str | None:
+        """The present head of a pull request."""
+        found = (self.refs.get(ref.format(number)) for ref in PULL_REFS)
+        return next(filter(None, found), None)
 
 
 def ask(

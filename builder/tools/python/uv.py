@@ -15,6 +15,7 @@ from pathlib import Path
 from builder.errors import FetchError, RecipeError
 from builder.tools.python.pypi import pip_setting
 from builder.tools.python.wheel_tags import NEWEST_GLIBC
+from builder.tools.web.errors import TRUST
 
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
 KNOWN_GLIBC = 40  # the newest in uv's list of platforms
@@ -35,7 +36,8 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
     command += [f"--python-version={python}", f"--python-platform={platform}"]
     command += ["--only-binary=:all:", "--no-header", "--no-annotate", "--no-config", "--quiet"]
     command += ["--no-python-downloads", f"--cache-dir={cache / 'uv'}"]
-    index, certificate = pip_setting("index-url"), pip_setting("cert")
+    index = pip_setting("index-url")
+    certificate = os.environ.get("REQUESTS_CA_BUNDLE") or pip_setting("cert")
     command += [f"--default-index={index}"] if index else []
     environment = dict(os.environ)
     if certificate:
@@ -57,7 +59,8 @@ def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple
                 why,
                 "change the requirements",
             )
-        raise FetchError("cannot resolve the versions: the package index fails", why, "try again")
+        hint = TRUST if "certificate" in why else "try again"
+        raise FetchError("cannot resolve the versions: the package index fails", why, hint)
     return [
         (match[1], match[2])
         for line in done.stdout.splitlines()

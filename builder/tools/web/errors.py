@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from builder.tools.web import http_time
 
 REFUSED = "connection refused"
+TRUST = "REQUESTS_CA_BUNDLE names a file with the certificate of your server or proxy"
+PROXY_LOGIN = "HTTPS_PROXY needs the proxy's user and password before its name"
+TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})([\w -]*)")
+"""What http.client says of a proxy that does not connect (``HTTPConnection._tunnel``)."""
 
 
 class WebError(Exception):
@@ -21,8 +26,9 @@ class WebError(Exception):
 
     ``why`` is the reason in plain words.  ``status`` is the response's, 0 where there was
     none; ``retry_after`` the seconds that the server asks to wait; ``temporary``: another attempt
-    may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``url``: the address
-    that responded, or was requested.
+    may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``unresolved``: the
+    name of the server, or of the proxy, has no address, so that there is no attempt at once;
+    ``url``: the address that responded, or was requested.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class WebError(Exception):
         retry_after: float | None = None,
         temporary: bool = True,
         untrusted: bool = False,
+        unresolved: bool = False,
         url: str = "",
     ) -> None:
         super().__init__(why)
@@ -41,6 +48,7 @@ class WebError(Exception):
         self.retry_after = retry_after
         self.temporary = temporary
         self.untrusted = untrusted
+        self.unresolved = unresolved
         self.url = url
 
     @property
@@ -56,9 +64,14 @@ def status_error(status: int, why: str, retry_after: str, url: str) -> WebError:
 
     429 and 5xx are temporary (RFC 6585, section 4; RFC 9110, section 15.6).
     """
-    temporary = status == 429 or status >= 500
+    temporary = _passes(status)
+    why = f"{why}: {PROXY_LOGIN}" if status == 407 else why
     wait = http_time.retry_after(retry_after)
     return WebError(why, status=status, retry_after=wait, temporary=temporary, url=url)
+
+
+def _passes(status: int) -> bool:
+    return status == 429 or status >= 500
 
 
 def web_error(error: BaseException) -> WebError | None:
@@ -77,7 +90,9 @@ def web_error(error: BaseException) -> WebError | None:
         *(ConnectionError, TimeoutError, ssl.SSLError),
     )
     found = connection_error(error)
+    refused = _refusal_of_proxy(_chain(error))
     found.temporary = isinstance(error, broken) and not found.untrusted
+    found.temporary = found.temporary and (refused is None or _passes(int(refused[1])))
     return found
 
 
@@ -89,10 +104,20 @@ def connection_error(error: BaseException) -> WebError:
     untrusted = any(
         isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
     )
+    unresolved = any(isinstance(each, socket.gaierror) for each in chain)
     network = any(isinstance(each, OSError) for each in chain)
     proxy = any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain)
-    why = f"{'the proxy: ' if proxy else ''}{_cause(chain)}"
-    return WebError(why, temporary=network and not untrusted, untrusted=untrusted)
+    why, temporary = _cause(chain), network and not untrusted
+    if refused := _refusal_of_proxy(chain):
+        temporary = temporary and _passes(int(refused[1]))
+        why = f"it does not connect: {refused[1]}{refused[2]}"
+        why += f": {PROXY_LOGIN}" if refused[1] == "407" else ""
+    why = f"{'the proxy: ' if proxy else ''}{why}"
+    return WebError(why, temporary=temporary, untrusted=untrusted, unresolved=unresolved)
+
+
+def _refusal_of_proxy(chain: Iterable[BaseException]) -> re.Match[str] | None:
+    return next(filter(None, (TUNNEL.search(str(each)) for each in chain)), None)
 
 
 def cause(error: BaseException) -> str:
@@ -126,7 +151,11 @@ def _cause(chain: list[BaseException]) -> str:
         (ssl.SSLCertVerificationError, "the TLS certificate is not trusted"),
         (ssl.SSLEOFError, "the server closed the connection"),
         (ssl.SSLError, "no TLS connection could be made"),
-        (socket.gaierror, "the host name cannot be resolved"),
+        (
+            socket.gaierror,
+            "the host name cannot be resolved: there is no network, or HTTPS_PROXY is missing or "
+            "wrong",
+        ),
         (ConnectionRefusedError, REFUSED),
         (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the server reset the connection"),
@@ -147,6 +176,7 @@ def _cause(chain: list[BaseException]) -> str:
                 detail = getattr(each, "verify_message", "") or (
                     getattr(each, "reason", "") if isinstance(each, ssl.SSLError) else ""
                 )
-                return f"{text} ({detail})" if isinstance(detail, str) and detail else text
+                text += f" ({detail})" if isinstance(detail, str) and detail else ""
+                return f"{text}; {TRUST}" if kind is ssl.SSLCertVerificationError else text
     number = next((e.errno for e in chain if isinstance(e, OSError) and e.errno), None)
     return os.strerror(number).lower() if number else "the connection failed"

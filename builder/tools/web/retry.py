@@ -98,6 +98,8 @@ class RetryPolicy:
     def _is_over(self, state: RetryCallState) -> bool:
         if state.attempt_number >= ATTEMPTS or self._server in GIVEN_UP:
             return True
+        if self._failure(state).unresolved:
+            return True
         wait = state.upcoming_sleep
         if self._failure(state).retry_after is not None:
             return wait > LONGEST_WAIT or self._waited + wait > LONGEST_IN_ALL

@@ -20,6 +20,7 @@ from builder.errors import (
     WorldError,
 )
 from builder.tools.files import named_lock
+from support import faults
 from support.bisects import Farm, grown
 from support.overlaid import write_catalog
 from support.upstreams import numbered
@@ -120,6 +121,21 @@ def test_a_patch_that_does_not_fit_skips_the_commit(farm: Farm) -> None:
     assert farm.ask(good, last, trust_ends=True).state == "found"
     assert f"{good[:9]} is no ancestor of {last[:9]}" in farm.output
     assert "the answer may be wrong" in farm.output
+
+
+def test_a_server_that_is_not_trusted_skips_no_commit(farm: Farm) -> None:
+    """Skipped, the good commits would be gone from the answer."""
+    upstream = farm.upstream
+    first = upstream.commit("one", **{"a.c": "1\n"})
+    upstream.commit("two", **{"a.c": "2\n"})
+    last = upstream.commit("three", **{"a.c": "3\n"})
+    handler, _ = faults.with_tls("127.0.0.1", faults.cut)
+    with faults.serving(handler) as (port, _):
+        pull = f'pull = 6\nbase = "{"1" * 40}"\nhead = "{"2" * 40}"\nwhy = "so"\n'
+        farm.write(first, f'\n[[patch]]\n{pull}git = "https://127.0.0.1:{port}/x"\n')
+        with pytest.raises(FetchError, match="its TLS certificate is not trusted"):
+            farm.ask(first, last, trust_ends=True)
+    assert "is skipped" not in farm.output
 
 
 def test_progress_is_kept_when_a_bisect_cannot_continue(farm: Farm) -> None:

@@ -70,6 +70,27 @@ def test_update_names_the_patches_that_upstream_contains(farm: Farm) -> None:
     assert "remove the patches that upstream contains; correct the recipe" in farm.said
 
 
+def test_update_tells_which_definitions_no_cmake_file_names_any_more(farm: Farm) -> None:
+    """cmake ignores a name that nothing reads: the engine would lose it without a word."""
+    here = "option(GONE_OPTION x OFF)\noption(STAYS x OFF)\nset(MOVED 1)\nset(CMAKE_OWN 1)\n"
+    templates = {"config.h.in": "#cmakedefine TEMPLATE\n#cmakedefine GONE_TEMPLATE\n"}
+    farm.pin = farm.upstream.commit("all", **{"CMakeLists.txt": here}, **templates)
+    names = ("GONE_OPTION", "STAYS", "MOVED", "TEMPLATE", "GONE_TEMPLATE", "CMAKE_OWN", "NEVER")
+    define = "".join(f"{name} = 1\n" for name in names)
+    over = '[[cmake.override]]\nname = "LLAMA_CURL"\nvalue = true\nwhy = "x"\n'
+    file = farm.write(f"\n[cmake.define]\n{define}{over}")
+    farm.upstream.commit("curl", **{"c.cmake": "option(LLAMA_CURL x ON)\n"})
+    farm.pin = farm.upstream.head()
+    file = farm.write(f"\n[cmake.define]\n{define}{over}")
+    there = {"c.cmake": None, "m.cmake": "set(MOVED 1)\n", "config.h.in": "#cmakedefine TEMPLATE\n"}
+    farm.upstream.commit("fewer", **{"CMakeLists.txt": "option(STAYS x OFF)\n"}, **there)
+    farm.run("pin", "update", "eng", "--to", "main", status=3)
+    found = {line.split(": ")[1] for line in farm.said.splitlines() if "any more" in line}
+    gone = {f"cmake.0.define.{name}" for name in ("GONE_OPTION", "GONE_TEMPLATE")}
+    assert found == {*gone, "cmake.0.override.0.name"}
+    assert f"{file}:{text_line(file, 'GONE_OPTION')}: " in farm.said
+
+
 def test_update_tells_what_the_recipe_names_and_upstream_no_longer_has(
     farm: Farm, tmp_path: Path
 ) -> None:
@@ -235,7 +256,7 @@ def test_options_are_compared_with_a_pin_that_is_no_ancestor_or_is_gone(
     llama_tree.git("reflog", "expire", "--expire=now", "--all")
     llama_tree.git("gc", "-q", "--prune=now")
     said = update()
-    assert f"no longer has {old[:9]}: options that are gone since are not shown" in said
+    assert f"no longer has {old[:9]}: names that are gone since are not shown" in said
     assert "--spec-type" not in said
 
 

@@ -29,6 +29,49 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
         (["#14 1.860 virtual memory exhausted: Cannot allocate memory", FAILED], MEMORY),
         (["#14 0.489 Killed", FAILED.replace(": 1", ": 137")], MEMORY),
         ([FAILED.replace("exit code: 1", "cannot allocate memory")], MEMORY),
+        *(
+            ([f"#14 9.1 {line}", FAILED], MEMORY)
+            for line in (
+                # Python's subprocess, of ninja and of nvcc, which ends with the signal of cicc.
+                "Command '['ninja', '-v']' returned non-zero exit status 137.",
+                "subprocess.CalledProcessError: Command 'nvcc' returned non-zero exit status 9.",
+                "subprocess.CalledProcessError: Command 'c++' died with <Signals.SIGKILL: 9>.",
+                # dash, bash, make, ninja 1.13, cmake
+                "Killed",
+                "/bin/bash: line 1:    17 Killed                  cc1plus -c x.cpp",
+                "make[2]: *** [CMakeFiles/x.dir/build.make:76: x.o] Error 137",
+                "make: *** [Makefile:2: x] Killed",
+                "FAILED: [code=137] x.o",
+                # cargo, go, pip
+                "  process didn't exit successfully: `rustc x.rs` (signal: 9, SIGKILL: kill)",
+                "go: signal: killed",
+                "  \u2502 exit code: -9",
+                "memory allocation of 1073741824 bytes failed",
+                # old gcc, clang, ld, nvcc, earlyoom's SIGTERM, the kernel
+                "g++: internal compiler error: Killed (program cc1plus)",
+                "clang++: error: unable to execute command: Killed",
+                "/usr/bin/ld: final link failed: memory exhausted",
+                "nvcc error   : 'ptxas' died due to signal 15 (Terminated)",
+                "cc1plus: out of memory allocating 65536 bytes after a total of 1000 bytes",
+                "ptxas fatal   : Memory allocation failure",
+                "ninja: fatal: posix_spawn: Cannot allocate memory",
+                "terminate called after throwing an instance of 'std::bad_alloc'",
+                "[1.2] Memory cgroup out of memory: Killed process 12 (cicc) total-vm:9kB",
+            )
+        ),
+        ([FAILED.replace(": 1", ": 137: context canceled")], MEMORY),
+        (
+            [
+                "#9 0.2 W: Failed to fetch https://m.invalid/debian/dists/trixie/InRelease  "
+                "Certificate verification failed: The certificate is NOT trusted.",
+                OF_APT,
+            ],
+            "BUILDER_DEBIAN_MIRROR",
+        ),
+        (
+            [LACKING.format("407  Proxy Authentication Required [IP: 127.0.0.1 80]"), OF_APT],
+            "login",
+        ),
         ([LACKING.format("503  Service Unavailable [IP: 127.0.0.1 80]"), OF_APT], AGAIN),
         ([LACKING.format("Temporary failure resolving 'debian.invalid'"), OF_APT], AGAIN),
         (
@@ -50,6 +93,17 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
         (["#14 0.4 ConnectionError: Temporary failure in name resolution", FAILED], ""),
         (["#14 3.1 g++: internal compiler error: Segmentation fault signal 11", FAILED], ""),
         (["#14 3.1 a.c:7: error: exit code: 137 is undeclared", FAILED], ""),
+        (
+            [
+                "#14 3.1 nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)",
+                FAILED,
+            ],
+            "",
+        ),
+        (['#14 3.1 a.cu(7): warning: "cudaMalloc failed: out of memory"', FAILED], ""),
+        (["#14 3.1 a.cpp:7: error: Killed was not declared", FAILED], ""),
+        (["#14 3.1 a.cpp:7: error: no member f in 'std::bad_alloc'", FAILED], ""),
+        (["#14 3.1 Command 'nvcc' returned non-zero exit status 1.", FAILED], ""),
     ],
 )
 def test_a_build_that_breaks_down_is_told_from_one_that_fails(
@@ -143,6 +197,11 @@ def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None
         "ERROR: Could not find a version that satisfies the requirement x",
         "cp: error writing 'x': No space left on device",
         "Traceback (most recent call last):",
+        "ptxas a.ptx, line 7; error   : Feature '.block_scale' not supported on .target 'sm_120'",
+        "nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)",
+        "nvlink error   : Undefined reference to '_Z1fv' in 'a.o'",
+        "nvlink fatal   : Unknown arch name '(null)'",
+        "fatbinary fatal   : Unknown option '-nope'",
     ],
 )
 def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
@@ -173,12 +232,46 @@ def test_what_only_names_errors_is_none(log: BuildLog, line: str) -> None:
         ("x.o: undefined reference to `cuMemCreate'", "vmm = false"),
         ("curl: (6) Could not resolve host: example.invalid", "fetch it before"),
         ("E: Unable to locate package nonsense", "check [debian]"),
+        *(
+            (f"ptxas x.ptx, line 7; error   : {what} not supported on .target 'sm_120'", hint)
+            for what, hint in (
+                ("Instruction 'mma with block scale'", 'arch = ["120a"]'),
+                ("Instruction 'mma with with FP6/FP4 floating point type'", 'arch = ["120a"]'),
+                ("Feature '.kind::mxf4'", 'arch = ["120a"]'),
+                ("Feature '.scale_vec::2X'", 'arch = ["120a"]'),
+                ("Instruction 'cvt with .e2m3x2/.e3m2x2'", 'arch = ["120a"]'),
+                ("Feature '.m16n8'", 'arch = ["120a"]'),
+                ("Instruction 'setmaxnreg.inc'", 'arch = ["120a"]'),
+                ("Instruction 'tcgen05.fence'", "no GPU of sm_12x has"),
+                ("Instruction 'wgmma.fence'", "no GPU of sm_12x has"),
+                ("Feature '.rs'", "no GPU of sm_12x has"),
+            )
+        ),
     ],
 )
 def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     log.line(f"#9 12.30 {line}")
     (found,) = log.all_text_hints
     assert hint in found
+
+
+def test_the_definitions_that_cmake_does_not_use_are_those_of_the_last_run(log: BuildLog) -> None:
+    log.line("#9 1.2 error: the project does not use these definitions of [[cmake]] 2: A_B C")
+    assert log.unused == [(2, "A_B"), (2, "C")]
+    assert log.reason.startswith("error: the project")
+    log.begin()
+    assert log.unused == []
+
+
+def test_the_cause_is_kept_and_not_its_consequence(log: BuildLog) -> None:
+    """As nvcc 13.0 prints it, called without ninja."""
+    cause = (
+        "ptxas /tmp/tmpxft_00000009_00000000-6_a.ptx, line 28; error   : Feature '.kind::mxf4' "
+        "not supported on .target 'sm_120'"
+    )
+    for line in (cause, "ptxas fatal   : Ptx assembly aborted due to errors"):
+        log.line(f"#14 12.30 {line}")
+    assert log.reason == cause
 
 
 @pytest.mark.parametrize(

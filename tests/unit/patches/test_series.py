@@ -253,3 +253,42 @@ def test_a_warm_mirror_serves_patches_offline(bench: Bench) -> None:
     bench.apply(*patches)
     bench.upstream.folder.rename(bench.folder / "gone")
     assert (bench.apply(*patches, offline=True) / "b.c").read_text() == "b2\n"
+
+
+def enum(*names: str) -> str:
+    return "".join(f"    {name},\n" for name in ("FIRST", *names, "LAST"))
+
+
+@pytest.mark.parametrize("way", ["after one line", "twice", "a part", "a new file", "a range"])
+def test_a_conflict_with_an_earlier_patch_of_the_recipe_names_it(bench: Bench, way: str) -> None:
+    """Upstream did not change these lines: a search in its history would find nothing."""
+    bench.pin = bench.upstream.commit("enum", **{"e.h": enum(), "far.c": numbered(9)})
+    one: dict[str, str | bytes | None] = {"e.h": enum("ARCH_A")}
+    other: dict[str, str | bytes | None] = {"e.h": enum("ARCH_B")}
+    if way in {"twice", "a part"}:
+        other = one
+        one = one | ({"a.c": numbered(40, line_9="nine")} if way == "a part" else {})
+    if way == "a new file":
+        one, other = {"new.h": "a\n"}, {"new.h": "b\n"}
+    first = bench.file(bench.diff(**one), "a.patch")
+    between = bench.file(bench.diff(**{"far.c": numbered(9, line_3="three")}), "mid.patch")
+    last = bench.file(bench.diff(**other), "b.patch")
+    if way == "a range":
+        bench.upstream.commit("beside", **{"z.c": "z\n"})
+        last = bench.pick(bench.pin, bench.upstream.commit("two", **other))
+        last = bench.pick(bench.pin, bench.upstream.head())
+    bench.apply(last)
+    with pytest.raises(PatchError) as caught:
+        bench.apply(first, between, last)
+    did = "makes this change already" if way in {"twice", "a part"} else "changed these lines"
+    assert f"your earlier patch file a.patch {did}" in caught.value.what
+    assert "mid.patch" not in str(caught.value)
+
+
+def test_a_conflict_with_upstream_blames_no_patch_of_the_recipe(bench: Bench) -> None:
+    late = bench.file(bench.diff(**{"a.c": numbered(40, line_20="twenty")}), "b.patch")
+    bench.pin = bench.upstream.commit("two", **{"a.c": numbered(40, line_20="20")})
+    near = bench.file(bench.diff(**{"a.c": numbered(40, line_20="20", line_22="22")}), "a.patch")
+    with pytest.raises(PatchError, match="does not apply") as caught:
+        bench.apply(near, late)
+    assert "a.patch" not in str(caught.value)

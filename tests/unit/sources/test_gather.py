@@ -14,7 +14,7 @@ import pytest
 from builder.errors import FetchError, PatchError
 from builder.plan.plan import Plan
 from builder.sources.context import BuildContext
-from builder.sources.gather import GatherOptions, fetch, gather
+from builder.sources.gather import GatherOptions, fetch, fetch_commits, gather
 from builder.tools.apt.sources import sources_for
 from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
@@ -159,6 +159,20 @@ def test_a_pointer_of_git_lfs_is_no_content(farm: Farm, tmp_path: Path) -> None:
         farm.tree(f'{{ git = "{upstream.url}", commit = "{commit}" }}', recipe=llama)
     assert "no built web page" in caught.value.why
     assert "tools/ui/dist/index.html" in caught.value.why
+
+
+def test_a_pull_request_that_is_gone_is_found_without_a_base(farm: Farm, tmp_path: Path) -> None:
+    """A base takes minutes; the commits are looked at before it is built."""
+    upstream = Upstream(tmp_path / "upstream")
+    commit = upstream.commit("one", **{"a.c": TEXT})
+    source = f'{{ git = "{upstream.url}", commit = "{commit}" }}'
+    pull = f'pull = 6\nbase = "{commit}"\nhead = "{"2" * 40}"\nwhy = "x"\n'
+    recipe = RECIPE.format(source=source) + f"\n[[patch]]\n{pull}"
+    (farm.catalog / "recipes" / "x-1.toml").write_text(recipe)
+    (tmp_path / "cache").mkdir()
+    options = GatherOptions(tmp_path / "cache", farm.said.append)
+    with pytest.raises(FetchError, match="no longer has 222222222222"):
+        fetch_commits(rendered(farm.catalog, "x-1"), options)
 
 
 def test_the_newest_input_is_the_base_or_the_commit(farm: Farm, tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from builder.errors import FetchError
 from builder.recipes.edit import NamedCommit
 from builder.settings import Settings
 from builder.upstream import snapshot
+from builder.upstream.compatibility import PIN, diagnose, on_pin
 from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
-from support import catalogs
+from support import catalogs, faults
 from support.patch_wards import RECIPE, Ward, brought, functions
 
 NAMES = ("alpha", "beta", "gamma")
@@ -218,3 +221,57 @@ def test_a_patch_may_be_upstream_under_another_name(ward: Ward, reverted: bool) 
     finding = ward.on_main(base, ward.pull(base, head))
     assert finding.state == ("conflicts" if reverted else "upstream")
     assert reverted or brought(finding) == "Mend (#6)"
+
+
+# The recipe's own patches, and pull requests that are gone
+
+
+def test_a_patch_that_an_earlier_one_makes_is_not_upstreams(ward: Ward) -> None:
+    up = ward.upstream
+    pin = up.commit("one", **{"a.c": BEFORE})
+    up.commit("two", **{"a.c": AFTER})
+    text = up.raw("diff", pin, up.head())
+    up.git("revert", "--no-edit", "HEAD")
+    case = ward.case(pin, ward.file(text, "a.patch"), ward.file(text, "b.patch"))
+    first, second = [each for each in diagnose(case) if each.target == PIN]
+    assert (first.state, second.state) == ("applies", "conflicts")
+    assert second.details[0] == "your earlier patch file a.patch makes this change already"
+    assert second.commits == ()
+
+
+@pytest.mark.parametrize("left", ["a new head", "nothing", "no repository"])
+def test_a_pull_request_that_is_gone_names_what_to_do(ward: Ward, left: str) -> None:
+    up = ward.upstream
+    up.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    base = up.commit("one", **{"a.c": BEFORE})
+    head = up.pull(6, {"a.c": AFTER})
+    new = up.pull(6, {"a.c": TOUCHED})
+    if left != "a new head":
+        up.git("update-ref", "-d", "refs/pull/6/head")
+    up.git("reflog", "expire", "--expire=now", "--all")
+    up.git("gc", "--quiet", "--prune=now")
+    url = up.url
+    planned = ward.pull(base, head)
+    if left == "no repository":
+        planned = replace(planned, url=f"{url}-gone")
+    (found,) = on_pin(ward.case(base, planned))
+    told = "\n".join(found.details)
+    assert found.state == "broken"
+    assert f"no longer has {head[:12]}" in told
+    assert "to a repository of yours: git = URL" in told
+    command = "`builder patch add engine-1 --pull 6`"
+    assert (command in told and f"is {new[:12]} now" in told) == (left == "a new head")
+
+
+def test_a_repository_that_cannot_be_read_is_not_a_broken_patch(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that is not trusted says nothing about a commit."""
+    up = ward.upstream
+    base = up.commit("one", **{"a.c": BEFORE})
+    handler, _ = faults.with_tls("127.0.0.1", faults.cut)
+    with faults.serving(handler) as (port, _):
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        planned = replace(ward.pull(base, "1" * 40), url=f"https://127.0.0.1:{port}/x")
+        with pytest.raises(FetchError, match="its TLS certificate is not trusted"):
+            on_pin(ward.case(base, planned))

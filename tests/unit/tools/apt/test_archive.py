@@ -91,6 +91,10 @@ def test_what_no_server_has_is_gone(archive: DebianArchive, tmp_path: Path) -> N
     assert "20261122T021046Z" in error.value.why  # a day later, the last try
     assert "404" in error.value.why
     assert not list(tmp_path.glob("debian/*"))
+    for archive.refusal in (403, 407):  # a firewall's or a proxy's word
+        with pytest.raises(FetchError, match="cannot fetch the Debian package aa_1") as refused:
+            fetch(locked(archive, "aa"), AS_OF, place(archive), tmp_path, lambda _: None)
+        assert not isinstance(refused.value, GoneError)
 
 
 def test_a_server_that_does_not_answer_is_not_asked_again(

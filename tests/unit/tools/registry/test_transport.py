@@ -33,7 +33,7 @@ def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(FetchError) as caught,
     ):
         Repository(f"{address}/me/x", print).blob(NO_BLOB)
-    assert caught.value.why == "blobs.example.invalid: the host name cannot be resolved"
+    assert caught.value.why.startswith("blobs.example.invalid: the host name cannot be resolved")
 
 
 def test_a_proxy_is_used_but_not_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_no_name_and_no_certificate_in_plain_words(
     monkeypatch.setattr(retry, "ATTEMPTS", 1)
     with pytest.raises(FetchError) as caught:
         Repository("registry.example.invalid/me/x", print).tags()
-    assert caught.value.why == "the host name cannot be resolved"
+    assert caught.value.why.startswith("the host name cannot be resolved")
 
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -11,9 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from builder.tools.web import retry
 from builder.tools.web.client import Client, Follow, Response, redirect_url
 from builder.tools.web.connections import Deadline, Exchange
 from builder.tools.web.errors import WebError
+from support import faults
 from support.hostile import Hostile, answer, closing, serving
 
 
@@ -204,3 +206,41 @@ def test_each_thread_has_its_own_deadline() -> None:
         threads[1].join(30)
     assert "not complete" in ended[0.5]
     assert ended[60.0] == "200"
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "why"),
+    [
+        ("untrusted", 1, "REQUESTS_CA_BUNDLE"),
+        ("407 Proxy Authentication Required", 1, "407 Proxy .*user and password"),
+        ("403 Forbidden", 1, "the proxy: .*403 Forbidden"),
+        ("503 Service Unavailable", retry.ATTEMPTS, "the proxy: .*503 Service Unavailable"),
+        ("cut", retry.ATTEMPTS, "closed the connection"),
+        ("no name", 1, "cannot be resolved.* HTTPS_PROXY"),
+    ],
+)
+@pytest.mark.usefixtures("no_waiting")
+def test_only_what_may_pass_is_asked_again(
+    kind: str, attempts: int, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The real errors of a server, and of a proxy before one that needs TLS."""
+    handler, authority = faults.with_tls("127.0.0.1", faults.cut)
+    if kind == "cut":
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    if kind[0].isdigit():
+        handler = faults.answering(kind)
+    tried: list[int] = []
+    with faults.serving(handler) as (port, _):
+        host = "x.example.invalid" if kind == "no name" else f"127.0.0.1:{port}"
+        if kind[0].isdigit():
+            monkeypatch.setenv("HTTPS_PROXY", f"http://{host}")
+            host = "x.example.invalid"
+
+        def ask() -> Response:
+            tried.append(1)
+            return Client().request("GET", f"https://{host}/")
+
+        with pytest.raises(WebError, match=why):
+            retry.with_retries(ask)
+    assert len(tried) == attempts
