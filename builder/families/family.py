@@ -229,6 +229,15 @@ class EngineFamily:
         calls = self.layers(recipe, platforms)
         return any(cmake_calls.merged(layers).get("GGML_CUDA") for layers in calls)
 
+    def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
+        """The CPU instructions that the engine is compiled for; none: they are not known."""
+        found = [
+            name
+            for layers in self.layers(recipe, platforms)
+            for name in cmake_calls.instructions(cmake_calls.merged(layers), platforms.target)
+        ]
+        return list(dict.fromkeys(found))
+
     def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
         """The variables of the template beside the recipe."""
         found = dict(self.variables(recipe, platforms))

@@ -23,11 +23,12 @@ void print_text(const struct needs *needs, const struct facts *facts,
     print_list(needs->code[0], sizeof needs->code[0], needs->codes, "not known");
     if (needs->cuda_major != 0) printf("; CUDA %d.%d", needs->cuda_major, needs->cuda_minor);
     if (needs->driver[0] != '\0') printf("; driver %s or newer", needs->driver);
-    printf("\ncpu      %s; needs ", facts->cpu[0] != '\0' ? facts->cpu : "unknown model");
+    printf("\ncpu      %s; the engine needs ",
+           facts->cpu[0] != '\0' ? facts->cpu : "model not known");
     print_list(needs->instructions[0], sizeof needs->instructions[0], needs->instruction_count,
-               "that are not known");
+               "instructions that are not known");
     if (facts->missing[0] != '\0') printf("; lacks %s", facts->missing);
-    if (facts->unjudged[0] != '\0') printf("; not known whether it has %s", facts->unjudged);
+    if (facts->unjudged[0] != '\0') printf("; whether it has %s is not known", facts->unjudged);
     printf("\ndevices  ");
     print_list(facts->devices[0].path, sizeof facts->devices[0], facts->device_count, "none");
     printf("\ndriver   %s", facts->driver[0] != '\0' ? facts->driver : "not in the kernel");

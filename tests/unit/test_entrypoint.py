@@ -454,7 +454,9 @@ def test_a_device_that_cannot_be_used(
     remedy: str,
 ) -> None:
     machine.driver()
-    machine.write("/proc/devices", modules.format("nvidia" if error == "100" else "nvidia-frontend"))
+    machine.write(
+        "/proc/devices", modules.format("nvidia" if error == "100" else "nvidia-frontend")
+    )
     machine.env["DRIVER_ERROR"] = error
     # Nodes that can be opened here: what is wrong is the number.
     for name in NODES:
@@ -480,19 +482,17 @@ def test_devices_whose_module_the_kernel_does_not_name(machine: Machine) -> None
     assert machine.problem()[0] == "no-card"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="starts the entrypoint as another user")
-def test_a_device_that_the_user_may_not_open(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_a_device_that_the_user_may_not_open(machine: Machine) -> None:
     machine.driver()
     machine.env |= {"DRIVER_ERROR": "100", "CUDA_VISIBLE_DEVICES": "0"}
-    (machine.root / "dev/nvidia0").chmod(0o660)
-    for folder in (machine.root, *machine.root.parents):
-        if not folder.stat().st_mode & 0o001:
-            pytest.skip(f"another user cannot read {folder}")
-    command = [machine.programs / "entrypoint", "never", "--"]
+    device = machine.root / "dev/nvidia0"
+    os.chown(device, 65534, 65534)
+    device.chmod(0o660)
+    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    command = [*rights, machine.programs / "entrypoint", "never", "--"]
     env = {"PATH": os.environ["PATH"], **machine.env}
-    done = subprocess.run(
-        command, env=env, user=65534, capture_output=True, text=True, check=False, cwd="/"
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == CONFIGURATION
     assert "/dev/nvidia0 may not be opened by the user of this container" in done.stderr
 
@@ -607,6 +607,67 @@ def test_help_and_version_need_no_card(machine: Machine) -> None:
     for word in ("--help", "-h", "--version"):
         assert machine.start(word).stdout == f"{word}\n"
         assert machine.start(word, "x").returncode == CONFIGURATION
+
+
+INSTRUCTIONS = {
+    **{name: name for name in ("ssse3", "fma", "cx16", "movbe", "popcnt", "avx", "f16c", "avx2")},
+    **{name: name for name in ("bmi2", "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")},
+    **{"avx512vbmi": "avx512vbmi", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"},
+    **{"sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "avxvnni": "avx_vnni"},
+    **{"lzcnt": "abm", "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16"},
+}
+"""gcc's name of instructions, and the kernel's in /proc/cpuinfo."""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86-64's instructions")
+def test_the_entrypoint_knows_the_instructions_that_the_kernel_knows(machine: Machine) -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    [flags, *_] = [line.split() for line in text.splitlines() if line.startswith("flags")]
+    machine.driver()
+    lines = "".join(f"cpu {name}\n" for name in INSTRUCTIONS)
+    machine.write("/opt/builder/needs", f"{NEEDS}{lines}cpu native\n")
+    machine.write("/proc/cpuinfo", text)
+    found = machine.check()
+    lacking = [name for name, flag in INSTRUCTIONS.items() if flag not in flags]
+    assert (found["cpu"]["missing"] or "").split(", ") == (lacking or [""])
+    assert found["cpu"]["unknown"] == "native"
+    assert found["cpu"]["model"] in text
+    assert found["problem"] == ("cpu" if lacking else None)
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+@pytest.mark.parametrize(
+    ("cpu", "lacks"),
+    [
+        ("qemu64", "sse4.2, avx, f16c, fma, bmi2, avx2"),
+        ("Nehalem", "avx, f16c, fma, bmi2, avx2"),
+        ("SandyBridge", "f16c, fma, bmi2, avx2"),
+        ("IvyBridge", "fma, bmi2, avx2"),
+        ("Haswell,-xsave", "avx, f16c, fma, avx2"),  # the system does not save the registers
+        ("Haswell", ""),
+    ],
+)
+def test_a_cpu_without_the_instructions_of_the_engine(
+    machine: Machine, cpu: str, lacks: str
+) -> None:
+    machine.driver()
+    names = ("sse4.2", "avx", "f16c", "fma", "bmi2", "avx2")
+    machine.write("/opt/builder/needs", NEEDS + "".join(f"cpu {name}\n" for name in names))
+    for arguments, env in (
+        (["x"], {}),
+        (["x"], {"BUILDER_CPU": "1"}),
+        (["--version"], {}),
+        (["--check"], {}),
+    ):
+        command = ["qemu-x86_64-static", "-cpu", cpu, machine.programs / "entrypoint", "echo", "--"]
+        env = {"PATH": os.environ["PATH"], **machine.env, **env}
+        done = subprocess.run(
+            [*command, *arguments], env=env, capture_output=True, text=True, check=False
+        )
+        text = done.stdout + done.stderr
+        assert done.returncode == (CONFIGURATION if lacks else 0), text
+        assert f"lacks instructions that the engine is compiled for: {lacks}\n" in text or not lacks
+        assert "BUILDER_CPU" not in text
 
 
 def test_an_image_that_extends_another_keeps_its_entrypoint_and_command(machine: Machine) -> None:
