@@ -86,6 +86,15 @@ static const char *wanted_driver(const struct needs *needs) {
     return text;
 }
 
+// "; NVIDIA_VISIBLE_DEVICES is void", where that hides every card from the container.
+static const char *hidden_devices(void) {
+    static char text[96];
+    const char *value = getenv("NVIDIA_VISIBLE_DEVICES");
+    if (value == NULL || (strcmp(value, "none") != 0 && strcmp(value, "void") != 0)) return "";
+    snprintf(text, sizeof text, "; NVIDIA_VISIBLE_DEVICES is %s", value);
+    return text;
+}
+
 static const char *no_devices(const struct needs *needs, const struct facts *facts,
                               struct verdict *verdict) {
     if (facts->wsl) {
@@ -95,10 +104,8 @@ static const char *no_devices(const struct needs *needs, const struct facts *fac
             "inside WSL the NVIDIA Container Toolkit",
             wanted_driver(needs));
     } else if (facts->driver[0] != '\0') {
-        const char *visible = getenv("NVIDIA_VISIBLE_DEVICES");
-        say(verdict->what, "this container has no GPU, though the host has NVIDIA's driver %s%s%s",
-            facts->driver, visible != NULL ? "; NVIDIA_VISIBLE_DEVICES is " : "",
-            visible != NULL ? visible : "");
+        say(verdict->what, "this container has no GPU, though the host has NVIDIA's driver %s%s",
+            facts->driver, hidden_devices());
         say(verdict->remedy,
             "start the container with " GPUS "; the host needs the NVIDIA Container Toolkit");
     } else {
@@ -290,12 +297,11 @@ static const char *faulty_devices(const struct needs *needs, const struct facts 
     if (facts->major < 0 && facts->driver[0] == '\0')
         return no_module("/dev/nvidiactl", false, verdict);
     if (!facts->card) {
-        const char *visible = getenv("NVIDIA_VISIBLE_DEVICES");
-        say(verdict->what, "the container has /dev/nvidiactl, and the device of no card "
-            "(/dev/nvidia0)%s%s", visible != NULL ? "; NVIDIA_VISIBLE_DEVICES is " : "",
-            visible != NULL ? visible : "");
-        say(verdict->remedy, "start the container with " GPUS
-            ", and without NVIDIA_VISIBLE_DEVICES=none or void");
+        say(verdict->what,
+            "the container has /dev/nvidiactl, and the device of no card (/dev/nvidia0)%s",
+            hidden_devices());
+        say(verdict->remedy,
+            "start the container with " GPUS ", and without NVIDIA_VISIBLE_DEVICES=none or void");
         return "no-device";
     }
     return NULL;
