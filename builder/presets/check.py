@@ -107,6 +107,7 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
         return
     known = command.known_options(recipe)
     yield from _set_elsewhere(preset, known)
+    yield from _addresses(preset)
     contexts = [preset.serve.context, *(each.context for each in preset.result)]
     named = any("{context}" in word for word in preset.serve.arguments)
     if any(contexts) and not named and "{context}" not in known:
@@ -138,6 +139,20 @@ def _set_elsewhere(preset: Preset, known: Mapping[str, Iterable[str]]) -> Iterat
             place = options.get(command.option_of(group[0]), "")
             if place and not any(place in word for word in group):
                 yield path, f"{group[0]} is set by {keys[place]}"
+
+
+def _addresses(preset: Preset) -> Iterator[Finding]:
+    """The server's address is the image's: what publishes it, and asks for its health, knows no
+    other."""
+    why = "would move the server from the port of its image: leave it out"
+    for name in command.addresses(preset.serve.arguments):
+        yield ("serve", "arguments"), f"{name} {why}"
+    for index, result in enumerate(preset.result):
+        for name in command.addresses(result.arguments):
+            yield ("result", index, "arguments"), f"{name} {why}"
+    for name in preset.serve.environment:
+        if command.ADDRESS_VARIABLE.fullmatch(name.upper()):
+            yield ("serve", "environment", name), f"{why[0].upper()}{why[1:]}"
 
 
 def _twice(path: tuple[str | int, ...], words: Iterable[str]) -> Iterator[Finding]:
