@@ -61,8 +61,8 @@ ONE_OPTION = re.compile(r"-m((?:sse|ssse|avx|amx|bmi|fma|f16c|popcnt|lzcnt|movbe
 def instructions(definitions: Definitions, target: str) -> list[str]:
     """The instructions of the CPU that a call's code is compiled with, beside the platform's own.
 
-    The names are gcc's: "avx2" of -mavx2, "dotprod" of -march=armv8.2-a+dotprod.  "native" stands
-    for those of the machine that compiles.
+    The names are gcc's: "avx2" of -mavx2, "dotprod" of -march=armv8.2-a+dotprod.  "native": all
+    instructions of the machine that compiles.
     """
     flags = " ".join(str(value) for name, value in definitions.items() if "FLAGS" in name)
     machines = MARCH.findall(flags)
