@@ -71,7 +71,7 @@ def instructions(definitions: Definitions, target: str) -> list[str]:
     if not is_on(definitions.get("GGML_CPU_ALL_VARIANTS", False)):
         if is_on(definitions.get("GGML_NATIVE", False)):
             machines.append("native")
-        if target == "arm64":
+        elif target == "arm64":
             machines.append(str(definitions.get("GGML_CPU_ARM_ARCH", "")))
         else:
             for name, options in GGML_INSTRUCTIONS.items():

@@ -147,11 +147,12 @@ static const char *no_library(const struct needs *needs, const struct facts *fac
     return "no-toolkit";
 }
 
-// "libcuda.so.580.65.06" has its version in its name, CUDA's compatibility libraries too.
+// "libcuda.so.580.65.06" has its version in its name, CUDA's compatibility libraries too; WSL's
+// libcuda.so.1.1 has not.
 static const char *library_version(const struct facts *facts) {
     const char *name = strstr(facts->library, "libcuda.so.");
     const char *version = name != NULL ? name + strlen("libcuda.so.") : "";
-    return strchr(version, '.') != NULL ? version : "";
+    return atoi(version) >= 100 ? version : "";
 }
 
 // The directory of the library, as LD_LIBRARY_PATH names it; NULL: it does not.
@@ -181,13 +182,14 @@ static const char *directory(const char *file) {
 // Another library comes before the driver's own, which is good enough.
 static const char *ignore_library(const struct facts *facts, struct verdict *verdict) {
     const char *own = facts->own != NULL ? facts->own : OWN_LIBRARIES;
-    const char *listed = listed_directory(facts);
+    const char *listed = listed_directory(facts), *others = getenv("LD_LIBRARY_PATH");
     if (listed != NULL)
         say(verdict->remedy, "remove %s from LD_LIBRARY_PATH: the driver's own libcuda.so.%s is "
             "newer, and needs no compatibility library", listed, facts->driver);
     else
-        say(verdict->remedy, "start the container with -e LD_LIBRARY_PATH=%s, the directory of the "
-            "driver's own libcuda.so.%s, or remove %s from /etc/ld.so.conf.d of the image", own,
+        say(verdict->remedy, "start the container with -e LD_LIBRARY_PATH=%s%s%s, where the driver's "
+            "own libcuda.so.%s comes first, or remove %s from /etc/ld.so.conf.d of the image", own,
+            others != NULL && others[0] != '\0' ? ":" : "", others != NULL ? others : "",
             facts->driver, directory(facts->library));
     return "compat";
 }

@@ -612,9 +612,13 @@ def test_help_and_version_need_no_card(machine: Machine) -> None:
 INSTRUCTIONS = {
     **{name: name for name in ("ssse3", "fma", "cx16", "movbe", "popcnt", "avx", "f16c", "avx2")},
     **{name: name for name in ("bmi2", "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")},
-    **{"avx512vbmi": "avx512vbmi", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"},
-    **{"sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "bmi": "bmi1", "avxvnni": "avx_vnni"},
-    **{"lzcnt": "abm", "amx-tile": "amx_tile", "amx-int8": "amx_int8", "amx-bf16": "amx_bf16"},
+    **{name: name.replace("-", "_") for name in ("avx512vbmi", "amx-tile", "amx-int8", "amx-bf16")},
+    **{name: name.replace(".", "_") for name in ("sse4.1", "sse4.2")},
+    **{f"avx512{name}": f"avx512_{name}" for name in ("vnni", "bf16")},
+    "sse3": "pni",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "avxvnni": "avx_vnni",
 }
 """gcc's name of instructions, and the kernel's in /proc/cpuinfo."""
 

@@ -80,7 +80,7 @@ def test_the_instructions_of_the_cpu_are_those_of_the_definitions(
 def test_code_that_ggml_chooses_when_it_starts_needs_no_instructions() -> None:
     on = {"GGML_CPU_ALL_VARIANTS": True, "GGML_BACKEND_DL": True, "GGML_AVX2": True}
     assert instructions(on, "amd64") == []
-    assert instructions({"GGML_NATIVE": "ON"}, "amd64") == ["native"]
+    assert instructions({"GGML_NATIVE": "ON", "GGML_AVX2": True}, "amd64") == ["native"]
 
 
 def test_the_needs_of_an_image_have_the_instructions() -> None:
