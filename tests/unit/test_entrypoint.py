@@ -674,6 +674,27 @@ def test_a_cpu_without_the_instructions_of_the_engine(
         assert "BUILDER_CPU" not in text
 
 
+@pytest.mark.skipif(
+    not (shutil.which("qemu-aarch64-static") and shutil.which("aarch64-linux-gnu-gcc")),
+    reason="needs qemu-user-static and gcc-aarch64-linux-gnu",
+)
+@pytest.mark.parametrize(
+    ("cpu", "lacks"),
+    [("cortex-a53", "armv8.2-a, dotprod, i8mm"), ("cortex-a76", "i8mm"), ("max", "")],
+)
+def test_a_cpu_of_arm64_without_the_instructions_of_the_engine(
+    machine: Machine, tmp_path: Path, cpu: str, lacks: str
+) -> None:
+    make = ["make", "-s", "-C", str(SOURCES), f"OUT={tmp_path}", f"ROOT={machine.root}"]
+    subprocess.run([*make, "CROSS=aarch64-linux-gnu-", f"{tmp_path}/entrypoint"], check=True)
+    machine.write("/opt/builder/needs", "cpu armv8.2-a\ncpu dotprod\ncpu i8mm\n")
+    command = ["qemu-aarch64-static", "-cpu", cpu, tmp_path / "entrypoint", "echo", "--", "x"]
+    env = {"PATH": os.environ["PATH"], "BUILDER_CPU": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == (CONFIGURATION if lacks else 0)
+    assert f": {lacks}\n" in done.stderr or not lacks
+
+
 def test_an_image_that_extends_another_keeps_its_entrypoint_and_command(machine: Machine) -> None:
     machine.env["BUILDER_CPU"] = "1"
     words = "entrypoint echo\nentrypoint serve it\ncommand --default\ncommand two\n"
