@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(built: Path) -> Path:
-    """The directory in the place of /: its processes are those of the container."""
+    """The directory in the place of /, with the processes of the container."""
     proc = built / "root/proc"
     for file in proc.iterdir() if proc.exists() else ():
         file.unlink()
