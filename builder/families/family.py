@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,8 @@ PROBE = (
     'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
+ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
+"""Variables and options of a server's address."""
 BASE_TABLES = {
     "root": "[root]",
     "wheel": "[[wheel]]",
@@ -180,6 +183,7 @@ class EngineFamily:
             yield ("probe",), f"the family {self.name} needs {PROBE}"
         yield from self._unused(recipe)
         yield from self._overrides(recipe)
+        yield from self._address(recipe)
         yield from self.rules(recipe)
 
     def folder_of(self, recipe: Recipe) -> FolderServer | None:
@@ -278,6 +282,28 @@ class EngineFamily:
                 elif each.value == self.fixed[each.name]:
                     yield (*at, "value"), "the family sets this value"
 
+    def _address(self, recipe: Recipe) -> Iterator[Finding]:
+        """Options and variables that move the server from the port of the image.
+
+        The smoke test asks over the container's loopback, where it would not see a wrong host.
+        """
+        image, given = recipe.image, list[tuple[tuple[str, ...], str, str]]()
+        try:
+            port = self.complete(recipe).image.port
+        except RecipeError:  # it lacks a table, which is a finding of its own
+            return
+        if port is None:
+            return
+        given += ((("image", "env", name), name, value) for name, value in image.env.items())
+        for key in ("entrypoint", "command"):
+            words = getattr(image, key)
+            for word, following in zip(words, [*words[1:], ""], strict=False):
+                name, equals, value = word.partition("=")
+                given.append((("image", key), name, value if equals else following))
+        for path, name, value in given:
+            if ADDRESS.fullmatch(name) and (message := _moved(name, value, port)):
+                yield path, message
+
     def _installed(self, recipe: Recipe) -> Iterator[Finding]:
         if isinstance(recipe.source, InstalledSource):
             yield ("source",), f"the family {self.name} cannot use a package of the base as source"
@@ -285,6 +311,15 @@ class EngineFamily:
             if isinstance(patch, AddPatch) and patch.add.distribution is not None:
                 path = ("patch", index, "add", "distribution")
                 yield path, f"the family {self.name} has no installed packages to add to"
+
+
+def _moved(name: str, value: str, port: int) -> str:
+    """Why an option or variable makes the server unreachable; empty: it does not."""
+    if name.lower().endswith("port"):
+        return "" if value == str(port) else f"{name} is {value}, and the image's port is {port}"
+    if value in {"localhost", "::1"} or value.startswith("127."):
+        return f"{name} is {value}: the server could not be reached from outside; use 0.0.0.0"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
