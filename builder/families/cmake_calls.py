@@ -27,6 +27,61 @@ DRIVER_STUB = f"{TOOLKIT_LIBRARIES}/stubs"
 LINKER_FLAGS = ("CMAKE_EXE_LINKER_FLAGS", "CMAKE_SHARED_LINKER_FLAGS")
 
 
+# ggml/src/ggml-cpu/CMakeLists.txt of llama.cpp.
+GGML_INSTRUCTIONS = {
+    "GGML_SSE42": ("sse4.2",),
+    "GGML_AVX": ("avx",),
+    "GGML_F16C": ("f16c",),
+    "GGML_FMA": ("fma",),
+    "GGML_BMI2": ("bmi2",),
+    "GGML_AVX2": ("avx2",),
+    "GGML_AVX_VNNI": ("avxvnni",),
+    "GGML_AVX512": ("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+    "GGML_AVX512_VBMI": ("avx512vbmi",),
+    "GGML_AVX512_VNNI": ("avx512vnni",),
+    "GGML_AVX512_BF16": ("avx512bf16",),
+    "GGML_AMX_TILE": ("amx-tile",),
+    "GGML_AMX_INT8": ("amx-int8",),
+    "GGML_AMX_BF16": ("amx-bf16",),
+}
+"""The options of gcc, without -m, by the definitions that set them."""
+V2 = ("cx16", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2")
+V3 = (*V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+LEVELS = {
+    "x86-64": (),
+    "x86-64-v2": V2,
+    "x86-64-v3": V3,
+    "x86-64-v4": (*V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+"""The instructions of x86-64's levels (x86-64 psABI, "Micro-Architecture Levels")."""
+MARCH = re.compile(r"-march=(\S+)")
+ONE_OPTION = re.compile(r"-m((?:sse|ssse|avx|amx|bmi|fma|f16c|popcnt|lzcnt|movbe)[\w.-]*)")
+
+
+def instructions(definitions: Definitions, target: str) -> list[str]:
+    """The instructions of the CPU that a call's code is compiled with, beside the platform's own.
+
+    The names are gcc's: "avx2" of -mavx2, "dotprod" of -march=armv8.2-a+dotprod.  "native": all
+    instructions of the machine that compiles.
+    """
+    flags = " ".join(str(value) for name, value in definitions.items() if "FLAGS" in name)
+    machines = MARCH.findall(flags)
+    found = ONE_OPTION.findall(flags)
+    # Otherwise ggml chooses the code when it starts.
+    if not truth(definitions.get("GGML_CPU_ALL_VARIANTS", False)):
+        if truth(definitions.get("GGML_NATIVE", False)):
+            machines.append("native")
+        elif target == "arm64":
+            machines.append(str(definitions.get("GGML_CPU_ARM_ARCH", "")))
+        else:
+            for name, options in GGML_INSTRUCTIONS.items():
+                found += options if truth(definitions.get(name, False)) else ()
+    for machine in machines:
+        for part in filter(None, machine.split("+")):
+            found += LEVELS.get(part, () if part.startswith("no") else (part,))
+    return list(dict.fromkeys(found))
+
+
 def common_layers(recipe: Recipe, platforms: Platforms) -> list[DefinitionLayer]:
     """Definitions of every CUDA engine: the GPUs of the recipe, ccache, and how to link.
 

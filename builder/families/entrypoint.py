@@ -47,13 +47,17 @@ def oldest_driver(recipe: Recipe, cuda: str | None) -> str:
     return recipe.cuda.driver or OLDEST_DRIVERS.get(int((cuda or "0").partition(".")[0]), "")
 
 
-def needs(recipe: Recipe, code: Sequence[str], cuda: str | None) -> Iterator[str]:
+def needs(
+    recipe: Recipe, code: Sequence[str], cuda: str | None, instructions: Sequence[str] = ()
+) -> Iterator[str]:
     """The lines of the file ``needs``; ``cuda`` is the version that the image has: "13.0".
 
-    Without ``code`` every card is taken, without ``cuda`` the variable CUDA_VERSION counts.
+    Without ``code`` every card is taken, without ``instructions`` every CPU; without ``cuda`` the
+    variable CUDA_VERSION counts.
     """
     yield f"recipe {recipe.name}"
     yield from (f"code {name}" for name in code)
+    yield from (f"cpu {name}" for name in instructions)
     if cuda is not None:
         yield f"cuda {cuda}"
     if driver := oldest_driver(recipe, cuda):

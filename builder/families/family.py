@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,8 @@ PROBE = (
     'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
     'contains = ["VERSION"], or see docs/recipes.md, Probes'
 )
+ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
+"""Variables and options of a server's address."""
 BASE_TABLES = {
     "root": "[root]",
     "wheel": "[[wheel]]",
@@ -188,6 +191,7 @@ class EngineFamily:
         yield from self._overrides(recipe)
         yield from cmake_calls.contradictions(recipe)
         yield from self._relied(recipe)
+        yield from self._address(recipe)
         yield from self.rules(recipe)
         yield from self._probes(recipe)
 
@@ -240,6 +244,15 @@ class EngineFamily:
             cmake_calls.truth(cmake_calls.merged(layers).get("GGML_CUDA", False))
             for layers in calls
         )
+
+    def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
+        """The CPU instructions that the engine is compiled for; none: they are not known."""
+        found = [
+            name
+            for layers in self.layers(recipe, platforms)
+            for name in cmake_calls.instructions(cmake_calls.merged(layers), platforms.target)
+        ]
+        return list(dict.fromkeys(found))
 
     def template_variables(self, recipe: Recipe, platforms: Platforms) -> dict[str, Any]:
         """The variables of the template beside the recipe."""
@@ -313,6 +326,28 @@ class EngineFamily:
                     yield ("probe", index), f"contradicts {where} probe of {probe.library}: {names}"
                     break
 
+    def _address(self, recipe: Recipe) -> Iterator[Finding]:
+        """Options and variables that move the server from the port of the image.
+
+        The smoke test asks over the container's loopback, where it would not see a wrong host.
+        """
+        image, given = recipe.image, list[tuple[tuple[str, ...], str, str]]()
+        try:
+            port = self.complete(recipe).image.port
+        except RecipeError:  # it lacks a table, which is a finding of its own
+            return
+        if port is None:
+            return
+        given += ((("image", "env", name), name, value) for name, value in image.env.items())
+        for key in ("entrypoint", "command"):
+            words = getattr(image, key)
+            for word, following in zip(words, [*words[1:], ""], strict=False):
+                name, equals, value = word.partition("=")
+                given.append((("image", key), name, value if equals else following))
+        for path, name, value in given:
+            if ADDRESS.fullmatch(name) and (message := _moved(name, value, port)):
+                yield path, message
+
     def _installed(self, recipe: Recipe) -> Iterator[Finding]:
         if isinstance(recipe.source, InstalledSource):
             yield ("source",), f"the family {self.name} cannot use a package of the base as source"
@@ -320,6 +355,15 @@ class EngineFamily:
             if isinstance(patch, AddPatch) and patch.add.distribution is not None:
                 path = ("patch", index, "add", "distribution")
                 yield path, f"the family {self.name} has no installed packages to add to"
+
+
+def _moved(name: str, value: str, port: int) -> str:
+    """Why an option or variable makes the server unreachable; empty: it does not."""
+    if name.lower().endswith("port"):
+        return "" if value == str(port) else f"{name} is {value}, and the image's port is {port}"
+    if value in {"localhost", "::1"} or value.startswith("127."):
+        return f"{name} is {value}: the server could not be reached from outside; use 0.0.0.0"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def overlay_family(
         name=name,
         summary=f"a base that has {project} installed, and patched files of that package",
         template="overlay.Dockerfile.j2",
-        scripts=("overlay.py", "start.py", "healthcheck", "reproducible"),
+        scripts=("overlay.py", "start.py", "reproducible"),
         requires_stages=("runtime",),
         tools="debian-trixie-gcc",
         machine_code=lambda _: (),  # the code is the base's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.presets.command import groups, option_of, places_by_setting, setting_of
+from builder.presets.command import addresses, groups, option_of, places_by_setting, setting_of
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe
 from builder.servers.server import DRAFT
@@ -15,8 +15,10 @@ class OptionError(ValueError):
 
 
 def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
-    """Raise ``OptionError`` for an option by which the recipe names a model or the context, and for
-    ``{draft}`` without a drafter."""
+    """Raise ``OptionError`` for an option by which the recipe names a model or the context, or that
+    sets the server's address, and for ``{draft}`` without a drafter."""
+    for name in addresses(options):
+        raise OptionError(f"{name} is set by fit: leave it out after --")
     if draft is None and any(DRAFT in word for word in options):
         raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
     set_by = places_by_setting(None, recipe)

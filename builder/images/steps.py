@@ -34,7 +34,7 @@ NAMES = tuple(
         (r"ln -s libcudart", "link CUDA's toolkit"),
         (r"relink\.py", "link copies of libraries"),
         (r"overlay\.py", "replace the patched files"),
-        (r"cp -r /run/entrypoint", "install the entrypoint"),
+        (r"/run/entrypoint/\.", "install the entrypoint"),
         (r"\"find\".* \"-delete\"", "remove static libraries"),
         (r"; ldconfig\"", "update the loader cache"),
         (r"^RUN \[\"/inside/reproducible\", \"[^\"]*\"\]", "set times and modes"),

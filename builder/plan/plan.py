@@ -386,7 +386,8 @@ class Plan(AnyPlan):
         return labels
 
     def _variables(self) -> dict[str, Any]:
-        needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda))
+        instructions = self.family.instructions(self.recipe, self.platforms)
+        needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda, instructions))
         return {"needs": needs, **self.family.template_variables(self.recipe, self.platforms)}
 
     def _faults(self, text: str) -> Iterable[str]:

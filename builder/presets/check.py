@@ -126,6 +126,7 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
         return
     known = command.known_options(recipe)
     yield from _set_elsewhere(preset, recipe)
+    yield from _addresses(preset)
     contexts = [preset.serve.context, *(each.context for each in preset.result)]
     named = any("{context}" in word for word in preset.serve.arguments)
     if any(contexts) and not named and "{context}" not in known:
@@ -167,3 +168,17 @@ def _twice(path: tuple[str | int, ...], words: Iterable[str], recipe: Recipe) ->
     for setting, options in found.items():
         if setting and len(options) > 1 and setting not in command.repeated(recipe):
             yield path, f"{command.option_of(options[0])} is given {len(options)} times"
+
+
+def _addresses(preset: Preset) -> Iterator[Finding]:
+    """The server's address is the image's: what publishes it, and asks for its health, knows no
+    other."""
+    why = "would move the server from the port of its image: leave it out"
+    for name in command.addresses(preset.serve.arguments):
+        yield ("serve", "arguments"), f"{name} {why}"
+    for index, result in enumerate(preset.result):
+        for name in command.addresses(result.arguments):
+            yield ("result", index, "arguments"), f"{name} {why}"
+    for name in preset.serve.environment:
+        if command.ADDRESS_VARIABLE.fullmatch(name.upper()):
+            yield ("serve", "environment", name), f"{why[0].upper()}{why[1:]}"

@@ -181,3 +181,24 @@ def container_options(container: ContainerOptions) -> list[str]:
     words += [f"--shm-size={container.shm_size}"] if container.shm_size else []
     words += ["--ulimit=memlock=-1"] if container.memlock else []
     return words + [f"--cap-add={name}" for name in container.capabilities]
+
+
+ADDRESS_OPTION = re.compile(
+    "--(host|port|uds|api-prefix|root-path|fastapi-root-path|server-name|server-port|ssl(-.*)?)"
+)
+"""Options by which a server leaves the image's address: llama.cpp (``common/arg.cpp``), vLLM
+(``entrypoints/openai/cli_args.py``), SGLang (``srt/server_args.py``), LMDeploy (``cli/serve.py``),
+llama-cpp-python (``server/settings.py``), TabbyAPI (``common/config_models.py``)."""
+ADDRESS_VARIABLE = re.compile(
+    r"(LLAMA_ARG|HELLO_ARG|TABBY_NETWORK)_(HOST|PORT|API_PREFIX|SSL_\w+)|HOST|PORT|ROOT_PATH"
+    "|SSL_KEYFILE|SSL_CERTFILE"
+)
+"""Variables with the same effect."""
+
+
+def addresses(words: Iterable[str]) -> Iterator[str]:
+    """The options among ``words`` that set the server's address, as they are written."""
+    for word in words:
+        name = word.partition("=")[0]
+        if ADDRESS_OPTION.fullmatch(name.replace("_", "-").lower()):
+            yield name

@@ -191,6 +191,13 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     if port is None:
         raise RecipeError(f"{recipe.name} is no server: its image has no port")
     _require_taken(run, recipe, files)
+    for name in command.addresses(run.options):
+        raise RecipeError(
+            f"{name} cannot be given after --",
+            f"the server's port {port} is published on {HOST}, and its health page is asked there",
+            f"leave it out; --port N of builder chooses the port of {HOST}. For another address, a "
+            "path or TLS, put a proxy before the server",
+        )
     preset = run.preset
     values = _values(run, files)
     places = command.places_by_setting(preset, recipe)

@@ -200,7 +200,7 @@ def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
     sources."""
     starts = bool(plan.recipe.start)
     entrypoint = plan.entrypoint
-    kept = {"healthcheck", *(["start.py"] if starts else []), *entrypoint}
+    kept = {*(["start.py"] if starts else []), *entrypoint}
     for each, shipped in _plans(plan, base_shipped):
         for name, digest in {**each.scripts, **each.entrypoint}.items():
             yield Part(

@@ -12,7 +12,7 @@
 // argument is the engine's; --help or --version alone needs no card.
 //
 // BUILDER_CPU=1 starts the engine without a card.  Exit status: 78 (EX_CONFIG, sysexits.h) without a
-// usable card; 126 or 127 where the engine cannot be run, as a shell has it.
+// usable card, or on a CPU that lacks instructions of the engine; 126 or 127 where the engine cannot be run, as a shell has it.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,9 @@ static struct facts facts;
 static struct verdict examine(void) {
     look(&facts);
     ask_probe(&facts);
-    return judge(&needs, &facts);
+    if (facts.error != 0 || facts.card_count == 0) open_devices(&facts);
+    const struct verdict verdict = judge(&needs, &facts);
+    return facts.missing[0] != '\0' ? judge_cpu(&facts) : verdict;
 }
 
 typedef void printer(const struct needs *, const struct facts *, const struct verdict *);
@@ -79,13 +81,15 @@ int main(int count, char **words) {
     char **given = words + end + 1;
     const int arguments = count - end - 1;
     read_needs(&needs);
+    look_at_cpu(&needs, &facts);
     if (arguments > 0 && strcmp(given[0], "--check") == 0) {
         if (arguments == 1) return check(print_text);
         if (arguments == 2 && strcmp(given[1], "--json") == 0) return check(print_json);
     }
     if (arguments == 1 && strcmp(given[0], "--report") == 0) return check(print_report);
-    if (!on_cpu() && !only_prints(arguments, given)) {
-        const struct verdict verdict = examine();
+    const bool needs_card = !on_cpu() && !only_prints(arguments, given);
+    if (needs_card || facts.missing[0] != '\0') {
+        const struct verdict verdict = needs_card ? examine() : judge_cpu(&facts);
         if (verdict.problem != NULL) {
             print_refusal(&verdict);
             return kConfiguration;

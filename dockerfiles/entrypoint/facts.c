@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +34,8 @@ static void read_need(struct needs *needs, char *word, char *rest) {
         copy(needs->recipe, sizeof needs->recipe, rest);
     } else if (strcmp(word, "code") == 0 && needs->codes < kMostCode) {
         copy(needs->code[needs->codes++], sizeof needs->code[0], rest);
+    } else if (strcmp(word, "cpu") == 0 && needs->instruction_count < kMostInstructions) {
+        copy(needs->instructions[needs->instruction_count++], sizeof needs->instructions[0], rest);
     } else if (strcmp(word, "cuda") == 0) {
         sscanf(rest, "%d.%d", &needs->cuda_major, &needs->cuda_minor);
     } else if (strcmp(word, "driver") == 0) {
@@ -65,10 +69,48 @@ void read_needs(struct needs *needs) {
 static bool add_device(struct facts *facts, const char *name) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, ROOT "/dev/%s", name);
-    if (access(path, F_OK) != 0) return false;
-    if (facts->device_count < kMostDevices)
-        snprintf(facts->devices[facts->device_count++], sizeof facts->devices[0], "/dev/%s", name);
+    struct stat status;
+    if (stat(path, &status) != 0) return false;
+    if (facts->device_count == kMostDevices) return true;
+    struct device *device = &facts->devices[facts->device_count++];
+    snprintf(device->path, sizeof device->path, "/dev/%s", name);
+    const bool real = S_ISCHR(status.st_mode);
+    device->major = real ? (int)major(status.st_rdev) : -1;
+    device->minor = real ? (int)minor(status.st_rdev) : -1;
     return true;
+}
+
+// Lines such as "509 nvidia-uvm".  Older drivers call the first module nvidia-frontend.
+static void read_modules(struct facts *facts) {
+    char text[1 << 14], *next = NULL;
+    facts->major = facts->uvm_major = -1;
+    if (!read_file(ROOT "/proc/devices", text, sizeof text)) return;
+    facts->major = facts->uvm_major = 0;
+    char *end = strstr(text, "Block devices:");
+    if (end != NULL) *end = '\0';
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
+        int number = 0;
+        char name[32];
+        if (sscanf(line, "%d %31s", &number, name) != 2) continue;
+        if (strcmp(name, "nvidia") == 0 || strcmp(name, "nvidia-frontend") == 0)
+            facts->major = number;
+        if (strcmp(name, "nvidia-uvm") == 0) facts->uvm_major = number;
+    }
+}
+
+// The driver's own library has its version in its name; NVIDIA's toolkits mount it into one of these.
+static void find_own_library(struct facts *facts) {
+    static const char *const directories[] = {
+        "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+        "/usr/lib",                  "/usr/local/nvidia/lib64",    NULL,
+    };
+    for (int i = 0; facts->driver[0] != '\0' && directories[i] != NULL; ++i) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, ROOT "%s/libcuda.so.%s", directories[i], facts->driver);
+        if (access(path, R_OK) != 0) continue;
+        facts->own = directories[i];
+        return;
+    }
 }
 
 // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ...".
@@ -91,14 +133,26 @@ void look(struct facts *facts) {
     for (int i = 0; i < kMostCards; ++i) {
         char name[16];
         snprintf(name, sizeof name, "nvidia%d", i);
-        add_device(facts, name);
+        if (add_device(facts, name)) facts->card = true;
     }
-    facts->forbidden = facts->control && access(ROOT "/dev/nvidiactl", R_OK | W_OK) != 0;
+    read_modules(facts);
     char release[256];
     // "5.15.167.4-microsoft-standard-WSL2"
     facts->wsl = read_file(ROOT "/proc/sys/kernel/osrelease", release, sizeof release) &&
                  strstr(release, "WSL2") != NULL;
     read_driver(facts);
+    find_own_library(facts);
+}
+
+void open_devices(struct facts *facts) {
+    for (int i = 0; i < facts->device_count; ++i) {
+        struct device *device = &facts->devices[i];
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, ROOT "%s", device->path);
+        const int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+        device->error = file < 0 ? errno : 0;
+        if (file >= 0) close(file);
+    }
 }
 
 static void read_answer(struct facts *facts, const char *line) {
@@ -108,6 +162,8 @@ static void read_answer(struct facts *facts, const char *line) {
     if (strncmp(line, "unrunnable ", 11) == 0)
         snprintf(facts->probe, sizeof facts->probe, "it cannot be run: %.200s", line + 11);
     if (strcmp(line, "simulated") == 0) facts->simulated = true;
+    if (strcmp(line, "prohibited") == 0 && facts->card_count > 0)
+        facts->cards[facts->card_count - 1].prohibited = true;
     sscanf(line, "cuda %d", &facts->cuda);
     sscanf(line, "error %d %63s", &facts->error, facts->error_name);
     if (sscanf(line, "card %d %d %llu %95[^\n]", &card.major, &card.minor, &card.memory,

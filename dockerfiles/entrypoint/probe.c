@@ -9,6 +9,7 @@
 //     cuda 13000                              cuDriverGetVersion
 //     error 100 CUDA_ERROR_NO_DEVICE          of cuInit, or of the first call after it that fails
 //     card 12 0 33680457728 NAME              compute capability, bytes of memory
+//     prohibited                              the compute mode of the card above
 //     end
 //
 // Prototypes and numbers: NVIDIA, CUDA Driver API reference.
@@ -22,7 +23,8 @@
 typedef int (*Function)();
 
 enum { kAnswers = 3 };
-enum { kCapabilityMajor = 75, kCapabilityMinor = 76 };  // CUdevice_attribute
+enum { kComputeMode = 20, kCapabilityMajor = 75, kCapabilityMinor = 76 };  // CUdevice_attribute
+enum { kProhibited = 2 };  // CUcomputemode
 
 static void *cuda;
 
@@ -52,7 +54,7 @@ static void tell_library(void) {
 }
 
 static int tell_card(int number) {
-    int device = 0, major = 0, minor = 0;
+    int device = 0, major = 0, minor = 0, mode = 0;
     size_t memory = 0;
     char name[96] = "";
     const Function attribute = find("cuDeviceGetAttribute");
@@ -63,6 +65,8 @@ static int tell_card(int number) {
         !succeeded(find("cuDeviceTotalMem_v2")(&memory, device)))
         return 0;
     dprintf(kAnswers, "card %d %d %zu %s\n", major, minor, memory, name);
+    if (attribute(&mode, kComputeMode, device) == 0 && mode == kProhibited)
+        dprintf(kAnswers, "prohibited\n");
     return 1;
 }
 

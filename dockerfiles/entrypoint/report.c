@@ -4,13 +4,11 @@
 
 #include "entrypoint.h"
 
-static const char on_cpu[] = "set BUILDER_CPU=1 to run on the CPU";
-
 void print_refusal(const struct verdict *verdict) {
     fprintf(stderr,
             "error: %s\n  to do: %s\n  or: %s; --check as the only argument shows all that was "
             "found\n",
-            verdict->what, verdict->remedy, on_cpu);
+            verdict->what, verdict->remedy, verdict->or);
 }
 
 // A list with commas, or the word for an empty one.
@@ -25,8 +23,14 @@ void print_text(const struct needs *needs, const struct facts *facts,
     print_list(needs->code[0], sizeof needs->code[0], needs->codes, "not known");
     if (needs->cuda_major != 0) printf("; CUDA %d.%d", needs->cuda_major, needs->cuda_minor);
     if (needs->driver[0] != '\0') printf("; driver %s or newer", needs->driver);
+    printf("\ncpu      %s; the engine needs ",
+           facts->cpu[0] != '\0' ? facts->cpu : "model not known");
+    print_list(needs->instructions[0], sizeof needs->instructions[0], needs->instruction_count,
+               "instructions that are not known");
+    if (facts->missing[0] != '\0') printf("; lacks %s", facts->missing);
+    if (facts->unjudged[0] != '\0') printf("; whether it has %s is not known", facts->unjudged);
     printf("\ndevices  ");
-    print_list(facts->devices[0], sizeof facts->devices[0], facts->device_count, "none");
+    print_list(facts->devices[0].path, sizeof facts->devices[0], facts->device_count, "none");
     printf("\ndriver   %s", facts->driver[0] != '\0' ? facts->driver : "not in the kernel");
     if (facts->cuda != 0) printf("; CUDA %d.%d", facts->cuda / 1000, facts->cuda % 1000 / 10);
     printf("; %s%s\n", facts->library[0] != '\0' ? facts->library : "no libcuda.so.1",
@@ -37,11 +41,12 @@ void print_text(const struct needs *needs, const struct facts *facts,
         printf("card %-4d%s; compute capability %d.%d; %llu MiB; runs %s\n", i, card->name,
                card->major, card->minor, card->memory >> 20,
                card->code != NULL ? card->code : otherwise);
+        if (card->prohibited) printf("         its compute mode is Prohibited: it runs no program\n");
     }
     if (verdict->problem == NULL)
         puts("result   the engine uses the card");
     else
-        printf("result   %s\nto do    %s\nor       %s\n", verdict->what, verdict->remedy, on_cpu);
+        printf("result   %s\nto do    %s\nor       %s\n", verdict->what, verdict->remedy, verdict->or);
 }
 
 static void print_string(const char *text) {
@@ -99,6 +104,8 @@ static void print_image(const struct needs *needs) {
     print_member("recipe", needs->recipe);
     printf(", \"code\": ");
     print_strings(needs->code[0], sizeof needs->code[0], needs->codes);
+    printf(", \"cpu\": ");
+    print_strings(needs->instructions[0], sizeof needs->instructions[0], needs->instruction_count);
     printf(", ");
     print_version("cuda", needs->cuda_major, needs->cuda_minor);
     printf(", ");
@@ -107,7 +114,13 @@ static void print_image(const struct needs *needs) {
 }
 
 static void print_cards(const struct facts *facts) {
-    printf("  \"wsl\": %s,\n  \"cards\": [", facts->wsl ? "true" : "false");
+    printf("  \"wsl\": %s,\n  \"cpu\": {", facts->wsl ? "true" : "false");
+    print_member("model", facts->cpu);
+    printf(", ");
+    print_member("missing", facts->missing);
+    printf(", ");
+    print_member("unknown", facts->unjudged);
+    printf("},\n  \"cards\": [");
     for (int i = 0; i < facts->card_count; ++i) {
         printf("%s\n", i > 0 ? "," : "");
         print_card(&facts->cards[i]);
@@ -134,7 +147,7 @@ static void print_driver(const struct facts *facts) {
 void print_json(const struct needs *needs, const struct facts *facts,
                 const struct verdict *verdict) {
     print_result(verdict);
-    const char *lines[] = {verdict->what, verdict->remedy, on_cpu};
+    const char *lines[] = {verdict->what, verdict->remedy, verdict->or};
     printf("  \"lines\": [");
     for (int i = 0; verdict->problem != NULL && i < 3; ++i) {
         if (i > 0) printf(", ");
@@ -148,7 +161,7 @@ void print_json(const struct needs *needs, const struct facts *facts,
     printf(", \"error\": ");
     print_string(facts->error != 0 ? facts->error_name : facts->loading);
     printf("},\n  \"devices\": ");
-    print_strings(facts->devices[0], sizeof facts->devices[0], facts->device_count);
+    print_strings(facts->devices[0].path, sizeof facts->devices[0], facts->device_count);
     printf(",\n");
     print_cards(facts);
 }

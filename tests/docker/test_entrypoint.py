@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,55 @@ def test_an_image_that_asks_for_the_cpu_itself_fails(image: str) -> None:
     assert not refused.passed
     assert refused.found.startswith("exit status 78: this container has no GPU")
     assert refused.found.endswith("; the image sets BUILDER_CPU=1")
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "answer"),
+    [
+        ((), ("--port", "9000"), "127.0.0.1:9000: /health answers 200"),
+        (("--env=HELLO_ARG_PORT=9000",), (), "127.0.0.1:9000: /health answers 200"),
+        (("--env=HELLO_ARG_HOST=::1",), (), "[::1]:8080: /health answers 200"),
+        (("--init", "--read-only", "--cap-drop=ALL"), ("--port", "9000"), "127.0.0.1:9000: /h"),
+    ],
+)
+def test_the_health_check_follows_the_server(
+    image: str, options: tuple[str, ...], arguments: tuple[str, ...], answer: str
+) -> None:
+    """As the engine runs it: a user's option must not make a good server unhealthy."""
+    start = ("run", "--detach", "--env=BUILDER_CPU=1", "--health-interval=1s", *options)
+    name = docker(*start, image, *arguments)
+    try:
+        state: dict[str, Any] = {}
+        for _ in range(300):
+            state = json.loads(docker("inspect", "--format={{json .State.Health}}", name))
+            if state["Status"] != "starting":
+                break
+            time.sleep(0.1)
+        assert state["Status"] == "healthy", state
+        assert answer in state["Log"][-1]["Output"]
+    finally:
+        docker("rm", "--force", name)
+
+
+def test_a_cgroup_that_forbids_the_devices_is_named(image: str, tmp_path: Path) -> None:
+    """What systemctl daemon-reload does to a running container: the device is there."""
+    make = ["make", "-s", "-C", str(REPOSITORY / "dockerfiles/entrypoint"), f"OUT={tmp_path}"]
+    subprocess.run([*make, "ROOT=/fake"], check=True)
+    library = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run([*library, str(REPOSITORY / "tests/data/driver/libcuda.c")], check=True)
+    script = """
+        mkdir -p /fake/dev /fake/proc /fake/opt/builder
+        mknod -m 666 /fake/dev/nvidiactl c 195 255
+        mknod -m 666 /fake/dev/nvidia0 c 195 0
+        mknod -m 666 /fake/dev/nvidia-uvm c 509 0
+        printf 'Character devices:\\n195 nvidia\\n509 nvidia-uvm\\n' >/fake/proc/devices
+        cp /in/probe /fake/opt/builder
+        exec /in/entrypoint never --
+    """
+    options = ("--user=0:0", f"--volume={tmp_path}:/in:ro", "--env=LD_LIBRARY_PATH=/in")
+    options = (*options, "--env=DRIVER_ERROR=100", "--env=CUDA_VISIBLE_DEVICES=0")
+    done = started(image, "-c", script, options=(*options, "--entrypoint=sh"))
+    assert done.returncode == entrypoint.NO_CARD
+    what, remedy, _ = done.stderr.splitlines()
+    assert what == "error: the container may not open /dev/nvidiactl: its cgroup forbids it"
+    assert "start a new container" in remedy

@@ -41,11 +41,20 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def driver(self, *devices: str, cards: str = CARD, version: str = "580.65.06") -> None:
+    def driver(
+        self,
+        *devices: str,
+        cards: str = CARD,
+        version: str = "580.65.06",
+        library: str = "lib/libcuda.so.1",
+    ) -> None:
         """Install the driver: its library, what the kernel tells of it, and devices."""
-        (self.root / "lib").mkdir()
-        shutil.copy(self.programs / "libcuda.so.1", self.root / "lib")
-        self.env |= {"LD_LIBRARY_PATH": str(self.root / "lib"), "DRIVER_CARDS": cards}
+        file = self.root / library
+        file.parent.mkdir(parents=True)
+        shutil.copy(self.programs / "libcuda.so.1", file)
+        if file.name != "libcuda.so.1":
+            (file.parent / "libcuda.so.1").symlink_to(file.name)
+        self.env |= {"LD_LIBRARY_PATH": str(file.parent), "DRIVER_CARDS": cards}
         self.write("/proc/driver/nvidia/version", VERSION.format(version))
         for device in devices or ("nvidiactl", "nvidia0", "nvidia-uvm"):
             self.write(f"/dev/{device}")
@@ -145,7 +154,13 @@ def test_check_tells_all_that_was_found(machine: Machine) -> None:
         "usable": True,
         "problem": None,
         "lines": [],
-        "image": {"recipe": "engine-1", "code": ["sm_120a"], "cuda": "13.0", "driver": "580"},
+        "image": {
+            "recipe": "engine-1",
+            "code": ["sm_120a"],
+            "cpu": [],
+            "cuda": "13.0",
+            "driver": "580",
+        },
         "driver": {
             "version": "580.65.06",
             "cuda": "13.0",
@@ -155,6 +170,7 @@ def test_check_tells_all_that_was_found(machine: Machine) -> None:
         },
         "devices": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"],
         "wsl": False,
+        "cpu": {"model": None, "missing": None, "unknown": None},
         "cards": [
             {
                 "name": "NVIDIA GeForce RTX 5090",
@@ -279,6 +295,213 @@ def test_the_compatibility_libraries_of_cuda(machine: Machine) -> None:
     assert problem == "compat"
     assert "does not belong to the host's driver 570.133.07" in what
     assert "CDI" in remedy
+
+
+COMPAT = "usr/local/cuda-13.0/compat/libcuda.so.580.82.07"
+OWN = "usr/lib/x86_64-linux-gnu/libcuda.so.595.58.03"
+
+
+@pytest.mark.parametrize("error", ["803", "804"])
+@pytest.mark.parametrize(
+    ("library", "version", "own", "problem", "remedy"),
+    [
+        # A compatibility library before a driver that needs none.
+        (COMPAT, "595.58.03", None, "compat", "remove {folder} from LD_LIBRARY_PATH"),
+        ("cuda/compat/libcuda.so.1", "595.58.03", None, "compat", "remove {folder} from LD_"),
+        ("opt/conda/cuda-compat/libcuda.so.1", "580.1", None, "compat", "remove {folder}"),
+        ("usr/local/cuda/compat/lib.real/libcuda.so.1", "590.1", None, "compat", "remove {folder}"),
+        # One that the image has elsewhere.
+        ("opt/x/libcuda.so.570.1", "595.58.03", OWN, "compat", "remove {folder} from LD_"),
+        # One before a driver that is too old.
+        (COMPAT, "570.133.07", None, "compat", "install NVIDIA's driver 580 or newer"),
+        # The driver was upgraded, and its module was not reloaded.
+        ("lib/libcuda.so.580.82.07", "580.65.06", None, "driver-mismatch", "to 580.82.07, and"),
+        ("lib/libcuda.so.595.58.03", "570.133.07", None, "driver-mismatch", "reboot the host"),
+        ("lib/libcuda.so.1", "595.58.03", None, "driver-mismatch", "reboot the host"),
+        # The module was reloaded, and the container has the older library.
+        ("lib/libcuda.so.580.65.06", "595.58.03", None, "driver-mismatch", "a new container"),
+    ],
+)
+def test_a_library_that_does_not_belong_to_the_driver(
+    machine: Machine,
+    error: str,
+    library: str,
+    version: str,
+    own: str | None,
+    problem: str,
+    remedy: str,
+) -> None:
+    machine.driver(version=version, library=library)
+    if own is not None:
+        machine.write(own)
+    machine.env["DRIVER_ERROR"] = error
+    found, what, step = machine.problem()
+    assert found == problem
+    assert version in what
+    assert remedy.format(folder=machine.env["LD_LIBRARY_PATH"]) in step
+    if problem == "driver-mismatch" or not version.startswith("570"):
+        assert "install" not in step
+
+
+def test_a_compatibility_library_that_the_loader_puts_first(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.driver(version="595.58.03", library=COMPAT)
+    machine.write(OWN)
+    folder = machine.env["LD_LIBRARY_PATH"]
+    (tmp_path / "link").symlink_to(folder)
+    machine.env |= {"DRIVER_ERROR": "803", "LD_LIBRARY_PATH": f"/nowhere:{tmp_path}/link"}
+    assert f"remove {tmp_path}/link from LD_LIBRARY_PATH" in machine.problem()[2]
+    # In an image the list of ld.so has it: here the probe does, which the variable cannot show.
+    del machine.env["LD_LIBRARY_PATH"]
+    link = ["gcc", str(SOURCES / "probe.c"), "-ldl", f"-Wl,-rpath,{folder}"]
+    subprocess.run([*link, "-o", str(machine.root / "opt/builder/probe")], check=True)
+    step = machine.problem()[2]
+    assert "-e LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu" in step
+    assert f"remove {folder} from /etc/ld.so.conf.d" in step
+
+
+@pytest.mark.parametrize(
+    ("library", "problem", "remedy"),
+    [
+        ("usr/local/cuda-12.8/compat/libcuda.so.570.86", "compat", "from LD_LIBRARY_PATH"),
+        ("lib/libcuda.so.570.86", "driver-mismatch", "start a new container"),
+        ("lib/libcuda.so.1", "driver-mismatch", "start a new container"),
+    ],
+)
+def test_an_older_library_hides_a_driver_that_is_new_enough(
+    machine: Machine, library: str, problem: str, remedy: str
+) -> None:
+    machine.driver(version="595.58.03", library=library)
+    machine.env["DRIVER_CUDA"] = "12080"
+    found, what, step = machine.problem()
+    assert found == problem
+    assert "supports CUDA 12.8, this image has CUDA 13.0" in what
+    assert "the host's newer driver 595.58.03 is not used" in what
+    assert remedy in step
+    assert "install" not in step
+
+
+def test_a_windows_driver_that_was_upgraded_while_wsl_ran(machine: Machine) -> None:
+    machine.driver("dxg")
+    (machine.root / "proc/driver/nvidia/version").unlink()
+    machine.write("/proc/sys/kernel/osrelease", WSL)
+    machine.env["DRIVER_ERROR"] = "803"
+    assert "wsl --shutdown" in machine.problem()[2]
+
+
+@pytest.mark.parametrize(
+    ("error", "problem", "remedy"),
+    [
+        ("34", "stub", "start the container with --gpus all"),
+        ("35", "old-driver", "install NVIDIA's newest driver on the host"),
+        ("36", "old-driver", "at least the driver 580 or newer"),
+        ("46", "busy", "nvidia-smi -c DEFAULT"),
+        ("101", "driver-error", "nvidia-smi works on the host"),
+        ("102", "driver-error", "license"),
+        ("214", "driver-error", "nvidia-smi --gpu-reset"),
+        ("802", "not-ready", "systemctl start nvidia-fabricmanager"),
+        ("805", "mps", "nvidia-cuda-mps-control -d"),
+        ("807", "mps", "CUDA_MPS_PIPE_DIRECTORY"),
+        ("999", "driver-error", "nvidia-smi works on the host"),
+    ],
+)
+def test_each_error_of_the_driver_has_its_next_step(
+    machine: Machine, error: str, problem: str, remedy: str
+) -> None:
+    machine.driver()
+    machine.env["DRIVER_ERROR"] = error
+    found, what, step = machine.problem()
+    assert (found, remedy in step) == (problem, True), (what, step)
+
+
+def test_a_card_whose_compute_mode_is_prohibited(machine: Machine) -> None:
+    machine.driver()
+    machine.env["DRIVER_MODE"] = "3"  # one process at a time: the engine is one
+    assert machine.check()["usable"]
+    machine.env["DRIVER_MODE"] = "2"
+    problem, what, remedy = machine.problem()
+    assert (problem, remedy) == ("busy", "run nvidia-smi -c DEFAULT on the host")
+    assert "RTX 5090 is Prohibited" in what
+    machine.env["DRIVER_CARDS"] = f"{CARD};{CARD}"
+    assert machine.check()["usable"]
+
+
+DEVICES = "Character devices:\n  1 mem\n195 {}\n509 nvidia-uvm\n\nBlock devices:\n  8 sd\n"
+NODES = {"nvidiactl": (195, 255), "nvidia0": (195, 0), "nvidia-uvm": (509, 0)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes device files")
+@pytest.mark.parametrize("error", ["100", "304", "999"])
+@pytest.mark.parametrize(
+    ("node", "number", "modules", "problem", "what", "remedy"),
+    [
+        ("nvidia-uvm", (510, 0), DEVICES, "stale-device", "510:0, and the driver's is 509:0", "-u"),
+        ("nvidia0", (1, 3), DEVICES, "stale-device", "1:3, and the driver's is 195:3", "-c=3"),
+        ("nvidia-uvm", (509, 0), "195 nvidia\n", "no-module", "module nvidia-uvm", "-u -c=0"),
+        ("nvidiactl", (195, 255), "1 mem\n", "no-module", "its module nvidia", "nvidia-modprobe"),
+        ("nvidia0", None, DEVICES, "no-device", "/dev/nvidia0", "NVIDIA_VISIBLE_DEVICES"),
+    ],
+)
+def test_a_device_that_cannot_be_used(
+    machine: Machine,
+    error: str,
+    node: str,
+    number: tuple[int, int] | None,
+    modules: str,
+    problem: str,
+    what: str,
+    remedy: str,
+) -> None:
+    machine.driver()
+    machine.write(
+        "/proc/devices", modules.format("nvidia" if error == "100" else "nvidia-frontend")
+    )
+    machine.env["DRIVER_ERROR"] = error
+    # Nodes that can be opened here: what is wrong is the number.
+    for name in NODES:
+        (machine.root / "dev" / name).unlink()
+        if name != node:
+            machine.write(f"/dev/{name}")
+        elif number is not None:
+            os.mknod(machine.root / "dev" / name, 0o20666, os.makedev(*number))
+    found, shown, step = machine.problem()
+    assert found == problem, (shown, step)
+    assert what in shown
+    assert remedy in step
+    assert ("restart the host" in step, "the driver finds no card" in shown) == (False, False)
+    assert error == "100" or f"({error})" in shown
+
+
+def test_devices_whose_module_the_kernel_does_not_name(machine: Machine) -> None:
+    machine.driver()
+    (machine.root / "proc/driver/nvidia/version").unlink()
+    machine.env["DRIVER_ERROR"] = "100"
+    assert machine.problem()[0] == "no-module"
+    machine.write("/proc/devices", "Character devices:\n195 nvidia\n509 nvidia-uvm\n")
+    assert machine.problem()[0] == "no-card"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_a_device_that_the_user_may_not_open(machine: Machine) -> None:
+    machine.driver()
+    machine.env |= {"DRIVER_ERROR": "100", "CUDA_VISIBLE_DEVICES": "0"}
+    device = machine.root / "dev/nvidia0"
+    os.chown(device, 65534, 65534)
+    device.chmod(0o660)
+    rights = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    command = [*rights, machine.programs / "entrypoint", "never", "--"]
+    env = {"PATH": os.environ["PATH"], **machine.env}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == CONFIGURATION
+    assert "/dev/nvidia0 may not be opened by the user of this container" in done.stderr
+
+
+def test_a_mount_that_docker_made_where_no_device_was(machine: Machine) -> None:
+    machine.driver("nvidiactl", "nvidia-uvm")
+    (machine.root / "dev/nvidia0").mkdir()
+    machine.env["DRIVER_ERROR"] = "100"
+    assert "/dev/nvidia0 is a directory" in machine.problem()[1]
 
 
 def test_a_hidden_card(machine: Machine) -> None:
@@ -412,6 +635,92 @@ def test_help_and_version_need_no_card(machine: Machine) -> None:
     for word in ("--help", "-h", "--version"):
         assert machine.start(word).stdout == f"{word}\n"
         assert machine.start(word, "x").returncode == CONFIGURATION
+
+
+INSTRUCTIONS = {
+    **{name: name for name in ("ssse3", "fma", "cx16", "movbe", "popcnt", "avx", "f16c", "avx2")},
+    **{name: name for name in ("bmi2", "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")},
+    **{name: name.replace("-", "_") for name in ("avx512vbmi", "amx-tile", "amx-int8", "amx-bf16")},
+    **{name: name.replace(".", "_") for name in ("sse4.1", "sse4.2")},
+    **{f"avx512{name}": f"avx512_{name}" for name in ("vnni", "bf16")},
+    "sse3": "pni",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "avxvnni": "avx_vnni",
+}
+"""gcc's name of instructions, and the kernel's in /proc/cpuinfo."""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="x86-64's instructions")
+def test_the_entrypoint_knows_the_instructions_that_the_kernel_knows(machine: Machine) -> None:
+    text = Path("/proc/cpuinfo").read_text()
+    [flags, *_] = [line.split() for line in text.splitlines() if line.startswith("flags")]
+    machine.driver()
+    lines = "".join(f"cpu {name}\n" for name in INSTRUCTIONS)
+    machine.write("/opt/builder/needs", f"{NEEDS}{lines}cpu native\n")
+    machine.write("/proc/cpuinfo", text)
+    found = machine.check()
+    lacking = [name for name, flag in INSTRUCTIONS.items() if flag not in flags]
+    assert (found["cpu"]["missing"] or "").split(", ") == (lacking or [""])
+    assert found["cpu"]["unknown"] == "native"
+    assert found["cpu"]["model"] in text
+    assert found["problem"] == ("cpu" if lacking else None)
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+@pytest.mark.parametrize(
+    ("cpu", "lacks"),
+    [
+        ("qemu64", "sse4.2, avx, f16c, fma, bmi2, avx2"),
+        ("Nehalem", "avx, f16c, fma, bmi2, avx2"),
+        ("SandyBridge", "f16c, fma, bmi2, avx2"),
+        ("IvyBridge", "fma, bmi2, avx2"),
+        ("Haswell,-xsave", "avx, f16c, fma, avx2"),  # the system does not save the registers
+        ("Haswell", ""),
+    ],
+)
+def test_a_cpu_without_the_instructions_of_the_engine(
+    machine: Machine, cpu: str, lacks: str
+) -> None:
+    machine.driver()
+    names = ("sse4.2", "avx", "f16c", "fma", "bmi2", "avx2")
+    machine.write("/opt/builder/needs", NEEDS + "".join(f"cpu {name}\n" for name in names))
+    for arguments, env in (
+        (["x"], {}),
+        (["x"], {"BUILDER_CPU": "1"}),
+        (["--version"], {}),
+        (["--check"], {}),
+    ):
+        command = ["qemu-x86_64-static", "-cpu", cpu, machine.programs / "entrypoint", "echo", "--"]
+        env = {"PATH": os.environ["PATH"], **machine.env, **env}
+        done = subprocess.run(
+            [*command, *arguments], env=env, capture_output=True, text=True, check=False
+        )
+        text = done.stdout + done.stderr
+        assert done.returncode == (CONFIGURATION if lacks else 0), text
+        assert f"lacks instructions that the engine is compiled for: {lacks}\n" in text or not lacks
+        assert "BUILDER_CPU" not in text
+
+
+@pytest.mark.skipif(
+    not (shutil.which("qemu-aarch64-static") and shutil.which("aarch64-linux-gnu-gcc")),
+    reason="needs qemu-user-static and gcc-aarch64-linux-gnu",
+)
+@pytest.mark.parametrize(
+    ("cpu", "lacks"),
+    [("cortex-a53", "armv8.2-a, dotprod, i8mm"), ("cortex-a76", "i8mm"), ("max", "")],
+)
+def test_a_cpu_of_arm64_without_the_instructions_of_the_engine(
+    machine: Machine, tmp_path: Path, cpu: str, lacks: str
+) -> None:
+    make = ["make", "-s", "-C", str(SOURCES), f"OUT={tmp_path}", f"ROOT={machine.root}"]
+    subprocess.run([*make, "CROSS=aarch64-linux-gnu-", f"{tmp_path}/entrypoint"], check=True)
+    machine.write("/opt/builder/needs", "cpu armv8.2-a\ncpu dotprod\ncpu i8mm\n")
+    command = ["qemu-aarch64-static", "-cpu", cpu, tmp_path / "entrypoint", "echo", "--", "x"]
+    env = {"PATH": os.environ["PATH"], "BUILDER_CPU": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == (CONFIGURATION if lacks else 0)
+    assert f": {lacks}\n" in done.stderr or not lacks
 
 
 def test_an_image_that_extends_another_keeps_its_entrypoint_and_command(machine: Machine) -> None:

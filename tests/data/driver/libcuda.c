@@ -1,5 +1,6 @@
 // A driver's library that answers what the environment says: DRIVER_CUDA (13000), DRIVER_ERROR (of
-// cuInit), DRIVER_CARDS ("12.0:BYTES:NAME;..."), DRIVER_SIGNAL (ends the process in cuInit).
+// cuInit), DRIVER_CARDS ("12.0:BYTES:NAME;..."), DRIVER_SIGNAL (ends the process in cuInit), DRIVER_MODE
+// (the compute mode of the first card).
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -68,6 +69,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     char name[96];
     const int error = card(device, &major, &minor, &memory, name);
     *value = attribute == 75 ? major : attribute == 76 ? minor : 0;
+    if (attribute == 20 && device == 0) *value = number("DRIVER_MODE", 0);
     return error;
 }
 

@@ -7,7 +7,7 @@ ENV PATH="/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 FROM base-root AS system
 # The loader's cache names CUDA's libraries, whose own layer comes last: every engine on it shares it.
-RUN --network=none --mount=type=bind,from=inside,target=/inside --mount=type=bind,from=devel,source=/libraries/usr/local/cuda,target=/usr/local/cuda --mount=type=bind,from=devel,source=/libraries/etc/ld.so.conf.d/cuda.conf,target=/etc/ld.so.conf.d/cuda.conf ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; chage --lastday -1 engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; cp /inside/healthcheck /usr/local/bin/healthcheck; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
+RUN --network=none --mount=type=bind,from=inside,target=/inside --mount=type=bind,from=devel,source=/libraries/usr/local/cuda,target=/usr/local/cuda --mount=type=bind,from=devel,source=/libraries/etc/ld.so.conf.d/cuda.conf,target=/etc/ld.so.conf.d/cuda.conf ["env", "SOURCE_DATE_EPOCH=1795227046", "/inside/reproducible", "/", "sh", "-euc", "ldconfig; useradd --uid 10001 --create-home --shell /usr/sbin/nologin engine; chage --lastday -1 engine; find / -xdev -type f -perm /6000 -exec chmod ug-s {} +; rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* /etc/*-"]
 # The driver's libraries and the GPUs come from the host, by NVIDIA's container runtime, which
 # refuses to start a container where the driver is too old for this.
 ENV NVIDIA_VISIBLE_DEVICES="all" NVIDIA_DRIVER_CAPABILITIES="compute,utility" NVIDIA_REQUIRE_CUDA="cuda>=12.9"

@@ -1,6 +1,6 @@
 # hello-sm120-0.1.0: cmake. Rendered by builder.
 FROM --platform=linux/amd64 base-devel AS entrypoint
-RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "CROSS="]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "HEALTHCHECK=/layer/usr/local/bin/healthcheck", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe hello-sm120-0.1.0", "code sm_120", "code compute_120", "cuda 13.0", "driver 580"]
 RUN --network=none --mount=type=bind,from=inside,target=/inside ["/inside/reproducible", "/layer"]
 

@@ -1,12 +1,12 @@
 # vllm-0.21.0: patches laid over an installed package. Rendered by builder.
 FROM --platform=linux/amd64 base-root AS entrypoint
-RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "CROSS="]
+RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "HEALTHCHECK=/layer/usr/local/bin/healthcheck", "CROSS="]
 RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe vllm-0.21.0"]
 
 FROM base-runtime AS image
 ARG BASE_USER SOURCE_DATE_EPOCH
 USER root
-RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=entrypoint,source=/layer,target=/run/entrypoint ["/run/inside/reproducible", "/", "sh", "-euc", "cp -r /run/entrypoint/. /; cp /run/inside/healthcheck \"$0\"", "/usr/local/bin/healthcheck"]
+RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=entrypoint,source=/layer,target=/run/entrypoint ["/run/inside/reproducible", "/", "cp", "-r", "/run/entrypoint/.", "/"]
 RUN --network=none --mount=type=bind,from=inside,target=/run/inside --mount=type=bind,from=source,target=/run/overlay ["/run/inside/reproducible", "/", "python3", "/run/inside/overlay.py", "/run/overlay", "--package", "vllm", "--version", "0.21.0", "--keep-start"]
 USER $BASE_USER
 EXPOSE 8000

@@ -10,7 +10,9 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.families import ENGINES, entrypoint
-from builder.plan.dockerfile import instructions
+from builder.families.cmake_calls import instructions, is_on
+from builder.plan import dockerfile
+from builder.platforms import Platforms
 from builder.recipes.schema import Cuda
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY
@@ -49,11 +51,51 @@ def test_the_driver_is_that_of_the_cuda_unless_the_recipe_names_one(
     assert found == ["recipe hello-sm120-0.1.0", "code sm_120", *lines]
 
 
+@pytest.mark.parametrize(
+    ("define", "amd64", "arm64"),
+    [
+        ({}, "sse4.2 avx f16c fma bmi2 avx2", "armv8.2-a dotprod fp16 i8mm"),
+        ({"GGML_AVX2": False, "GGML_FMA": "off"}, "sse4.2 avx f16c bmi2", "armv8.2-a"),
+        ({"GGML_AVX512": "ON"}, "avx512f avx512cd avx512vl avx512dq avx512bw", "armv8.2-a"),
+        ({"GGML_AVX512_BF16": 1, "GGML_AMX_INT8": True}, "avx512bf16 amx-int8", "armv8.2-a"),
+        ({"GGML_CPU_ARM_ARCH": "armv9-a+nosve"}, "avx2", "armv9-a"),
+        ({"CMAKE_CXX_FLAGS": "-O3 -march=x86-64-v2 -mtune=x -mavxvnni"}, "popcnt avxvnni", "i8mm"),
+        ({"CMAKE_C_FLAGS_RELEASE": "-march=znver4"}, "znver4", "znver4"),
+    ],
+)
+def test_the_instructions_of_the_cpu_are_those_of_the_definitions(
+    define: dict[str, str | int | bool], amd64: str, arm64: str
+) -> None:
+    plan = rendered(REPOSITORY, "llama-cpp-b10018")
+    call = plan.recipe.cmake[0].model_copy(update={"define": define})
+    recipe = plan.recipe.model_copy(update={"cmake": [call]})
+    for target, expected in (("amd64", amd64), ("arm64", arm64)):
+        found = plan.family.instructions(recipe, Platforms(target, target))
+        assert set(expected.split()) <= set(found)
+        assert bool(define) or found == expected.split()
+        off = {name for name, value in define.items() if not is_on(value)}
+        assert not {name.removeprefix("GGML_").lower() for name in off} & set(found)
+
+
+def test_code_that_ggml_chooses_when_it_starts_needs_no_instructions() -> None:
+    on = {"GGML_CPU_ALL_VARIANTS": True, "GGML_BACKEND_DL": True, "GGML_AVX2": True}
+    assert instructions(on, "amd64") == []
+    assert instructions({"GGML_NATIVE": "ON", "GGML_AVX2": True}, "amd64") == ["native"]
+
+
+def test_the_needs_of_an_image_have_the_instructions() -> None:
+    text = rendered(REPOSITORY, "llama-cpp-b10018").text
+    assert '"cpu sse4.2", "cpu avx", "cpu f16c", "cpu fma", "cpu bmi2", "cpu avx2"' in text
+    assert '"cpu ' not in rendered(REPOSITORY, "vllm-0.20.2-wheel").text
+
+
 def test_every_image_that_is_started_has_the_entrypoint() -> None:
     for name in load(REPOSITORY).engines:
         plan = rendered(REPOSITORY, name)
         words = [
-            json.loads(rest) for keyword, rest in instructions(plan.text) if keyword == "ENTRYPOINT"
+            json.loads(rest)
+            for keyword, rest in dockerfile.instructions(plan.text)
+            if keyword == "ENTRYPOINT"
         ]
         expected = entrypoint.command(plan.recipe.image.entrypoint)
         assert words == ([expected] if plan.family.runs else []), name

@@ -87,3 +87,33 @@ def test_a_recipe_needs_a_probe_where_its_family_has_none() -> None:
         found = [(path, message) for path, message in family.check(recipe) if path == ("probe",)]
         assert bool(family.complete(recipe).probe) is family.has_probes is not bool(found)
         assert all("""run = ["PROGRAM", "--version"]""" in message for _, message in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "message"),
+    [
+        ("llama-cpp-b10018", {"env": {"LLAMA_ARG_PORT": "9000"}}, "LLAMA_ARG_PORT is 9000, and"),
+        ("llama-cpp-b10018", {"env": {"LLAMA_ARG_PORT": "9000"}, "port": 9000}, ""),
+        ("llama-cpp-b10018", {"command": ["--port", "9000"]}, "--port is 9000, and the image's"),
+        ("llama-cpp-b10018", {"command": ["--port=9000"]}, "port is 8080"),
+        ("llama-cpp-b10018", {"env": {"LLAMA_ARG_HOST": "127.0.0.1"}}, "use 0.0.0.0"),
+        ("llama-cpp-b10018", {"env": {"LLAMA_ARG_HOST": "::"}}, ""),
+        ("llama-cpp-python-0.3.36", {"env": {"HOST": "localhost"}}, "HOST is localhost"),
+        ("sglang-0.5.23-wheel", {"command": ["--host", "::1"]}, "--host is ::1"),
+        ("lmdeploy-0.18.0-wheel", {"command": ["--server-port", "1"]}, "port is 23333"),
+    ],
+)
+def test_a_recipe_whose_server_is_not_on_the_images_port(
+    name: str, image: dict[str, object], message: str
+) -> None:
+    """The smoke test asks over the container's loopback: it would not see a wrong host."""
+    recipe = recipe_of(name)
+    changed = recipe.image.model_validate(recipe.image.model_dump() | image)
+    family = ENGINES[recipe.family]
+    found = [
+        text
+        for path, text in family.check(recipe.model_copy(update={"image": changed}))
+        if path[0] == "image"
+    ]
+    assert len(found) == bool(message)
+    assert message in "".join(found)

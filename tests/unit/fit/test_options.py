@@ -33,6 +33,11 @@ def test_what_fit_sets_is_refused(engine: str, word: str, ours: str) -> None:
     assert str(caught.value) == f"{option} is set by the {ours} of fit: leave it out after --"
 
 
+def test_the_address_of_the_server_is_fits() -> None:
+    with pytest.raises(OptionError, match="--port is set by fit"):
+        require_free(["--port=9000"], recipe_of("llama-cpp-b9261"), None)
+
+
 def test_other_options_are_free() -> None:
     words = ["-ngl", "10", "--cache-type-k", "q8_0", "--seed", "-1", "c"]
     require_free(words, recipe_of("llama-cpp-b9261"), None)

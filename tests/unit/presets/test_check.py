@@ -216,6 +216,44 @@ BROKEN = {
 }
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *('"--port", "9000"', '"--port=9000"', '"--host", "::1"', '"--host", "x.sock"'),
+        *('"--api-prefix", "/x"', '"--api_prefix=/x"', '"--uds", "/run/x"', '"--root-path", "/x"'),
+        *('"--ssl-key-file", "x"', '"--ssl_keyfile=x"', '"--server-port", "1"', '"--ssl"'),
+    ],
+)
+def test_an_option_that_moves_the_server_is_refused(tmp_path: Path, words: str) -> None:
+    (found,) = problems(tmp_path, MTP, {"arguments = [": f"arguments = [{words},"})
+    option = words.split('"')[1].partition("=")[0]
+    assert found.key == "serve.arguments"
+    assert found.message.startswith(f"{option} would move the server from the port of its image")
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("LLAMA_ARG_PORT", True),
+        ("LLAMA_ARG_HOST", True),
+        ("LLAMA_ARG_API_PREFIX", True),
+        ("LLAMA_ARG_SSL_CERT_FILE", True),
+        ("HELLO_ARG_PORT", True),
+        ("TABBY_NETWORK_PORT", True),
+        ("PORT", True),
+        ("SSL_KEYFILE", True),
+        ("SSL_CERT_FILE", False),  # OpenSSL's: the certificates that a client trusts
+        ("VLLM_PORT", False),  # of vLLM's own processes, not of its API
+        ("MASTER_PORT", False),
+    ],
+)
+def test_a_variable_that_moves_the_server_is_refused(
+    tmp_path: Path, name: str, *, refused: bool
+) -> None:
+    found = problems(tmp_path, MTP, {"[serve]\n": f'[serve]\nenvironment = {{ {name} = "1" }}\n'})
+    assert [each.key for each in found] == ([f"serve.environment.{name}"] if refused else [])
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_rule_that_is_broken_is_named_with_line_and_key(tmp_path: Path, case: str) -> None:
     name, edits, words = BROKEN[case]

@@ -26,6 +26,23 @@ def preset_of(recipe: str, **keys: object) -> Preset:
     return Preset.model_validate(given | keys)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--port", "9000"], ["--port=9000"], ["--ctx-size", "1", "--host", "::1"]),
+        *(["--host", "x.sock"], ["--uds", "/x"], ["--api-prefix", "/x"], ["--ssl-certfile", "x"]),
+    ],
+)
+@pytest.mark.parametrize("preset", [True, False])
+def test_an_option_that_moves_the_server_is_refused(options: list[str], *, preset: bool) -> None:
+    """``run`` would wait for it in vain, and a liveness probe would kill it for ever."""
+    recipe = RECIPES.engine("llama-cpp-b9261").recipe
+    found = preset_of(recipe.name) if preset else None
+    with pytest.raises(RecipeError, match="cannot be given after --") as raised:
+        service(Run("a", recipe, found, options=tuple(options)), IMAGE, Files({"model": "/m"}))
+    assert "--port N of builder" in raised.value.hint
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_service_of_a_published_preset(name: str) -> None:
     found = SERVICES[name]

@@ -31,7 +31,7 @@ from support.environment import REPOSITORY
 
 
 def test_what_only_took_part_in_the_build_is_not_shipped() -> None:
-    shipped = {"nvidia-cublas", "nvidia-cuda-runtime", "libc6", "cuda-13.0", "healthcheck"}
+    shipped = {"nvidia-cublas", "nvidia-cuda-runtime", "libc6", "cuda-13.0", "healthcheck.c"}
     left = {"nvidia-cuda-nvcc", "nvidia-nvvm", "g++", "cmake", "jobs"}
     found = relations(spdx("llama-cpp-python-0.3.36"))
     assert {found[name] for name in shipped | {"fastapi"}} == {"CONTAINS", "DESCENDANT_OF"}
