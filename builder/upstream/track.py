@@ -178,6 +178,14 @@ def commits_behind(
     return repositories.repairing(compare)
 
 
+def committed(url: str, commit: str, repositories: Repositories) -> str:
+    """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
+    repositories.walk(url, commit)
+    return repositories.repairing(
+        lambda: repositories.scratch.text("log", "-1", "--format=%cs", commit)
+    )
+
+
 def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
     prefix = "refs/tags/"
     names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]

@@ -16,11 +16,11 @@ def digest(reference: str, timeout: float) -> str:
     Raises ``GoneError`` where the registry has no such image, ``RegistryError`` where it refuses
     this login, ``FetchError`` where it fails, or does not answer in time.
     """
-    told = _inspect(reference, timeout)
+    output = _inspect(reference, timeout)
     try:
-        return str(json.loads(told)["digest"])
+        return str(json.loads(output)["digest"])
     except (ValueError, KeyError) as error:
-        raise BuildError(f"buildx gave no digest for {reference}", told) from error
+        raise BuildError(f"buildx gave no digest for {reference}", output) from error
 
 
 def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
