@@ -180,7 +180,12 @@ def _behind(status: Status) -> str:
     newer = status.commits is None or status.commits > 0
     if newer and status.upstream:
         return f"{commits}{status.days}{limit} d"
-    return f"still {status.still}/{status.still_limit} d" if status.still else ""
+    if status.still_limit is None or status.commits != 0:
+        return ""
+    known = status.still is not None
+    return (
+        f"still {status.still}/{status.still_limit} d" if known else "still: not known since when"
+    )
 
 
 def _first(reason: str) -> str:

@@ -207,7 +207,7 @@ def _served(status: Status, repository: Repository, settings: Settings) -> Statu
         image=image,
         update=last.update if last else None,
         updates=last.updates if last else {},
-        held=f"rolled back from {last.before}: {last.reason}" if last and back else "",
+        held=f"rolled back from {last.before[:19]}: {last.reason}" if last and back else "",
         reproduced=again,
     )
 

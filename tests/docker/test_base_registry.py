@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 from builder.errors import BuilderError, FetchError, GoneError, RegistryError
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
+from builder.plan.resolver import Resolver
 from builder.recipes.schema import Published
 from builder.tools.docker import engine as docker
+from builder.tools.registry.client import Repository
+from support.catalogs import load
 from support.commands import Builder
-from support.registries import Fault, Proxy, proxied
+from support.environment import REPOSITORY
+from support.registries import Fault, Proxy, proxied, put_image
 from support.smoke_tests import docker as run_docker
 
 pytestmark = pytest.mark.docker
@@ -106,3 +111,30 @@ def test_pin_image_tells_why(
     done = builder("pin", "image", "them", "--catalog", catalog)
     assert done.returncode == code
     assert f"{proxy.address} {words}" in done.stderr
+
+
+def test_an_image_on_a_base_that_upstream_deleted_is_named(
+    base: Base, builder: Builder, catalog: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published, proxy, _ = base
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{proxy.address}/me")
+    monkeypatch.setenv("BUILDER_DEBIAN_ROOT", "mmdebstrap")
+    name = "vllm-0.20.2"
+    text = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
+    (catalog / "recipes" / f"{name}.toml").write_text(re.sub(r"(?m)^disk .*$", "disk = 1.0", text))
+    (catalog / "patches").symlink_to(REPOSITORY / "patches")
+    file = catalog / "recipes" / "bases" / "vllm-openai-0.20.2.toml"
+    pinned = f'image = "{published.image}"\ndigest = "sha256:{"1" * 64}"'
+    file.write_text(re.sub(r"(?m)^image .*$\n^note .*$", pinned, file.read_text()))
+    plan = Resolver(load(catalog), "amd64", "mmdebstrap", namespace=f"{proxy.address}/me")
+    image = plan.resolve(name)
+    done = builder("build", name, "--catalog", catalog)
+    assert done.returncode == 5, done.stderr
+    assert f"{proxy.address} has no " in done.stderr
+    assert "is in the registry" not in done.stderr
+    made = put_image(Repository(image.repository, print), image.key, image.immutable_tag)
+    done = builder("build", name, "--catalog", catalog)
+    assert done.returncode == 5
+    assert (
+        f"{image.repository}:{image.immutable_tag} ({made.digest}) was built of it" in done.stderr
+    )
