@@ -212,7 +212,9 @@ def pull(reference: str, platform: str) -> None:
     try:
         whales().image.pull(reference, quiet=True, platform=platform)
     except DockerException as error:
-        raise refusal(reference, reason(error)) from error
+        found = refusal(reference, reason(error))
+        found.what, found.why = f"cannot pull {reference}", f"{found.what}\n{found.why}"
+        raise found from error
 
 
 def refusal(reference: str, why: str) -> BuilderError:
