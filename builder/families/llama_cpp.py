@@ -156,7 +156,8 @@ def _probes(recipe: Recipe) -> list[Probe]:
     number = required(recipe.llama, recipe).build_number
     commit = re.escape(_commit(recipe))
     # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
-    version = rf"version: (?:\S+ \(build {number}, commit |{number} \(){commit}\)"
+    name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
+    version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
     return [
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
@@ -182,10 +183,18 @@ def machine_code(recipe: Recipe) -> list[str]:
     return [f"sm_{name}a" if name in {"120", "121"} else f"sm_{name}" for name in names]
 
 
+def _is_release(recipe: Recipe) -> bool:
+    """Whether the recipe is of a release, by its version or the tag of its source."""
+    ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
+    return any(re.fullmatch(r"v?[0-9]+(?:\.[0-9]+)+", name) for name in (recipe.version, ref or ""))
+
+
 def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
     llama = required(recipe.llama, recipe)
     return {
         **ALWAYS,
+        # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
+        **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
         **cpu_definitions(platforms),
         NO_VMM: not recipe.cuda.vmm,
         "LLAMA_BUILD_NUMBER": llama.build_number,

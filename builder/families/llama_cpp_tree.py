@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from builder.errors import RecipeError
-from builder.families.tree import Draft, ReadableTree
+from builder.families.tree import Draft, ReadableTree, is_lfs_pointer
 from builder.recipes.draft import DraftTable, Line
 from builder.recipes.schema import Cuda
 
@@ -28,6 +28,9 @@ OPTIONS = "common/arg.cpp"
 DRAFTERS = "common/speculative.cpp"
 TYPES = "ggml/src/ggml.c"
 CUDA = "ggml/src/ggml-cuda/CMakeLists.txt"
+GGML = "ggml/CMakeLists.txt"
+SWITCHES = ("GGML_CUDA", "GGML_CUDA_NO_VMM")
+"""ggml's options that the family sets and that no later check of the tree replaces."""
 NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
 
 FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
@@ -56,14 +59,14 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     lists = [
         path for path in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", path)
     ]
-    texts = tree.texts([*lists, *NUMBER, CUDA, OPTIONS, DRAFTERS, TYPES])
+    texts = tree.texts([*lists, *NUMBER, GGML, CUDA, OPTIONS, DRAFTERS, TYPES])
     targets = [name for name in PROGRAMS if _is_target(name, [texts[path] for path in lists])]
     _require_buildable(tree, targets, texts)
     return Draft(
         BASE,
         {
             "cuda": [_cuda(cuda, rewrites=rewrites_120(texts.get(CUDA, "")))],
-            "llama": [DraftTable("[llama]", [Line("build_number", tree.commits()), _page(tree)])],
+            "llama": [DraftTable("[llama]", [_number(tree), _page(tree)])],
             "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
             "probe": [*_probes(texts)],
@@ -75,11 +78,20 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
 def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
     if "llama-server" not in targets:
-        place = "examples/server" if "examples/server/CMakeLists.txt" in tree.paths else ""
-        reasons.append(
-            f"no CMakeLists.txt below tools/ makes llama-server{place and f', {place} does'}: "
-            "builder does not write the override that builds examples"
-        )
+        missing = "no CMakeLists.txt below tools/ makes llama-server"
+        if "examples/server/CMakeLists.txt" in tree.paths:
+            missing += (
+                ", examples/server does: builder does not write the override that builds examples"
+            )
+        reasons.append(missing)
+    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", NOT_CMAKE.sub("", texts[GGML]))
+    for name in SWITCHES:
+        if name not in options:
+            found = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each))
+            reasons.append(
+                f"{GGML} has no option {name}, which the family sets; its options for CUDA: "
+                f"{found or 'none'}"
+            )
     if _overwrites_number(texts):
         reasons.append(
             "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
@@ -89,7 +101,7 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
         raise RecipeError(
             "the tree is one of llama.cpp's, but no recipe can be written for it",
             "\n".join(reasons),
-            "take a newer commit with --ref, or write a recipe by hand: docs/recipes.md",
+            "take another commit with --ref, or write a recipe by hand: docs/recipes.md",
         )
 
 
@@ -102,7 +114,7 @@ def _overwrites_number(texts: Mapping[str, str]) -> bool:
 
 
 def _is_target(name: str, texts: list[str]) -> bool:
-    call = re.compile(rf"\b(?:set\(\s*TARGET\s+|add_executable\(\s*){re.escape(name)}[\s)]")
+    call = re.compile(rf'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{re.escape(name)}"?[\s)]')
     return any(call.search(NOT_CMAKE.sub("", text)) for text in texts)
 
 
@@ -125,11 +137,26 @@ def _cuda(cuda: Cuda, *, rewrites: bool) -> DraftTable:
     )
 
 
+def _number(tree: ReadableTree) -> Line:
+    count, named = tree.commits(), re.match(r"(?:.*-)?b([0-9]+)(?![0-9.])", tree.name)
+    other = named is not None and int(named[1]) != count
+    return Line("build_number", count, f"the commits up to {tree.name}" if other else "")
+
+
 def _page(tree: ReadableTree) -> Line:
     page = next((path for path in PAGES if path in tree.paths), None)
-    if page is not None:
-        return Line("ui", value=True, comment=f"the page is in the tree: {page}")
-    return Line("ui", value=False, comment="the built page is not in the tree")
+    if page is None:
+        return Line("ui", value=False, comment="the built page is not in the tree")
+    folder = page.rpartition("/")[0]
+    attributes = tree.texts(path for path in tree.paths if path.endswith(".gitattributes"))
+    parts = [page]
+    if any("filter=lfs" in text for text in attributes.values()):
+        parts = [path for path in tree.paths if path.startswith(f"{folder}/")]
+    pointers = [path for path, text in tree.texts(parts).items() if is_lfs_pointer(text)]
+    if pointers:
+        comment = f"the page in the tree is a Git LFS pointer: {min(pointers)}"
+        return Line("ui", value=False, comment=comment)
+    return Line("ui", value=True, comment=f"the page is in the tree: {page}")
 
 
 def _probes(texts: Mapping[str, str]) -> Iterator[DraftTable]:

@@ -6,7 +6,7 @@ Here that is done once, when the image is built.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from builder.families import tabbyapi_log
@@ -39,6 +39,12 @@ def _rules(recipe: Recipe) -> Iterator[Finding]:
         yield ("cuda", "arm64"), "the family tabbyapi has images for linux/amd64 only"
     if recipe.debian.runtime:
         yield ("debian", "runtime"), "name them in [runtime] packages of the base"
+
+
+def _absent(recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:  # noqa: ARG001
+    missing = [part for part in PARTS if part not in paths]
+    if missing:
+        yield ("source",), f"the source is not TabbyAPI: it has no {', '.join(missing)}"
 
 
 def _complete(recipe: Recipe) -> Recipe:
@@ -75,6 +81,7 @@ FAMILY = EngineFamily(
     serve=SERVE,
     folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read, room=("--cache-mode",)),
     rules=_rules,
+    absent=_absent,
     complete=_complete,
     debian_build=("ccache",),
     variables=_variables,

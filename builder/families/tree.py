@@ -9,8 +9,22 @@ from typing import Protocol
 from builder.recipes.draft import DraftTable
 
 
+def is_lfs_pointer(text: str) -> bool:
+    """Whether a file is a pointer of Git LFS, whose content is on another server.
+
+    Format: ``docs/spec.md`` of git-lfs, "The Pointer"; versions before 1.0 had the first URL.
+    """
+    return text.startswith(
+        ("version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/")
+    )
+
+
 class ReadableTree(Protocol):
     """A commit of a repository."""
+
+    @property
+    def name(self) -> str:
+        """The tag or the branch that names it, else the commit."""
 
     @property
     def paths(self) -> frozenset[str]:

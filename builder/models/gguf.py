@@ -12,7 +12,8 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import pairwise
 from typing import Protocol
 
 MAGIC = b"GGUF"
@@ -79,7 +80,7 @@ def _blocks() -> dict[int, tuple[int, int]]:
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
     """The part of a GGUF file before its weights; ``size`` is its length in bytes."""
 
@@ -87,6 +88,7 @@ class Header:
     values: Mapping[str, object]
     tensors: tuple[Tensor, ...]
     size: int
+    alignment: int = ALIGNMENT
 
     @property
     def architecture(self) -> str:
@@ -95,9 +97,48 @@ class Header:
 
     @property
     def end(self) -> int:
-        """The least size in bytes of the file; tensors of unknown types count one byte."""
-        ends = (self.size + tensor.offset + (tensor.size or 1) for tensor in self.tensors)
+        """The least size in bytes of the file."""
+        ends = (self.size + tensor.offset + self.bytes_of(tensor) for tensor in self.tensors)
         return max(ends, default=self.size)
+
+    @property
+    def weights(self) -> int:
+        """The bytes of all tensors."""
+        return sum(map(self.bytes_of, self.tensors))
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        """The bytes of one of its tensors.
+
+        Forks have types of their own, and give ggml's numbers another meaning.  Such a tensor
+        reaches to the next one, padding included.  The last one has at least the bytes for each
+        element that another one of its type has, else one bit.
+        """
+        if tensor.kind not in self._of_forks and tensor.size is not None:
+            return tensor.size
+        size, elements = self._of_forks.get(tensor.kind, (1, 8))
+        least = max(math.prod(tensor.shape) * size // elements, 1)
+        return self._rooms.get(tensor.offset, least)
+
+    @cached_property
+    def _rooms(self) -> dict[int, int]:
+        """By offset the bytes up to the next tensor; none for the last one."""
+        offsets = sorted({tensor.offset for tensor in self.tensors})
+        return {here: after - here for here, after in pairwise(offsets)}
+
+    @cached_property
+    def _of_forks(self) -> dict[int, tuple[int, int]]:
+        """By type the bytes without padding, and the elements, of a tensor that another one
+        follows, where they are not ggml's."""
+        found = {}
+        for tensor in self.tensors:
+            room, known = self._rooms.get(tensor.offset, 0), tensor.size
+            if (
+                room
+                and 0 not in tensor.shape
+                and (known is None or not 0 <= room - known < self.alignment)
+            ):
+                found[tensor.kind] = max(room - self.alignment + 1, 1), math.prod(tensor.shape)
+        return found
 
     @property
     def parts(self) -> int:
@@ -156,7 +197,7 @@ def read(stream: Readable) -> Header:
     alignment = found.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise NotGgufError(f"its alignment is {alignment}, which is no power of two")
-    return Header(version, found, listed, -(-reader.at // alignment) * alignment)
+    return Header(version, found, listed, -(-reader.at // alignment) * alignment, alignment)
 
 
 class _Reader:

@@ -33,7 +33,7 @@ class HollowModel:
     size: int
     """Bytes of all its real files."""
     weights: int
-    """Bytes of all tensors, without tensors whose type only a fork knows."""
+    """Bytes of all tensors."""
     tensors: int
     read: int
     """Bytes that were read of the real files."""
@@ -83,7 +83,7 @@ def write(text: str, folder: Path, log: Log) -> HollowModel:
 
 def _model(file: Path, headers: Sequence[Header], sizes: Sequence[int]) -> HollowModel:
     tensors = [tensor for header in headers for tensor in header.tensors]
-    weights = sum(tensor.size or 0 for tensor in tensors)
+    weights = sum(header.weights for header in headers)
     read = sum(header.size for header in headers)
     return HollowModel(file, headers[0], sum(sizes), weights, len(tensors), read)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import GoneError
+from builder.errors import FetchError, GoneError
+from builder.families.tree import is_lfs_pointer
 from builder.patches.context import PatchContext
 from builder.patches.series import apply_all
 from builder.plan.debian import DebianPackages
@@ -31,6 +32,8 @@ from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE
 from builder.tools.log import Log
 from builder.tools.python import pypi
+
+LARGEST_POINTER = 1024  # bytes: git-lfs's docs/spec.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,36 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
         shutil.rmtree(target, ignore_errors=True)
         repositories.scratch.export(patched, target)
 
-    return context, _patched(plan, options, work, write)
+    committed = _patched(plan, options, work, write)
+    _require_contents(plan, target, log)
+    return context, committed
+
+
+def _require_contents(plan: Plan, tree: Path, log: Log) -> None:
+    """Name the files of a tree that are pointers of Git LFS: nothing here asks its server.
+
+    Raises ``FetchError`` where the engine needs one of them.
+    """
+    files = {str(path.relative_to(tree)): path for path in tree.rglob("*")}
+    pointers = {
+        name
+        for name, path in files.items()
+        if path.is_file()
+        and not path.is_symlink()
+        and path.stat().st_size <= LARGEST_POINTER
+        and is_lfs_pointer(path.read_text("utf-8", "replace"))
+    }
+    if not pointers:
+        return
+    named = ", ".join(sorted(pointers)[:3]) + (", ..." if len(pointers) > 3 else "")
+    log(f"{len(pointers)} files of {plan.name} are pointers of Git LFS, without contents: {named}")
+    lost = [message for _, message in plan.family.absent(plan.recipe, files.keys() - pointers)]
+    if lost:
+        raise FetchError(
+            f"the source of {plan.name} lacks the contents of files",
+            "\n".join([*lost, f"pointers of Git LFS are no contents: {named}"]),
+            "take a commit, or a source, that has the files themselves",
+        )
 
 
 def _overlay(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from builder import families
 from builder.errors import PROGRAM, RecipeError
+from builder.families.family import EngineFamily
 from builder.families.tree import Draft
 from builder.plan import lint
 from builder.recipes.catalog import Catalog, CatalogFile
@@ -30,9 +31,10 @@ from builder.recipes.schema import (
 from builder.recipes.schema.fields import TAG_GLOB
 from builder.tools.git import arguments
 from builder.tools.git.repositories import Repositories
-from builder.upstream import like_recipe
+from builder.upstream import like_recipe, track
 from builder.upstream.source_names import absent_paths, absent_submodules
 from builder.upstream.source_tree import (
+    ChosenCommit,
     SourceTree,
     chosen,
     default_version,
@@ -46,6 +48,7 @@ ORDER = (
 OF_LIKE = ("cmake", "build")
 """Tables that a recipe to be like decides, whatever the tree suggests."""
 PAGE = "docs/recipes.md"
+PAGE_OF_REF = re.compile(r"(https?://.+?)/(?:-/)?(?:tree|commit|releases/tag)/([^?#]+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +72,10 @@ class NewRecipe:
     file: Path
     text: str
     recipe: Recipe
-    found: str
-    """How its commit was found."""
+    found: ChosenCommit
     left_out: tuple[str, ...]
+    shared: str
+    """The URL of another source that has this engine's name in the catalog; empty: none has."""
 
 
 def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe:
@@ -82,16 +86,24 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     recipe to be like does not fit.
     """
     url = checked_url(arguments.checked_url(wish.url))
+    if page := PAGE_OF_REF.fullmatch(url):
+        raise RecipeError(
+            f"{url} is a page of a repository, not the repository",
+            hint=f"`{PROGRAM} recipe new {page[1]} --ref {page[2]}`",
+        )
     like = _like(catalog, wish.like)
     commit = chosen(url, wish.ref and checked_ref(wish.ref), repositories)
     tree = SourceTree(url, commit.target, repositories)
     family, read = _family(tree, like)
-    engine, version = _names(tree, wish.name, like)
-    tables = _tables(like, read)
+    engine, version = _names(catalog, tree, wish.name, like)
+    own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
+    repository = next((each for name, each in own if name == engine), engine)
+    foreign = like_recipe.foreign_definitions(like, tree) if like else frozenset[str]()
+    tables = _tables(like, read, foreign)
     head = [
         Line("engine", engine),
         Line("version", version),
-        _summary(tree, wish.summary),
+        _summary(catalog, tree, wish.summary),
         Line("license", wish.license or _license(tree)),
         *([Line("url", url)] if url.startswith("http") else []),
         Line("family", family),
@@ -105,14 +117,19 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
             ),
             _source(tree, like),
             _track(tree),
-            *(table for name in ORDER for table in _ordered(name, tables, like, engine, version)),
+            *(
+                table
+                for name in ORDER
+                for table in _ordered(name, tables, like, repository, version)
+            ),
         ]
     )
     file = catalog.root / "recipes" / f"{engine}-{version}.toml"
-    recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree)
+    recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree, like)
     options = read.options if read else None
-    left_out = tuple(like_recipe.left_out(like, options)) if like else ()
-    return NewRecipe(file, written, recipe, commit.how, left_out)
+    left_out = tuple(like_recipe.left_out(like, options, foreign)) if like else ()
+    shared = next(iter({*_others(catalog, url, engine)} | {*_others(catalog, url, repository)}), "")
+    return NewRecipe(file, written, recipe, commit, left_out, shared)
 
 
 def _like(catalog: Catalog, name: str | None) -> Recipe | None:
@@ -132,7 +149,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     cuda = like.cuda if like else Cuda(arch=["120"])
     if like is not None:
         family = families.ENGINES[like.family]
-        read = family.draft(tree, cuda) if family.draft else None
+        read = _read(family, tree, cuda)
         if family.draft and read is None:
             raise RecipeError(
                 f"{_named(tree)} is no tree of the family {family.name}",
@@ -141,7 +158,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
             )
         return family.name, read
     for family in families.ENGINES.values():
-        read = family.draft(tree, cuda) if family.draft else None
+        read = _read(family, tree, cuda)
         if read is not None:
             return family.name, read
     known = [f"{each.name}: {each.summary}" for each in families.ENGINES.values()]
@@ -155,8 +172,17 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     )
 
 
-def _tables(like: Recipe | None, read: Draft | None) -> dict[str, Sequence[DraftTable]]:
-    of_like = like_recipe.tables(like) if like else {}
+def _read(family: EngineFamily, tree: SourceTree, cuda: Cuda) -> Draft | None:
+    try:
+        return family.draft(tree, cuda) if family.draft else None
+    except RecipeError as error:
+        raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
+
+
+def _tables(
+    like: Recipe | None, read: Draft | None, foreign: frozenset[str]
+) -> dict[str, Sequence[DraftTable]]:
+    of_like = like_recipe.tables(like, foreign) if like else {}
     if read is None:
         return {**of_like}
     of_both = {name: of_like[name] for name in OF_LIKE if of_like.get(name)}
@@ -169,32 +195,80 @@ def _ordered(
     name: str,
     tables: dict[str, Sequence[DraftTable]],
     like: Recipe | None,
-    engine: str,
+    repository: str,
     version: str,
 ) -> Sequence[DraftTable]:
     if name != "image":
         return tables.get(name, ())
-    same = like is not None and like.engine == engine
-    repository = like.image.repository if like and same else engine
     names = [Line("repository", repository), Line("tags", [version])]
     return [DraftTable("[image]", names + (like_recipe.image(like) if like else []))]
 
 
-def _names(tree: SourceTree, given: str | None, like: Recipe | None) -> tuple[str, str]:
-    last = urlsplit(tree.url).path.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    engine = re.sub(r"[._]", "-", joined_by_single(last).lower())
-    if like and isinstance(like.source, GitSource) and like.source.git == tree.url:
-        engine = like.engine
+def _names(
+    catalog: Catalog, tree: SourceTree, given: str | None, like: Recipe | None
+) -> tuple[str, str]:
     version = default_version(tree.target)
+    known = [name for name, _ in _own_names(catalog, tree.url)]
+    engine = like.engine if like and like.engine in known else _engine(catalog, tree.url, known)
     if given is None:
+        if not engine:
+            raise RecipeError(
+                f"{tree.url} has the name of another engine of the catalog",
+                hint="give it a name of its own: --name ENGINE-VERSION",
+            )
         return engine, version
-    for known in (like.engine if like else engine, engine):
-        if given.startswith(f"{known}-"):
-            return known, given.removeprefix(f"{known}-")
+    for name in (like.engine if like else engine, *known, engine):
+        if name and given.startswith(f"{name}-"):
+            return name, given.removeprefix(f"{name}-")
     if given.endswith(f"-{version}"):
         return given.removesuffix(f"-{version}"), version
     head, dash, tail = given.rpartition("-")
     return (head, tail) if dash else (given, version)
+
+
+def _engine(catalog: Catalog, url: str, known: Sequence[str]) -> str:
+    """The engine of a repository: by its name, with its owner where another source has that name.
+
+    Empty where this name is another source's, too.
+    """
+    *_, owner, last = ["", *urlsplit(url).path.strip("/").split("/")]
+    names = [
+        re.sub(r"[._]", "-", joined_by_single(name.removesuffix(".git")).lower())
+        for name in (last, f"{owner}-{last}" if url.startswith(("http", "ssh", "git")) else last)
+    ]
+    if known:
+        return names[0] if names[0] in known else known[0]
+    return next((name for name in names if not [*_others(catalog, url, name)]), "")
+
+
+def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
+    """The engines of a repository in the catalog, each with the repository of its images."""
+    recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
+    return [
+        (recipe.engine, recipe.image.repository)
+        for recipe in recipes
+        if isinstance(recipe.source, GitSource) and _same(recipe.source.git, url)
+    ]
+
+
+def _others(catalog: Catalog, url: str, name: str) -> Iterator[str]:
+    """The other sources of the catalog whose engine, or repository of images, has a name."""
+    for entry in catalog.engines.values():
+        recipe = entry.recipe
+        if recipe is not None and name in {recipe.engine, recipe.image.repository}:
+            source = recipe.source.git if isinstance(recipe.source, GitSource) else recipe.url
+            if source is None or not _same(source, url):
+                yield source or recipe.name
+
+
+def _same(url: str, other: str) -> bool:
+    """Whether two URLs name one repository, as far as their texts show it."""
+    plain = [
+        re.sub(r"^(?:\w+://)?(?:[^@/]*@)?([^/:]+)[:/]+", r"\1/", each).lower()
+        for each in (url, other)
+    ]
+    first, second = (each.rstrip("/").removesuffix(".git") for each in plain)
+    return first == second
 
 
 def _named(tree: SourceTree) -> str:
@@ -202,11 +276,19 @@ def _named(tree: SourceTree) -> str:
     return f"commit {target.commit[:9]}" if target.kind == "commit" else f"{target.name}"
 
 
-def _summary(tree: SourceTree, given: str | None) -> Line:
+def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
     found = tree.heading()
     if given is not None:
         return Line("summary", given)
     if found is not None:
+        sources = [entry.recipe.source for entry in catalog.engines.values() if entry.recipe]
+        urls = [each.git for each in sources if isinstance(each, GitSource)]
+        if any(
+            url.lower().endswith(f"/{found[0].lower()}") and not _same(url, tree.url)
+            for url in urls
+        ):
+            owner = urlsplit(tree.url).path.strip("/").removesuffix(".git")
+            return Line("summary", f"{found[0]} of {owner}", f"the first heading of {found[1]}")
         return Line("summary", found[0], f"the first heading of {found[1]}")
     return Line("summary", urlsplit(tree.url).path.strip("/").removesuffix(".git"))
 
@@ -247,20 +329,20 @@ def _track(tree: SourceTree) -> DraftTable:
     if target.kind == "branch":
         lines = [Line("branch", target.name)]
     elif target.kind == "tag":
-        start = re.match(r"[^0-9]*", target.name)
-        glob = f"{start[0]}[0-9]*" if start and start[0] != target.name else target.name
+        glob = track.glob_of(target.name)
         lines = [Line("tag", glob)] if re.fullmatch(TAG_GLOB, glob) else []
     return DraftTable("[track]", lines)
 
 
-def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree) -> Recipe:
-    """The recipe; raises ``RecipeError`` if a check fails, or the tree lacks a named path."""
+def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe | None) -> Recipe:
+    """The recipe; raises ``RecipeError`` if a check fails, or the tree lacks a named part."""
     recipe, problems = parse(new.text, new.file, Recipe)
     if recipe is not None:
         scratch, commit = tree.repositories.scratch, tree.target.commit
         absent = [
             *absent_submodules(recipe, scratch, commit),
             *absent_paths(recipe, scratch, commit),
+            *(like_recipe.lacking(recipe, tree) if like else ()),
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
     what = f"the recipe {new.name} would not be valid: nothing is written"
@@ -278,6 +360,10 @@ def lines(new: NewRecipe) -> Iterator[str]:
     """Lines for the user: how the commit was found, and which settings were left out."""
     source = new.recipe.source
     if isinstance(source, GitSource):
-        how = f": {new.found}" if new.found else ""
+        how = f": {new.found.how}" if new.found.how else ""
         yield f"commit {source.commit}{how}"
+    if new.found.others:
+        yield f"other tags: {', '.join(new.found.others)}; --ref TAG takes one of them"
+    if new.shared:
+        yield f"{new.recipe.engine} is also a name of {new.shared} in this catalog"
     yield from (f"left out: {each}" for each in new.left_out)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from builder.errors import FetchError
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
@@ -21,7 +22,9 @@ README_FILE = re.compile(r"readme(?:\.md|\.markdown)?", re.IGNORECASE)
 FENCED = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^# +(.+?) *#*$", re.MULTILINE)
 MARKUP = re.compile(r"!\[[^\]]*\]\([^)]*\)|<[^>]*>|[`*]|(?<=\])\([^)]*\)|[\[\]]")
+RELEASE = re.compile(r"v?[0-9]+(?:\.[0-9]+)+")
 LONGEST_SUMMARY = 200
+MOST_OTHERS = 4
 TAGS = "refs/tags/"
 FETCHED_TOGETHER = 500  # commits: each is an argument of git
 
@@ -36,6 +39,11 @@ class SourceTree:
     url: str
     target: NamedCommit
     repositories: Repositories
+
+    @property
+    def name(self) -> str:
+        """The tag or the branch that names it, else the commit."""
+        return self.target.name
 
     @cached_property
     def _items(self) -> tuple[Item, ...]:
@@ -96,6 +104,8 @@ class ChosenCommit:
     target: NamedCommit
     how: str
     """"the newest tag, of 2026-05-13; main is 31 commits ahead"."""
+    others: tuple[str, ...] = ()
+    """Tags that were not chosen: "v0.1.2 of 2026-05-13"."""
 
 
 def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommit:
@@ -112,25 +122,41 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommi
     head = advertised.refs.get(advertised.head)
     if head is not None:
         repositories.walk(url, head)
-    newest = _newest_tag(url, repositories)
+    tags = _by_time(url, repositories)
     branch = advertised.head.removeprefix("refs/heads/")
-    if newest is None:
+    if not tags:
         if head is None:
             raise FetchError(f"{url} has no tag and no default branch", hint="name a --ref")
         return ChosenCommit(
             NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag"
         )
+    newest = tags[0]
     day = repositories.scratch.text("log", "-1", "--format=%cs", newest.commit)
     how = f"the newest tag, {newest.name} of {day}"
     if head is not None:
         ahead = repositories.scratch.text("rev-list", "--count", f"{newest.commit}..{head}")
         more = "1 more commit" if ahead == "1" else f"{ahead} more commits"
         how += f"; {branch} has {more}" if ahead != "0" else ""
-    return ChosenCommit(newest, how)
+    return ChosenCommit(newest, how, tuple(islice(_other_tags(tags, repositories), MOST_OTHERS)))
 
 
-def _newest_tag(url: str, repositories: Repositories) -> NamedCommit | None:
-    """The tag with the newest commit; among tags of one commit, the tag with greater numbers."""
+def _other_tags(tags: Sequence[NamedCommit], repositories: Repositories) -> Iterator[str]:
+    """The other tags of the newest commit, and the newest tag of each other kind."""
+    newest, kinds = tags[0], set[str]()
+    for tag in tags:
+        kind = track.glob_of(tag.name)
+        if tag is not newest and (tag.commit == newest.commit or kind not in kinds):
+            day = repositories.scratch.text("log", "-1", "--format=%cs", tag.commit)
+            same = "of the same commit" if tag.commit == newest.commit else f"of {day}"
+            yield f"{tag.name} {same}"
+        kinds.add(kind)
+
+
+def _by_time(url: str, repositories: Repositories) -> list[NamedCommit]:
+    """All tags of commits, the newest commit first.
+
+    Among the tags of one second, a release comes first (v1.2.0), then the greater number.
+    """
     advertised = repositories.mirror(url).advertised()
     refs = [ref for ref in advertised.refs if ref.startswith(TAGS) and not ref.endswith("^{}")]
     tags = {ref.removeprefix(TAGS): advertised.commit(ref) or "" for ref in refs}
@@ -139,11 +165,11 @@ def _newest_tag(url: str, repositories: Repositories) -> NamedCommit | None:
         repositories.walk(url, *missing[start : start + FETCHED_TOGETHER])
     times = _times(repositories, tags.values())
     found = [
-        (times[commit], version_order(name), name, commit)
+        (times[commit], RELEASE.fullmatch(name) is not None, version_order(name), name, commit)
         for name, commit in tags.items()
         if commit in times
     ]
-    return NamedCommit(max(found)[2], max(found)[3], "tag") if found else None
+    return [NamedCommit(name, commit, "tag") for *_, name, commit in sorted(found, reverse=True)]
 
 
 def _times(repositories: Repositories, objects: Iterable[str]) -> dict[str, int]:

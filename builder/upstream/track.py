@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from builder.errors import FetchError
 from builder.recipes.catalog import Catalog
@@ -22,6 +22,10 @@ from builder.upstream.installed import release_of
 
 LONG_AGO = 2012
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
+DIGITS_OF_COMMIT = re.compile(
+    r"(?<![0-9a-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9a-z])"
+)
+NUMBER = r"[0-9]+(?:[._][0-9]+)*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +190,24 @@ def committed(url: str, commit: str, repositories: Repositories) -> str:
     )
 
 
+def glob_of(tag: str) -> str:
+    """The glob of a tag's kind: v0.2.0 is v[0-9]*, b10472-mix-4b653db is b[0-9]*-mix-*."""
+    return re.sub(NUMBER, "[0-9]*", DIGITS_OF_COMMIT.sub("*", tag))
+
+
+def matches(tag: str, glob: str) -> bool:
+    """Whether a glob of ``[track]`` names a tag.
+
+    ``[0-9]*`` is a number, dots included: ``v[0-9]*`` is v0.5.0, and not v1.0.0-beta.
+    """
+    pattern = translate(glob.replace("[0-9]*", "\0")).replace("\0", NUMBER)
+    return re.match(pattern, tag) is not None
+
+
 def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
     prefix = "refs/tags/"
     names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
-    fitting = [name for name in names if not name.endswith("^{}") and fnmatchcase(name, glob)]
+    fitting = [name for name in names if not name.endswith("^{}") and matches(name, glob)]
     found = [
         (name, advertised.commit(prefix + name)) for name in sorted(fitting, key=version_order)
     ]

@@ -94,7 +94,8 @@ class Track(Model):
     """How to find newer versions upstream, for updates, patch checks and nightly runs."""
 
     tag: Annotated[str, StringConstraints(pattern=TAG_GLOB), PLAIN] | None = None
-    """Newest tag that matches this glob ("b[0-9]*"); numbers compare as numbers."""
+    """Newest tag that matches this glob ("b[0-9]*"); numbers compare as numbers. `[0-9]*` is one
+    number, dots included: "v[0-9]*" does not match v1.0.0-beta."""
     branch: Ref | None = None
     """Head of this branch."""
     image: PublishedImage | None = None

@@ -29,6 +29,12 @@ from builder.tools.log import Log
 
 T = TypeVar("T")
 FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head")
+WHOLE = "--depth=2147483647"
+"""The whole history (INFINITE_DEPTH in git's shallow.h), and the server says where it ends.
+
+Without it, git takes the parents that a shallow server lacks for objects of a partial clone, and
+starts a fetch for each of them, which starts the next one.
+"""
 
 
 class Mirror:
@@ -106,6 +112,9 @@ class Mirror:
         Raises ``FetchError`` like ``pin``.
         """
         refs = {commit: f"refs/walked/{checked_commit(commit)}" for commit in commits}
+        if (self.history.folder / "shallow").exists():  # a run was killed before it was refused
+            with self._locked():
+                self._set_aside(self.history)
         missing = [commit for commit, ref in refs.items() if not self._has_ref(self.history, ref)]
         if not missing:
             return
@@ -117,9 +126,25 @@ class Mirror:
             if not self._logged_history:
                 self._log(f"fetching the history of {self.url}")
                 self._logged_history = True
-            fetch = (*FETCH, "--filter=blob:none", "--", "origin", *specs)
+            fetch = (*FETCH, WHOLE, "--filter=blob:none", "--", "origin", *specs)
             self._repaired(self.history, "the history", lambda: self._ask(self.history, *fetch))
+            self._require_whole(missing)
             self._complete.update(refs[commit] for commit in missing)
+
+    def _require_whole(self, commits: list[str]) -> None:
+        """Raise ``FetchError``, and forget these commits, if the server lacks their ancestors."""
+        shallow = self.history.folder / "shallow"
+        if not shallow.exists():
+            return
+        for commit in commits:
+            self.history.text("update-ref", "-d", f"refs/walked/{commit}")
+        shallow.unlink()
+        raise FetchError(
+            f"{self.url} is a shallow repository",
+            "it lacks a part of its history, from which commits are counted and compared",
+            "name a repository with the whole history, or complete this one there: "
+            "`git fetch --unshallow`",
+        )
 
     def contents(self, blobs: Iterable[str]) -> None:
         """Have these blobs in the history's repository, which does not have them yet.

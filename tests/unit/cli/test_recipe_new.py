@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from identify.vendor.licenses import LICENSES
 
 from builder.recipes.edit import NamedCommit
+from builder.upstream import track
 from builder.upstream.source_tree import default_version
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -93,7 +95,7 @@ why  = "not taken"
 
 [[cmake]]
 targets = ["llama-server"]
-define  = {{ GGML_CUDA_FA_ALL_QUANTS = true, X_COMMIT = "0123456789" }}
+define  = {{ {define}CMAKE_C_FLAGS = "-g", FORK_X = true, X_COMMIT = "0123456789" }}
 
 [image]
 repository = "other-images"
@@ -190,7 +192,7 @@ def test_without_tags_the_head_of_the_default_branch(
 def test_a_ref_is_a_tag_a_branch_or_a_commit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
     llama_tree.git("tag", "b77")
     llama_tree.git("branch", "feature/x")
-    for ref, table, track in (
+    for ref, table, tracked in (
         ("b77", {"ref": "b77"}, {"tag": "b[0-9]*"}),
         ("feature/x", {"ref": "feature/x"}, {"branch": "feature/x"}),
         (llama_tree.head()[:9], {}, None),
@@ -199,7 +201,7 @@ def test_a_ref_is_a_tag_a_branch_or_a_commit(new: Run, llama_tree: Upstream, cat
         new("--ref", ref, "--name", "x-1", "--force")
         found = only(catalog)
         assert found["source"] == {"git": llama_tree.url, "commit": llama_tree.head(), **table}
-        assert found.get("track") == track
+        assert found.get("track") == tracked
     for ref, status in (("nowhere", 5), ("--upload-pack=x", 3), ("a b", 3), ("x..y", 3)):
         new("--ref", ref, status=status)
 
@@ -273,15 +275,13 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
 def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     """Its definitions and settings; what the tree shows stays what the tree shows."""
     (catalog / "recipes" / "other-1.0.toml").write_text(
-        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n")
+        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n", define="")
     )
     said = new("--like", "other", "--name", "fork-2")
     found = tomllib.loads((catalog / "recipes" / "fork-2.toml").read_text())
     assert found["cuda"] == {"arch": ["120"], "vmm": True, "driver": "580"}
     assert found["llama"] == {"build_number": 2, "ui": False}
-    assert found["cmake"] == [
-        {"targets": ["llama-server"], "define": {"GGML_CUDA_FA_ALL_QUANTS": True}}
-    ]
+    assert found["cmake"] == [{"targets": ["llama-server"], "define": {"CMAKE_C_FLAGS": "-g"}}]
     assert found["image"] == {
         "repository": "fork",
         "tags": ["2"],
@@ -297,6 +297,7 @@ def test_like_another_recipe_of_the_family(new: Run, catalog: Path) -> None:
     assert "left out: the patch pull 7 of other-1.0" in said
     assert "left out: the probe of --not-in-the-tree of other-1.0" in said
     assert "left out: the definition X_COMMIT = '0123456789' of other-1.0" in said
+    assert "left out: the definition FORK_X of other-1.0: no CMake file of this tree" in said
     assert "look over what it has from other: entrypoint, definitions," in said
 
 
@@ -304,7 +305,9 @@ def test_like_another_recipe_whose_family_reads_no_tree(
     new: Run, llama_tree: Upstream, catalog: Path
 ) -> None:
     """Its probes are taken, but for those that name its pin."""
-    (catalog / "recipes" / "other-1.0.toml").write_text(LIKE.format(family="cmake", more=""))
+    (catalog / "recipes" / "other-1.0.toml").write_text(
+        LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ")
+    )
     said = new("--like", "other", "--name", "other-2.0")
     text = (catalog / "recipes" / "other-2.0.toml").read_text()
     found = tomllib.loads(text)
@@ -322,20 +325,63 @@ def test_like_another_recipe_whose_family_reads_no_tree(
     assert "cmake.0.source: the source has no ./CMakeLists.txt" in said
 
 
+@pytest.mark.parametrize(
+    ("old", "new_text", "missing"),
+    [
+        (
+            "bin/llama-server",
+            "bin/hello-server",
+            "image.entrypoint: the tree makes no hello-server",
+        ),
+        (
+            'run      = ["llama-server"',
+            'run = ["a-check"',
+            "probe.0.run: the tree makes no a-check",
+        ),
+        (
+            'option = "--n-gpu-layers"',
+            'library = "libx-cuda.so"\nneeds = ["libcudart.so.13"]',
+            "probe.1.library: the tree makes no libx-cuda.so",
+        ),
+        ("GGML_CUDA = true, ", "", "CUDA code is compiled only with GGML_CUDA: set it"),
+        ("GGML_CUDA = true, ", "GGML_CUDA = false, ", "CUDA code is compiled only with GGML_CUDA"),
+    ],
+)
+def test_parts_of_another_engine_are_refused(
+    new: Run, catalog: Path, old: str, new_text: str, missing: str
+) -> None:
+    text = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ")
+    assert old in text
+    (catalog / "recipes" / "other-1.0.toml").write_text(text.replace(old, new_text))
+    said = new("--like", "other", "--name", "fork-2", status=3)
+    assert missing in said
+    if "makes no" in missing:
+        assert "programs in its CMake files: llama-" in said
+
+
+def test_a_tree_that_is_not_tabbyapi(new: Run, catalog: Path) -> None:
+    for name in ("tabbyapi-e632af4.toml", "bases/exllamav3-wheel-1.6.5.toml"):
+        shutil.copy(REPOSITORY / "recipes" / name, catalog / "recipes" / name)
+    said = new("--like", "tabbyapi", "--name", "fork-2", status=3)
+    assert "the source is not TabbyAPI: it has no main.py" in said
+
+
 def test_like_a_recipe_that_does_not_fit(new: Run, llama_tree: Upstream, catalog: Path) -> None:
     text = (REPOSITORY / "recipes" / "vllm-0.22.0.toml").read_text()
     (catalog / "recipes" / "vllm-0.22.0.toml").write_text(text)
     assert "builds it from a package" in new("--like", "vllm", status=3)
     assert "no recipe is named" in new("--like", "nothing", status=3)
     (catalog / "recipes" / "other-1.0.toml").write_text(
-        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n")
+        LIKE.format(family="llama-cpp", more="[llama]\nbuild_number = 9\n\n", define="")
     )
     llama_tree.commit("gone", **{"include/llama.h": None})
     assert "is no tree of the family llama-cpp" in new("--like", "other", status=3)
 
 
 def test_a_recipe_without_a_probe_is_not_written(new: Run, catalog: Path) -> None:
-    text = LIKE.format(family="cmake", more="").replace('["kept"]', '["1.0"]')
+    text = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ").replace(
+        '["kept"]', '["1.0"]'
+    )
     text = re.sub(r"\[\[probe\]\]\noption.*\n", "", text)
     (catalog / "recipes" / "other-1.0.toml").write_text(text)
     said = new("--like", "other", "--name", "fork-2", status=3)
@@ -377,6 +423,84 @@ def test_git_may_take_it_from_elsewhere(
     new(url=url)
     found = only(catalog)
     assert found["url"] == found["source"]["git"] == url
+
+
+def test_a_fork_does_not_take_the_name_of_another_engine(
+    new: Run, llama_tree: Upstream, catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    where = "".join(
+        f"\tinsteadOf = {url}\n"
+        for url in ("https://example.invalid/x/", "https://example.invalid/Mainline/")
+    )
+    config.write_text(
+        f'[url "file://{llama_tree.folder.parent}/"]\n{where}[protocol]\n\tallow = always\n'
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    new("--name", "mainline-1", url="https://example.invalid/Mainline/Mini_LLaMa.cpp")
+    file = catalog / "recipes" / "mainline-1.toml"
+    text = file.read_text().replace('repository = "mainline"', 'repository = "mini-llama-cpp"')
+    file.write_text(text)
+    # Another source has this name for its images.
+    new(url="https://example.invalid/x/Mini_LLaMa.cpp")
+    version = llama_tree.head()[:7]
+    found = tomllib.loads((catalog / "recipes" / f"x-mini-llama-cpp-{version}.toml").read_text())
+    assert found["image"]["repository"] == found["engine"] == "x-mini-llama-cpp"
+    assert found["summary"] == "Mini LLaMa, small"
+    # The same source, in other words: its engine and its images.
+    llama_tree.git("tag", "v3.0")
+    new("--ref", "v3.0", url="https://example.invalid/Mainline/Mini_LLaMa.cpp/")
+    found = tomllib.loads((catalog / "recipes" / "mainline-3.0.toml").read_text())
+    assert found["image"]["repository"] == "mini-llama-cpp"
+    # A path has no owner.
+    said = new(status=3)
+    assert "has the name of another engine of the catalog" in said
+    assert "--name" in said
+    said = new("--name", "mini-llama-cpp-9")
+    assert "mini-llama-cpp is also a name of https://example.invalid/Mainline/" in said
+
+
+def test_the_page_of_a_branch_is_no_repository(new: Run) -> None:
+    said = new(url="https://example.invalid/o/r/tree/feature/x", status=3)
+    assert "recipe new https://example.invalid/o/r --ref feature/x" in said
+
+
+def test_tags_that_were_not_chosen_are_named(new: Run, llama_tree: Upstream, catalog: Path) -> None:
+    llama_tree.git("tag", "v0.1.2")
+    llama_tree.git("tag", "v0.1.1")
+    commit = llama_tree.commit("three", **{"a.txt": "a"})
+    for tag in ("b10901", "gguf-v0.18.0", "v0.3.0-rc1"):
+        llama_tree.git("tag", tag)
+    said = new("--dry-run")
+    assert "the newest tag, " in said
+    assert "v0.1.2 of " in said
+    assert "v0.1.1" not in said
+    llama_tree.git("tag", "-a", "-m", "x", "v0.5.1")  # a release wins over tags of its commit
+    said = new()
+    assert only(catalog)["source"] == {"git": llama_tree.url, "ref": "v0.5.1", "commit": commit}
+    assert "b10901 of the same commit" in said
+    assert "gguf-v0.18.0 of the same commit" in said
+
+
+@pytest.mark.parametrize(
+    ("tag", "glob", "others"),
+    [
+        ("v0.2.0", "v[0-9]*", {"v0.10": True, "v1.0.0-beta": False, "v2-x": False, "b1": False}),
+        ("b10018", "b[0-9]*", {"b9": True, "b99999999999x": False, "b1-mix-4b653db": False}),
+        ("b10472-mix-4b653db", "b[0-9]*-mix-*", {"b1-mix-00aa00b": True, "b20000": False}),
+        ("b10018-1.2.0", "b[0-9]*-[0-9]*", {"b1-0.1": True, "b10018": False}),
+        ("main-b9351-4db14be", "main-b[0-9]*-*", {"main-b1-0badc0d": True, "v0.1.2": False}),
+        ("v1.0.0-rc1", "v[0-9]*-rc[0-9]*", {"v1.0.0-rc10": True, "v1.0.0": False}),
+        ("release", "release", {"release": True, "release2": False}),
+        ("v*", None, {"v1.0.0-beta": True, "x": False}),
+    ],
+)
+def test_tags_of_one_kind(tag: str, glob: str | None, others: dict[str, bool]) -> None:
+    if glob is not None:
+        assert track.glob_of(tag) == glob
+        assert track.matches(tag, glob)
+    for other, fits in others.items():
+        assert track.matches(other, glob or tag) == fits, other
 
 
 def test_texts_of_the_tree_stay_data(new: Run, llama_tree: Upstream, catalog: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
+from builder.families import complete
 from builder.families.llama_cpp import NO_VMM
 from builder.plan.dockerfile import instructions, link_lints
 from builder.plan.explain import explained
 from builder.platforms import Platforms
-from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, PullPatch, Recipe
+from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, PullPatch, Recipe, RunProbe
 from builder.tools.git.repositories import Repositories
 from builder.upstream.track import upstream_target
 from support.catalogs import load, rendered
@@ -134,6 +135,38 @@ def test_what_the_family_knows_is_in_every_image(catalog: Path) -> None:
     assert '["/usr/local/bin/healthcheck", "9000", "health"]' in text
     assert 'ENTRYPOINT ["/opt/builder/entrypoint", "/opt/engine/bin/llama-server", "--"]' in text
     assert "USER 10001:10001" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "ref", "release"),
+    [
+        ("0.5.0", "v0.5.0", True),
+        ("0.5.0", None, True),
+        ("1", "v0.5.0", True),
+        ("b10018", "b10018", False),
+        ("de3ff81", "master", False),
+        ("0.6.0-rc1", "v0.6.0-rc1", False),
+    ],
+)
+def test_a_release_is_built_as_one(
+    catalog: Path, version: str, ref: str | None, release: bool
+) -> None:
+    """A build of v0.5.0 without LLAMA_BUILD_IS_DEV=OFF calls itself 0.5.0-dev."""
+    write(catalog)
+    file = catalog / "recipes" / "x-1.toml"
+    text = file.read_text().replace('version = "1"', f'version = "{version}"')
+    if ref:
+        text = text.replace("commit = ", f'ref = "{ref}", commit = ')
+    file.unlink()
+    (catalog / "recipes" / f"x-{version}.toml").write_text(text)
+    plan = rendered(catalog, f"x-{version}")
+    assert ("-DLLAMA_BUILD_IS_DEV=OFF" in plan.text) == release
+    probes = [each for each in complete(plan.recipe).probe if isinstance(each, RunProbe)]
+    (pattern,) = probes[0].matches
+    after = "(build 7, commit 012345678) built with GNU 12"
+    assert bool(re.search(pattern, f"version: 0.5.0-dev {after}")) != release
+    assert re.search(pattern, f"version: 0.5.0 {after}")
+    assert re.search(pattern, "version: 7 (012345678)")
 
 
 def test_a_recipe_overrides_a_definition_of_the_family_and_says_why(catalog: Path) -> None:

@@ -48,6 +48,7 @@ class Tree:
     """The tree of llama.cpp's shape with other files; None takes one away."""
 
     changed: Mapping[str, str | None]
+    name: str = "v0.2.0"
 
     @property
     def files(self) -> dict[str, str]:
@@ -111,9 +112,59 @@ def test_only_programs_that_cmake_makes_are_targets() -> None:
     )
     assert values(read({bench: commented}), "cmake")["targets"] == ["llama-server", "llama-cli"]
 
+    for quoted in (
+        'set(TARGET "llama-bench")',
+        "SET (PROGRAM llama-bench)\nADD_EXECUTABLE(${PROGRAM} x)",
+        "add_executable(\n  llama-bench x.cpp)",
+    ):
+        assert "llama-bench" in values(read({bench: quoted}), "cmake")["targets"], quoted
 
-def test_a_page_in_the_tree_is_embedded() -> None:
-    assert values(read({"tools/server/public/index.html.gz": ""}), "llama")["ui"] is True
+
+def test_a_tree_without_the_switch_for_cuda_is_refused() -> None:
+    """Its image would compute on the CPU."""
+    ggml = source("ggml/CMakeLists.txt")
+    for old, new in (
+        ("option(GGML_CUDA ", "option(FORK_CUDA "),
+        ("option(GGML_CUDA ", "# option(GGML_CUDA "),
+        ("option(GGML_CUDA_NO_VMM ", "option(GGML_CUDA_VMM_OFF "),
+    ):
+        with pytest.raises(RecipeError, match="has no option GGML_CUDA") as caught:
+            read({"ggml/CMakeLists.txt": ggml.replace(old, new)})
+        assert new.startswith("#") or new.split("(")[1].strip() in caught.value.why
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0a1b\nsize 1268430\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "there"),
+    [
+        ({"tools/server/public/index.html.gz": ""}, True),
+        ({"tools/server/public/index.html.gz": POINTER}, False),
+        ({"tools/ui/dist/index.html": "<p>", "tools/ui/dist/bundle.js": "x"}, True),
+        (
+            {
+                "tools/ui/dist/index.html": "<p>",
+                "tools/ui/dist/a/bundle.js": POINTER,
+                ".gitattributes": "*.js filter=lfs diff=lfs merge=lfs -text\n",
+            },
+            False,
+        ),
+    ],
+)
+def test_a_page_in_the_tree_is_embedded(files: dict[str, str], there: bool) -> None:
+    assert values(read(files), "llama")["ui"] is there
+
+
+@pytest.mark.parametrize(
+    ("tag", "comment"),
+    [("b7", ""), ("v0.2.0", ""), ("b10-mix-4b653db", "the commits up to b10-mix-4b653db")],
+)
+def test_a_number_that_differs_from_the_tag_is_explained(tag: str, comment: str) -> None:
+    found = draft(Tree({}, tag), Cuda(arch=["120"]))
+    assert found is not None
+    number = found.tables["llama"][0].lines[0]
+    assert (number.value, number.comment) == (7, comment)
 
 
 def test_a_tree_that_keeps_120_gets_120a() -> None:

@@ -83,13 +83,35 @@ def test_values_of_every_kind(written: Path) -> None:
     assert second.offset == 896  # after 864 bytes, aligned
 
 
-def test_a_type_of_a_fork_has_no_known_size(written: Path) -> None:
-    content = bytearray(written.read_bytes())
-    place = content.rindex(struct.pack("<IQ", 12, 0))  # Q4_K, at offset 0
-    content[place : place + 4] = struct.pack("<I", 199)
-    found = read(bytes(content))
-    assert found.tensors[0].size is None
-    assert found.end == found.size + 896 + 512 * 3 * 4
+def header_of(*tensors: tuple[tuple[int, ...], int, int]) -> gguf.Header:
+    """A header with tensors of these shapes, types and offsets."""
+    listed = tuple(gguf.Tensor(str(index), *tensor) for index, tensor in enumerate(tensors))
+    return gguf.Header(3, {}, listed, 1024)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "weights", "end"),
+    [
+        # A fork's type 199: up to the next tensor.
+        ([((256, 4), 199, 0), ((8,), 0, 416)], 416 + 32, 1024 + 416 + 32),
+        # The last tensor: by another one of its type: 448 bytes with at most 31 of padding.
+        ([((256, 4), 199, 0), ((256, 8), 199, 448)], 448 + 834, 1024 + 448 + 834),
+        # Nothing else has its type: one bit an element.
+        ([((256, 64), 199, 0)], 2048, 1024 + 2048),
+        # A fork gave ggml's type 12 (Q4_K, 144 bytes for 256) another meaning: 2 bits an element.
+        ([((256, 4), 12, 0), ((8,), 0, 256)], 256 + 32, 1024 + 256 + 32),
+        # Padding is no weight.
+        ([((256, 3), 12, 0), ((8,), 0, 448)], 432 + 32, 1024 + 448 + 32),
+        ([((3,), 199, 0)], 1, 1025),
+        ([((0,), 199, 0), ((8,), 0, 0)], 32 + 1, 1024 + 32),
+        ([], 0, 1024),
+    ],
+)
+def test_the_size_of_a_type_that_only_a_fork_knows_follows_from_the_offsets(
+    tensors: list[tuple[tuple[int, ...], int, int]], weights: int, end: int
+) -> None:
+    found = header_of(*tensors)
+    assert (found.weights, found.end) == (weights, end)
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 11, 23, 40, 300, 5000])

@@ -209,6 +209,30 @@ def test_a_cut_model_is_told_with_both_sizes(
     assert caught.value.why == f"it has {size - 1} bytes; with its weights it would have {size}"
 
 
+def test_a_cut_model_of_a_type_that_only_a_fork_knows(tmp_path: Path, work: Path) -> None:
+    writer = reference.GGUFWriter(tmp_path / "turbo.gguf", "llama")
+    for name in "ab":  # Q4_K: 144 bytes for 256 weights
+        kind = reference.GGMLQuantizationType.Q4_K
+        data = reference.np.zeros((512, 144 * 4), reference.np.uint8)
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    whole = (tmp_path / "turbo.gguf").read_bytes()
+    start = whole.index(b"a" + (2).to_bytes(4, "little"))
+    kind = (12).to_bytes(4, "little")
+    whole = (
+        whole[:start] + whole[start:600].replace(kind, (142).to_bytes(4, "little")) + whole[600:]
+    )
+    (tmp_path / "turbo.gguf").write_bytes(whole)
+    found = write(tmp_path / "turbo.gguf", work)
+    assert found.weights == pytest.approx(2 * 144 * 4 * 512, abs=32)
+    (tmp_path / "turbo.gguf").write_bytes(whole[: len(whole) * 3 // 4])
+    with pytest.raises(FetchError, match="is cut"):
+        write(tmp_path / "turbo.gguf", work)
+
+
 def test_a_file_that_is_no_gguf(tmp_path: Path, work: Path) -> None:
     (other := tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}")
     with pytest.raises(FetchError, match=r"is not a GGUF file for llama\.cpp") as caught:

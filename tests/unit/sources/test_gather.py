@@ -64,11 +64,11 @@ class Farm:
         (folder / name).write_bytes(content)
         return digest
 
-    def tree(self, source: str, patch: str = "") -> Path:
-        return Path(self.gathered(source, patch).named["source"]) / "tree"
+    def tree(self, source: str, patch: str = "", recipe: str = RECIPE) -> Path:
+        return Path(self.gathered(source, patch, recipe).named["source"]) / "tree"
 
-    def gathered(self, source: str, patch: str = "") -> BuildContext:
-        (self.catalog / "recipes" / "x-1.toml").write_text(RECIPE.format(source=source) + patch)
+    def gathered(self, source: str, patch: str = "", recipe: str = RECIPE) -> BuildContext:
+        (self.catalog / "recipes" / "x-1.toml").write_text(recipe.format(source=source) + patch)
         plan = rendered(self.catalog, "x-1")
         self.count += 1
         work = self.folder / f"work-{self.count}"
@@ -143,6 +143,22 @@ def test_a_commit(farm: Farm, tmp_path: Path) -> None:
     assert (farm.tree(source) / "a.c").read_bytes() == TEXT
     assert (farm.tree(source, PATCH) / "a.c").read_text() == "one\n2\nthree\n"
     assert "file x.patch is applied" in farm.said
+
+
+def test_a_pointer_of_git_lfs_is_no_content(farm: Farm, tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n"
+    upstream = Upstream(tmp_path / "upstream")
+    commit = upstream.commit("one", **{"a.c": TEXT, "doc__logo.png": pointer})
+    farm.tree(f'{{ git = "{upstream.url}", commit = "{commit}" }}')
+    assert "1 files of x-1 are pointers of Git LFS, without contents: doc/logo.png" in farm.said
+    commit = upstream.commit("two", **{"tools__ui__dist__index.html": pointer})
+    llama = RECIPE.replace('"cmake"', '"llama-cpp"').replace(
+        "[[cmake]]", "[llama]\nbuild_number = 1\nui = true\n\n[[cmake]]\ntargets = ['llama-server']"
+    )
+    with pytest.raises(FetchError, match="lacks the contents of files") as caught:
+        farm.tree(f'{{ git = "{upstream.url}", commit = "{commit}" }}', recipe=llama)
+    assert "no built web page" in caught.value.why
+    assert "tools/ui/dist/index.html" in caught.value.why
 
 
 def test_the_newest_input_is_the_base_or_the_commit(farm: Farm, tmp_path: Path) -> None:

@@ -284,6 +284,34 @@ def test_history_has_every_commit_and_contents_only_by_request(
     assert scratch.read(blob).decode() == numbered(2)
 
 
+@pytest.mark.parametrize("server", ["file", "http"])
+def test_a_shallow_repository_is_refused_until_it_is_whole(
+    upstream: Upstream, mirrored: Mirrored, tmp_path: Path, server: str
+) -> None:
+    """git would fetch each missing parent, by one process inside of the other, without end."""
+    commits = [upstream.commit(f"{n}", **{"a.txt": f"{n}\n"}) for n in range(5)]
+    mine = tmp_path / "mine"
+    subprocess.run(["git", "clone", "-q", "--depth=2", upstream.url, mine], check=True)
+    shallow = Upstream(mine)
+    with smart_http(mine / ".git") as http:
+        url = shallow.url if server == "file" else http.url
+        assert names(mirrored.export(url, commits[-1]))  # which needs no history
+        for _ in range(2):
+            with pytest.raises(FetchError, match="is a shallow repository") as caught:
+                mirrored.repositories().walk(url, commits[-1])
+            assert "git fetch --unshallow" in caught.value.hint
+        # A run that was killed before it refused.
+        history = next(mirrored.cache.rglob("history.git"))
+        git.run(history, "update-ref", f"refs/walked/{commits[-1]}", commits[-1])
+        (history / "shallow").write_text(f"{commits[-2]}\n")
+        with pytest.raises(FetchError, match="is a shallow repository"):
+            mirrored.repositories().walk(url, commits[-1])
+        shallow.git("fetch", "--unshallow")
+        repositories = mirrored.repositories()
+        repositories.walk(url, commits[-1])
+        assert repositories.scratch.text("rev-list", "--count", commits[-1]) == "6"
+
+
 def test_offline_knows_the_refs_of_the_last_time(upstream: Upstream, mirrored: Mirrored) -> None:
     upstream.git("tag", "-a", "-m", "x", "v1")
     first = Mirror(upstream.url, mirrored.cache, mirrored.said.append).advertised()
