@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from builder.errors import BuilderError, FetchError, RegistryError, WorldError
+from builder.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VERSION
 from builder.plan.resolver import Resolver
 from builder.platforms import PLATFORMS, Platform, platform_of
@@ -137,7 +137,7 @@ class Images:
         if old and other:
             return RunImage(other.name, other.local, other.size, other.key, note=what)
         name, local = (other.name, other.local) if other else (self.tagged, True)
-        builds = not isinstance(error, FetchError)
+        builds = not isinstance(error, FetchError) or isinstance(error, GoneError)
         return RunImage(name, local, what=what, hint=hint, builds=builds)
 
     def _lacking(
@@ -149,7 +149,9 @@ class Images:
             parts = [f"the image {here[0].name} in Docker {self._other(here[0])}"]
         build = f"build it: `builder build {self.recipe.name}`"
         if error:
-            parts.append(f"{error.what}, so whether it is published is not known ({error.why})")
+            gone = isinstance(error, GoneError)
+            so = "" if gone else ", so whether it is published is not known"
+            parts.append(f"{error.what}{so} ({error.why})")
             build = f"{error.hint}; or {build}" if error.hint else build
         elif there:
             parts.append(f"the published image {there.name} {self._other(there)}")
@@ -198,7 +200,7 @@ class Images:
         """The registry's image of the version tag; None where it has none.
 
         Without a namespace nothing is asked: the name is then somebody else's image.  Raises
-        ``RegistryError``, ``FetchError``.
+        ``RegistryError``, ``FetchError``; ``GoneError`` where it is for other platforms.
         """
         if not self.settings.namespace:
             return None
@@ -208,8 +210,8 @@ class Images:
             return None
         own = found.platforms.get(self.platform)
         if found.platforms and own is None:
-            raise RegistryError(
-                f"{self.tagged} has no image for {self.platform}",
+            raise GoneError(
+                f"{self.tagged} in the registry has no image for {self.platform}",
                 f"it has {' and '.join(found.platforms)}",
             )
         key = own.key if own else found.labels.get(LABEL_KEY, "")

@@ -87,6 +87,9 @@ def test_an_image_of_an_older_recipe_is_named_and_started_only_when_asked(machin
     assert "--old" in told
     assert other in machine.export(expect=4)
     assert f"# Incomplete: {other}" in machine.export("--allow-incomplete")
+    done = machine.builder("smoke", machine.name, "--catalog", machine.catalog)
+    assert done.returncode == 4
+    assert f"{machine.tag} is of another state of it" in done.stderr
     assert other in machine.run("--old")
     assert "runs already" in machine.run("--old")
     # Its container runs: nothing is built for a name that is taken.
