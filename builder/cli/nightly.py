@@ -75,13 +75,17 @@ def status(
 
     Each line has the digest and its creation date, the current upstream, the commits and days (d)
     that the image is behind, the result of the last nightly run, and the download of the last
-    update: the layers that the image before lacks. If somebody has reproduced the image, the line
+    update: the layers that the image before lacks. If nothing is missing, "still" is followed by
+    the days since upstream moved. If somebody has reproduced the image, the line
     has the day and the trusted key that signed the statement. --json adds the last good
     and the last failed run, and the commit of the image. Only the registry and upstream are asked,
-    so every machine gives the same answer. The exit code is 14 if a channel is behind for longer
-    than its limit, has no image, or could not be checked, and 12 if no namespace is set.
+    so every machine gives the same answer. The exit code is 14 if a channel is behind, or its
+    upstream still, for longer than its limit, has no image, or could not be checked; 5 if a server
+    does not answer, or the state of a tag is not known for another reason; 3 if --channels finds no
+    channel; and 12 if no namespace is set.
     """
     from builder import settings
+    from builder.errors import RecipeError
     from builder.nightly.status import require_fresh, statuses
     from builder.upstream.session import open_session
 
@@ -90,6 +94,12 @@ def status(
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
         listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
+    if channels and not listed:
+        raise RecipeError(
+            "no recipe has a channel",
+            f"looked at {', '.join(recipes or []) or 'all recipes of the catalog'}",
+            'add channel = "TAG" to [track] in a recipe, and the tag to image.moving',
+        )
     _print([each.as_json() for each in listed], overview_of_statuses(listed), as_json)
     require_fresh(listed)
 
@@ -130,11 +140,13 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
     """A row for each tag; as notes the last nightly run of each channel, updates and problems."""
+    from builder.nightly.status import grouped
     from builder.records.table import Overview
 
     header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
     rows = tuple(_row(status) for status in found)
-    notes = tuple(note for status in found for note in _notes(status))
+    notes = tuple(grouped(note for status in found for note in _notes(status)))
+    notes = tuple(text if len(text) <= WIDE else f"{text[: WIDE - 4]} ..." for text in notes)
     return Overview("Recipes and channels", header, rows, notes)
 
 
@@ -166,7 +178,14 @@ def _behind(status: Status) -> str:
     commits = f"{counted(status.commits, of_what)}, " if status.commits else ""
     limit = f"/{status.limit}" if status.limit is not None else ""
     newer = status.commits is None or status.commits > 0
-    return f"{commits}{status.days}{limit} d" if newer and status.upstream else ""
+    if newer and status.upstream:
+        return f"{commits}{status.days}{limit} d"
+    if status.still_limit is None or status.commits != 0:
+        return ""
+    known = status.still is not None
+    return (
+        f"still {status.still}/{status.still_limit} d" if known else "still: not known since when"
+    )
 
 
 def _first(reason: str) -> str:
@@ -196,16 +215,22 @@ def _reproduced(found: Reproduced) -> str:
     return f"{text}, unverified: {found.problem or 'no trusted key signed the statement'}"
 
 
-def _notes(status: Status) -> list[str]:
-    notes = []
-    last = status.last
+def _notes(status: Status) -> Iterator[tuple[str, str]]:
+    """The texts about a tag, each after its recipe."""
+    name, last = status.recipe, status.last
     if last is not None:
         good = minute(status.good.started) if status.good else "unknown"
         ended = f"last nightly run {minute(last.started)}: {last.outcome}"
-        notes.append(f"{status.recipe}: {ended}{'' if last.good else f'; last good one: {good}'}")
-        notes += [] if last.good else [f"{status.recipe}: {_first(last.reason)}"]
-    notes += [f"{status.recipe}: {text}" for text in _downloads(status)]
+        yield name, f"{ended}{'' if last.good else f'; last good one: {good}'}"
+        if not last.good:
+            yield name, _first(last.reason)
+    if status.held:
+        yield name, f"held: {status.held}"
+    if status.state == "still":
+        yield name, f"upstream has not moved for {status.still} days"
+    for text in _downloads(status):
+        yield name, text
     if status.reproduced is not None:
-        notes.append(f"{status.recipe}: {_reproduced(status.reproduced)}")
-    notes += [f"{status.recipe}: {text}" for text in status.problem.splitlines()]
-    return [text if len(text) <= WIDE else f"{text[: WIDE - 4]} ..." for text in notes]
+        yield name, _reproduced(status.reproduced)
+    for text in status.problem.splitlines():
+        yield name, text

@@ -95,6 +95,14 @@ OnePlatformOption = Annotated[
         help="Which image of a recipe with several platforms: linux/amd64 or linux/arm64.",
     ),
 ]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-platform",
+        metavar="OS/ARCHITECTURE",
+        help="Platform that a tag may lose, because the new image lacks it; repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 OfflineOption = Annotated[
     bool,

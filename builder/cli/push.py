@@ -9,6 +9,7 @@ import typer
 
 from builder.cli.options import (
     CatalogOption,
+    DropOption,
     JsonOption,
     RecipeName,
     build_session,
@@ -52,6 +53,7 @@ def push(
             help="Move tags although the update exceeds [budget] update. Requires --reason.",
         ),
     ] = False,
+    drop_platform: DropOption = None,
     reason: Annotated[
         str | None,
         reason_option(
@@ -82,7 +84,8 @@ def push(
     in the registry, nothing is pushed: use --platform on the machine that has the image.
 
     A version tag that points to another image is an error (see --replace). Moving tags are moved,
-    except channels, which only `builder nightly` moves. First, push shows the download of the
+    except channels, which only `builder nightly` moves. No tag loses a platform without
+    --drop-platform. First, push shows the download of the
     update: the layers that the tag's current image lacks. If it exceeds the recipe's
     [budget] update, nothing is uploaded (see --over-budget).
 
@@ -90,7 +93,8 @@ def push(
     interrupted continues when it is started again. The exit code is 4 if there is no verified
     image; 5 if the registry does not answer; 9 if another run on this machine moves or deletes
     tags; and 12 if no namespace is set, the registry refuses the push, a tag is taken, nothing
-    vouches for the registry's image, or an update exceeds its budget. The error lists the tags that
+    vouches for the registry's image, an update exceeds its budget, or a tag would lose a platform.
+    The error lists the tags that
     were already pushed.
     """
     from builder.nightly.channels import tag_of
@@ -105,7 +109,7 @@ def push(
     repository_of(session.catalog, recipe)  # without a namespace, a build would not help
     reasons = (reason if replace else None, reason if over_budget else None)
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
-        done = _pushed(session, recipe, reasons, work)
+        done = _pushed(session, recipe, (*reasons, tuple(drop_platform or ())), work)
     if as_json:
         print_json(asdict(done))
         return
@@ -125,10 +129,13 @@ def push(
 def _pushed(
     session: BuildSession,
     recipe: str,
-    reasons: tuple[str | None, str | None],
+    allowed: tuple[str | None, str | None, tuple[str, ...]],
     work: Path,
 ) -> Pushed:
-    """Push the images of a recipe; ``reasons``: to replace tags, to exceed the budget."""
+    """Push the images of a recipe.
+
+    ``allowed``: the reasons to replace tags and to exceed the budget, and platforms to drop.
+    """
     from builder.pipeline.lookup import verified
     from builder.publish.release import Release, release
     from builder.publish.release_index import index_release, release_index
@@ -138,11 +145,11 @@ def _pushed(
     texts = entry.texts()
     several = len(entry.recipe.platform) > 1
     if several and session.platform is None:
-        wanted = index_release(session.plans(recipe), texts, *reasons)
+        wanted = index_release(session.plans(recipe), texts, *allowed)
         return release_index(session, wanted, work)
     image, record = verified(session, recipe)
     tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
-    return release(session, Release(image, record, tags, texts, *reasons), work)
+    return release(session, Release(image, record, tags, texts, *allowed), work)
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:

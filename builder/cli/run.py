@@ -65,6 +65,14 @@ def run(
             "directory, without asking; an interrupted download continues.",
         ),
     ] = False,
+    old: Annotated[
+        bool,
+        typer.Option(
+            "--old",
+            help="Start the image that Docker or the registry has, although it is of another state "
+            "of the recipe.",
+        ),
+    ] = False,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="Run on the CPU: slow, and needs no GPU.")
     ] = False,
@@ -87,8 +95,10 @@ def run(
     The short name of a model, qwen3.6-27b, means the preset that `builder choose` recommends for
     this machine; qwen3.6-27b:dflash means the best preset of that kind.
 
-    First the GPU, its driver and memory, the engine, the image, the models and the port are
-    checked. If only the image or models are missing, one question lists the builds and downloads.
+    First the GPU, its driver and memory, the engine, the image, the models, the port, a container
+    of that name and the disk space are checked. The image has to be of the recipe as it is now, by
+    its build key. If only the image or models are missing, one question lists the builds and
+    downloads.
     Then the container starts; its log is shown until the server is healthy. It keeps running in the
     background, published on 127.0.0.1.
 
@@ -100,7 +110,7 @@ def run(
     from builder.launch.short import resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
-    asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu)
+    asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = server.Launch(recipes, asked, loaded, log)
     if printed:

@@ -12,6 +12,7 @@ import typer
 
 from builder.cli.options import (
     CatalogOption,
+    DropOption,
     JsonOption,
     RecipeName,
     TagName,
@@ -51,6 +52,7 @@ def promote(
             "--to", "Image to move to. Default: the image with the recipe's build key."
         ),
     ] = None,
+    drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,13 +63,15 @@ def promote(
     builder.key is checked, which anybody with push access can set.
 
     The exit code is 9 if another run on this machine moves or deletes tags, and 12 if the registry
-    does not have the image, or nothing vouches for it. The tag is then not moved.
+    does not have the image, nothing vouches for it, or the tag would lose a platform. The tag is
+    then not moved.
     """
     from builder.publish import tags
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
         target = to or _image_of_key(recipe, catalog, repository)
-        done = tags.move(repository, tag, target, reason, trust=trust)
+        dropped = drop_platform or ()
+        done = tags.move(repository, tag, target, reason, trust=trust, dropped=dropped)
     _print_move(done, as_json)
 
 
@@ -100,6 +104,7 @@ def rollback(
             "--to", "Image to move the tag to. Default: the image before the last move."
         ),
     ] = None,
+    drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,14 +114,15 @@ def rollback(
     label builder.key is checked, which anybody with push access can set. If BUILDER_COSIGN_KEY or
     BUILDER_TRUSTED_KEYS is set, only notes of moves that are signed count. The exit code is 9 if
     another run on this machine moves or deletes tags, and 12 if the previous image is unknown or
-    gone. The tag is then not moved.
+    gone, or the tag would lose a platform. The tag is then not moved.
     """
     from builder.publish import tags
     from builder.publish.tag_history import require_previous
 
     with _moving(recipe, catalog, tag, to) as (repository, trust):
         target = to or require_previous(repository, tag, trust)
-        done = tags.move(repository, tag, target, reason, "rollback", trust=trust)
+        dropped = drop_platform or ()
+        done = tags.move(repository, tag, target, reason, "rollback", trust=trust, dropped=dropped)
     _print_move(done, as_json)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LABEL_KEY = "builder.key"
+LABEL_RECIPE_KEY = "builder.recipe-key"
+"""The key without the digests that a recipe leaves open, where it leaves one open."""
 LABEL_RECIPE = "builder.recipe"
 LABEL_ARCHITECTURES = "builder.architectures"
 LABEL_PATCHES = "builder.patches"

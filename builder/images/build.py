@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from builder.errors import BuilderError, BuildError, WorldError
+from builder.families import layout
 from builder.images.log import BuildLog, BuildStep
 from builder.plan.plan import Plan
 from builder.plan.resolver import in_engine
@@ -148,9 +149,14 @@ def built_image(plan: Plan) -> docker.Image:
     """The image of a recipe as it is now; raises ``WorldError`` if the engine does not have it."""
     found = find_image(plan)
     if found is None:
+        others = [
+            f"{name} is of another state of it, mostly an older one: its build key is {key[:12]}"
+            for name in plan.references[1:]
+            if (there := docker.image(name)) and (key := there.labels.get(layout.LABEL_KEY))
+        ]
         raise WorldError(
             f"Docker has no image of the current recipe {plan.title}",
-            f"looked for {plan.references[0]}",
+            "\n".join([f"looked for {plan.references[0]}", *others]),
             f"build it: `builder build {plan.name}`",
         )
     return found

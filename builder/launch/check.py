@@ -14,12 +14,11 @@ from builder.choose.choice import Trials
 from builder.choose.machine import HostCard, Machine
 from builder.errors import BuilderError, WorldError
 from builder.families.device_code import no_code, runs_on
-from builder.images import reference
 from builder.launch.files import Located
+from builder.launch.images import RunImage
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import HOST, Run, Service
 from builder.recipes.catalog import Catalog
-from builder.settings import Settings
 from builder.simulator import cards
 from builder.tools import sizes
 from builder.tools.docker import engine as docker
@@ -60,17 +59,6 @@ class Chosen:
 
     devices: tuple[int, ...] = ()
     faults: tuple[Fault, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunImage:
-    """The image of a run, and whether this machine has it."""
-
-    name: str
-    published: bool = False
-    """Docker does not have it, and a registry does."""
-    fault: Fault | None = None
-    """Why there is none."""
 
 
 def require(name: str, faults: Sequence[Fault]) -> None:
@@ -172,24 +160,11 @@ def engine_faults(*, cpu: bool) -> Iterator[Fault]:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)
 
 
-def image_of(run: Run, settings: Settings) -> RunImage:
-    """The image to run, from the engine or else the registry."""
-    try:
-        if found := reference.in_engine(run.recipe, settings):
-            return RunImage(found)
-        if found := reference.published(run.recipe, settings):
-            return RunImage(found, published=True)
-    except WorldError:  # the engine's own fault is reported
-        return RunImage(reference.tagged(run.recipe, settings))
-    absent = Fault(*reference.absent(run.recipe, settings))
-    return RunImage(reference.tagged(run.recipe, settings), fault=absent)
-
-
 def image_faults(image: RunImage, target: str) -> Iterator[Fault]:
-    """Whether Docker lacks the image, and how to get it."""
-    if image.fault is not None:
-        yield image.fault
-    elif image.published:
+    """Whether Docker lacks the image that the recipe asks for, and how to get it."""
+    if image.what:
+        yield Fault(image.what, image.hint)
+    elif not image.local:
         pull = f"`builder run {target} --yes`, or docker pull {image.name}"
         yield Fault(f"the image {image.name} is published, and not in Docker", pull)
 

@@ -7,20 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from builder.errors import BuilderError
 from builder.families import ENGINES
-from builder.launch.check import RunImage
 from builder.launch.files import Missing
-from builder.platforms import platform_of
-from builder.publish.remote_image import remote_image
+from builder.launch.images import Images, RunImage
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records.record import newest_good
 from builder.settings import Settings
 from builder.tools import sizes
-from builder.tools.docker import engine as docker
-from builder.tools.log import Log, duration
-from builder.tools.registry.client import Repository
+from builder.tools.log import duration
 
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
@@ -30,14 +25,13 @@ REST = 60
 
 
 def of_image(
-    catalog: Catalog, recipe: Recipe, image: RunImage, settings: Settings, log: Log
+    catalog: Catalog, recipe: Recipe, images: Images, image: RunImage, settings: Settings
 ) -> Iterator[str]:
     """The image that has to be built or pulled; nothing where Docker has it."""
-    if image.fault is not None:
-        yield f"build {image.name}, {build_time(catalog, recipe, settings)}"
-    elif image.published:
-        size = _pull_size(recipe, image, settings, log)
-        yield f"pull {image.name}" + (f": {sizes.shown(size)}" if size else "")
+    if image.what:
+        yield f"build {images.tagged}, {build_time(catalog, recipe, settings)}"
+    elif not image.local:
+        yield f"pull {image.name}" + (f": {sizes.shown(image.size)}" if image.size else "")
 
 
 def of_files(missing: Sequence[Missing], directory: Path) -> Iterator[str]:
@@ -67,19 +61,3 @@ def build_time(catalog: Catalog, recipe: Recipe, settings: Settings) -> str:
     on = f"{cores} cores" if cores > 1 else "one core"
     why = f"{steps} compile steps" if recipe.build.steps else "as similar recipes"
     return f"which takes about {max(minutes, 1)} min on {on}: {why}"
-
-
-def _pull_size(recipe: Recipe, image: RunImage, settings: Settings, log: Log) -> int:
-    """Bytes of an image's compressed layers; 0 where its registry does not give them."""
-    digest = image.name.partition("@")[2]
-    try:
-        name = settings.repository(recipe.image.repository)
-        found = remote_image(Repository(name, log, settings.token_hosts), digest)
-        platform = platform_of(docker.engine().architecture)
-    except BuilderError as error:
-        log(f"the size of {image.name} is not known: {error.what}")
-        return 0
-    if found is None:
-        return 0
-    own = found.platforms.get(platform) if platform else None
-    return own.download_size if own else found.download_size

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from builder.errors import FetchError, RecipeError, WorldError
-from builder.images import reference
+from builder.launch.images import Images, RunImage
 from builder.models import hub
 from builder.presets import catalog as presets
 from builder.presets import command, model_files
@@ -16,7 +16,6 @@ from builder.presets.schema import ModelFile
 from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run, Service, service
 from builder.presets.short_names import is_preset
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import Recipe
 from builder.servers.api_flavor import PLACE
 from builder.servers.server import mounts_of
 from builder.settings import Settings
@@ -38,15 +37,8 @@ class LaunchRequest:
     """More options of the engine."""
     cpu: bool = False
     """On the CPU, without a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class _StartableImage:
-    """The image of a service, and why it cannot be started."""
-
-    name: str
-    local: bool = True
-    incomplete: tuple[str, ...] = ()
+    old: bool = False
+    """An image of another state of the recipe will do."""
 
 
 def find_entry(catalog: Catalog, wanted: LaunchRequest) -> PresetEntry | None:
@@ -125,7 +117,7 @@ def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: 
     """
     wanted = followed(catalog, wanted, models_directory(settings))
     run = run_of(find_entry(catalog, wanted), catalog, wanted)
-    image = _image(run.recipe, settings, log)
+    image = _image(Images(catalog, run.recipe, settings, log), old=wanted.old)
     files = given_files(wanted.given)
     others = {
         place: file
@@ -136,7 +128,8 @@ def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: 
     names = {place: _name_of(place, file, directory, log) for place, file in others.items()}
     files = joined(files, model_files.mounted(others, str(directory), names))
     found = service(run, image.name, files, published=wanted.port)
-    return replace(found, local=image.local, incomplete=(*image.incomplete, *files.incomplete))
+    missing = (f"{image.what}: {image.hint}",) if image.what else ()
+    return replace(found, local=image.local, incomplete=(*missing, *files.incomplete))
 
 
 def given_files(given: Mapping[str, Path]) -> Files:
@@ -191,14 +184,14 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     return next(iter(model_files.chosen(file, names)), "")
 
 
-def _image(recipe: Recipe, settings: Settings, log: Log) -> _StartableImage:
+def _image(images: Images, *, old: bool) -> RunImage:
     """The image by digest, from the registry or the engine; by tag where neither has it."""
     try:
-        if found := reference.published(recipe, settings):
-            return _StartableImage(found, local=False)
-        if found := reference.in_engine(recipe, settings):
-            return _StartableImage(found)
+        found = images.find(old=old, published_first=True)
     except WorldError as error:
-        log(error.what)
-    what, hint = reference.absent(recipe, settings)
-    return _StartableImage(reference.tagged(recipe, settings), incomplete=(f"{what}: {hint}",))
+        images.log(error.what)
+        what, hint = f"whether there is an image {images.tagged} is not known", error.hint
+        return RunImage(images.tagged, what=what, hint=hint)
+    if found.note:
+        images.log(found.note)
+    return found

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from builder.errors import BusyError, UntriedError
 from builder.exports import docker_run
+from builder.families.layout import LABEL_KEY
 from builder.presets.service import Service
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import ServerClient
@@ -52,11 +53,20 @@ class Found:
     """Its port on the host."""
     started_by: str
     """The value of ``LABEL_START``."""
+    image: str = ""
+    """The name of its image, as it was started."""
+    key: str = ""
+    """The build key of its image, by its label."""
 
     @property
     def running(self) -> bool:
         """Whether it runs."""
         return self.status == "running"
+
+    @property
+    def removable(self) -> bool:
+        """Whether it is of an earlier run that has ended."""
+        return self.status in ENDED and bool(self.run)
 
 
 def existing(name: str) -> Found | None:
@@ -74,6 +84,8 @@ def existing(name: str) -> Found | None:
         run=labels.get(LABEL_RUN, ""),
         port=next((int(each) for each in ports if each), None),
         started_by=labels.get(LABEL_START, ""),
+        image=found["Config"]["Image"],
+        key=labels.get(LABEL_KEY, ""),
     )
 
 
@@ -127,7 +139,7 @@ def _remove_ended(name: str) -> None:
     found = existing(name)
     if found is None:
         return
-    if found.status not in ENDED or not found.run:
+    if not found.removable:
         raise BusyError(
             f"there is a container {name} already", hint=f"stop it: docker rm --force {name}"
         )

@@ -9,6 +9,7 @@ from functools import partial
 
 from builder import settings
 from builder.errors import FetchError, RecipeError
+from builder.publish.remote_image import remote_image
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
@@ -114,10 +115,28 @@ def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
 def published(image: str, log: Log) -> NamedCommit:
     """The published image that a tag points to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
-    digest = Repository(name, log, settings.load().token_hosts).resolve(tag)
+    digest = _repository(name, log).resolve(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] in the recipe")
     return NamedCommit(image, digest, "image")
+
+
+def day_of(channel: Channel, target: NamedCommit, repositories: Repositories) -> str:
+    """The day (YYYY-MM-DD) of a state of a channel's upstream: a commit's, or a published image's
+    by its configuration; empty where the image has none.
+
+    Raises ``FetchError``, ``RegistryError``.
+    """
+    if target.kind != "image":
+        return tracking.committed(channel.source.git, target.commit, repositories)
+    found = remote_image(
+        _repository(target.name.rpartition(":")[0], repositories.log), target.commit
+    )
+    return found.created[:10] if found else ""
+
+
+def _repository(name: str, log: Log) -> Repository:
+    return Repository(name, log, settings.load().token_hosts)
 
 
 def frozen(

@@ -5,13 +5,13 @@ The registry is the state: any machine that has the recipes and a login gives th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from builder.errors import BuilderError, RegistryError, StaleError
+from builder.errors import BuilderError, FetchError, RegistryError, StaleError
 from builder.families.layout import REVISION
 from builder.nightly import channels, history
 from builder.nightly.channels import Channel
@@ -34,7 +34,7 @@ from builder.upstream import snapshot
 from builder.upstream import track as tracking
 
 CURRENT = ("moved", "unchanged")
-State = Literal["current", "behind", "stale", "empty", "unknown"]
+State = Literal["current", "behind", "stale", "still", "empty", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,16 @@ class Status:
     """Age of the oldest of these commits; 0 where there is none; None: not known."""
     limit: int | None = None
     """Days that the channel may be behind."""
+    still: int | None = None
+    """Days since the newest state of a channel's upstream; None: not known."""
+    still_limit: int | None = None
+    """Days without anything new upstream before the channel counts as still."""
+    held: str = ""
+    """Why the channel was rolled back, where that was its last move."""
+    answered: bool = False
+    """Whether the registry answered for the tag."""
+    unanswered: bool = False
+    """Whether part of the status is not known because a server fails or does not answer."""
     update: int | None = None
     """Bytes to download for somebody who has the image before, of several platforms the most; None:
     not known."""
@@ -78,14 +88,18 @@ class Status:
 
     @property
     def state(self) -> State:
-        """``empty``: the registry lacks the tag; ``stale``: behind for longer than ``limit``."""
+        """``empty``: the registry lacks the tag; ``stale``: behind for longer than ``limit``;
+        ``still``: the newest, and upstream has not moved for longer than ``still_limit``."""
         if self.image is None:
-            return "unknown" if self.problem else "empty"
+            return "empty" if self.answered or not self.problem else "unknown"
         if self.days is None or self.problem:
             return "unknown"
         if self.limit is not None and self.days > self.limit:
             return "stale"
-        return "current" if self.commits == 0 else "behind"
+        if self.commits != 0:
+            return "behind"
+        limit = self.still_limit
+        return "still" if limit and self.still is not None and self.still > limit else "current"
 
     def as_json(self) -> dict[str, Any]:
         """The status as JSON data."""
@@ -129,8 +143,9 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
         channel.tag,
         channel=True,
         limit=channel.track.limit,
+        still_limit=channel.track.still,
     )
-    problems = []
+    errors: list[BuilderError] = []
     runs: list[NightlyRun] = []
     try:
         channel.require_sole_recipe()
@@ -139,28 +154,52 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
         runs = history.nightly_runs(repository, channel.tag)
         repository.require_clock()
     except BuilderError as error:
-        problems.append(str(error))
+        errors.append(error)
     status = replace(
         status,
         good=next((run for run in runs if run.good), None),
         failed=next((run for run in runs if not run.good), None),
     )
     try:
-        status = _compared(status, _behind_channel(channel, status, runs, repositories))
+        target = channels.newest(channel, repositories)
+        status = _compared(status, _behind_channel(channel, status, target, runs, repositories))
+        status = replace(status, still=_still(channel, target, runs, repositories))
     except BuilderError as error:
-        problems.append(str(error))
-    return replace(status, problem="\n".join(problems))
+        errors.append(error)
+    return _with_problems(status, *errors)
+
+
+def _with_problems(status: Status, *errors: BuilderError) -> Status:
+    problem = "\n".join(map(str, errors))
+    unanswered = any(isinstance(error, FetchError) for error in errors)
+    return replace(status, problem=problem, unanswered=unanswered)
+
+
+def _still(
+    channel: Channel, target: NamedCommit, runs: Sequence[NightlyRun], repositories: Repositories
+) -> int | None:
+    """Days since the newest state of a channel's upstream.
+
+    An image without a date is as old as the first nightly run that found it.
+    """
+    days = tracking.days_since(day := channels.day_of(channel, target, repositories))
+    if day and days is not None:
+        return days
+    seen = [run.started[:10] for run in runs if run.commit == target.commit]
+    return tracking.days_since(min(seen)) if seen else None
 
 
 def _served(status: Status, repository: Repository, settings: Settings) -> Status:
-    """The status with the image that the tag points to, the size of its update, and whether it was
-    built again."""
+    """The status with the image that the tag points to, the size of its update, whether the last
+    move was a rollback, and whether it was built again."""
     image = remote_image(repository, status.tag)
+    status = replace(status, answered=True)
     if image is None:
         return status
     with workspace(settings.cache_dir) as work:
         note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
     last = note.move if note else None
+    back = last is not None and last.by == "rollback"
     digests = [each.digest for each in image.platforms.values()] or [image.digest]
     again = of_all([reproduced(referrers(repository, each), each, settings) for each in digests])
     return replace(
@@ -168,6 +207,7 @@ def _served(status: Status, repository: Repository, settings: Settings) -> Statu
         image=image,
         update=last.update if last else None,
         updates=last.updates if last else {},
+        held=f"rolled back from {last.before[:19]}: {last.reason}" if last and back else "",
         reproduced=again,
     )
 
@@ -192,7 +232,7 @@ def _of_version(
             return replace(status, commits=0, days=0)
         return _compared(status, _Behind(lag.target, lag.ahead, lag.since))
     except BuilderError as error:
-        return replace(status, problem=str(error))
+        return _with_problems(status, error)
 
 
 def _commit_of(status: Status, image: RemoteImage) -> str:
@@ -226,9 +266,12 @@ def _compared(known: Status, found: _Behind) -> Status:
 
 
 def _behind_channel(
-    channel: Channel, status: Status, runs: Sequence[NightlyRun], repositories: Repositories
+    channel: Channel,
+    status: Status,
+    target: NamedCommit,
+    runs: Sequence[NightlyRun],
+    repositories: Repositories,
 ) -> _Behind:
-    target = channels.newest(channel, repositories)
     image = status.image
     if image is None:
         return _Behind(target, 0, "")
@@ -246,20 +289,45 @@ def _behind_channel(
 
 
 def require_fresh(found: Sequence[Status]) -> None:
-    """Raise ``StaleError`` with every channel that is stale, empty or unknown."""
-    bad = [each for each in found if each.channel and each.state in {"stale", "empty", "unknown"}]
-    if bad:
+    """Raise ``StaleError`` with every channel that is stale, still, empty or unknown; else
+    ``FetchError`` where the state of a tag is not known.
+
+    A channel that is unknown only because a server does not answer is no reason for the first.
+    """
+    wrong = {"stale", "still", "empty"}
+    unknown = [each for each in found if each.state == "unknown"]
+    bad = [each for each in found if each.channel and each.state in {*wrong, "unknown"}]
+    if any(not (each.state == "unknown" and each.unanswered) for each in bad):
         raise StaleError(
-            f"{len(bad)} channels are stale, empty or unknown",
+            f"{len(bad)} channels are stale, still, empty or unknown",
             "\n".join(_line(each) for each in bad),
             "correct the causes above, then run `builder nightly`",
         )
+    if unknown:
+        raise FetchError(
+            f"the state of {len(unknown)} of {len(found)} tags is not known",
+            "\n".join(grouped((each.recipe, each.problem) for each in unknown)),
+            "try again later, or correct the causes above",
+        )
+
+
+def grouped(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Texts after the names of the recipes that have them; one that several have stands once."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    for text, those in names.items():
+        more = f" and {len(those) - 3} others" if len(those) > 4 else ""
+        yield f"{', '.join(those[:3] if more else those)}{more}: {text}"
 
 
 def _line(status: Status) -> str:
     where = f"{status.recipe}: {status.repository}:{status.tag}"
     if status.state == "stale":
         return f"{where} is {status.days} days behind; its limit is {status.limit} days"
+    if status.state == "still":
+        limit = f"its limit (still in [track]) is {status.still_limit} days"
+        return f"{where}: upstream has not moved for {status.still} days; {limit}"
     if status.state == "empty":
         return f"{where} has no image"
     return f"{where}: {status.problem}"

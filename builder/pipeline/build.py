@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from builder.errors import BuilderError, BuildError, FetchError, UntriedError, WorldError
+from builder.errors import (
+    BuilderError,
+    BuildError,
+    FetchError,
+    GoneError,
+    UntriedError,
+    WorldError,
+)
 from builder.images.build import anew, ensure_tags, find_candidate, find_image
 from builder.images.log import BuildLog
 from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
@@ -33,6 +40,7 @@ from builder.tools.beside import beside
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.files import named_lock, require_space, workspace
+from builder.tools.registry.client import Repository
 
 WORK_SPACE = 2.0  # GiB in the cache directory: CUDA's wheels, the source, a saved image
 
@@ -79,7 +87,11 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
             started = datetime.now(UTC).isoformat(timespec="seconds")
             builder = buildx.builder(settings.buildx)
             require_emulators(plan.platforms, builder)
-            base_images = ensure_bases_of(plan, active)
+            try:
+                base_images = ensure_bases_of(plan, active)
+            except GoneError as error:
+                error.why += _published_before(plan, session)
+                raise
             with beside() as other:
                 other.begin(partial(compile_simulators, plan, session))
                 candidate = _candidate(plan, session)
@@ -150,6 +162,20 @@ def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
 def _found(plan: Plan, session: BuildSession) -> docker.Image | None:
     """The image if the engine has it and no rebuild is requested."""
     return None if session.rebuild else find_image(plan)
+
+
+def _published_before(plan: Plan, session: BuildSession) -> str:
+    """A line about the registry's image of this key; empty where none is known."""
+    settings = session.settings
+    if not settings.namespace:
+        return ""
+    repository = Repository(plan.repository, session.log, settings.token_hosts)
+    try:
+        digest = repository.head_digest(plan.immutable_tag)
+    except BuilderError:
+        return ""
+    name = f"{plan.repository}:{plan.immutable_tag}"
+    return f"\n{name} ({digest}) was built of it, and is in the registry" if digest else ""
 
 
 def _verified(plan: Plan, session: BuildSession) -> BuildOutcome | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -215,6 +215,14 @@ class BasePlan(AnyPlan):
             return datetime.fromisoformat(root.as_of).replace(tzinfo=UTC)
         return self.debian.as_of
 
+    def opened(self) -> BasePlan:
+        """The base without a digest that its recipe does not pin."""
+        below = self.base.opened() if self.base else None
+        source, root = self.recipe.published or self.recipe.root, self.root
+        if source and source.digest is None and isinstance(root, RegistryRoot):
+            root = replace(root, digest="")
+        return replace(self, base=below, root=root)
+
     @property
     def published_root(self) -> RegistryRoot | None:
         """The published image that it starts from; None: it starts from none."""
@@ -351,10 +359,19 @@ class Plan(AnyPlan):
         """The image's name until its verdict is good."""
         return f"{self.repository}:unverified-{self.short_key}"
 
+    @cached_property
+    def recipe_key(self) -> str:
+        """The key without the digests that the recipe leaves open: no registry has to be asked."""
+        tools = self.tools.opened() if self.tools else None
+        return replace(self, base=self.base.opened(), tools=tools).key
+
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that follow from the recipe, and the key."""
-        return self._recipe_labels() | {layout.LABEL_KEY: self.key}
+        """The labels that follow from the recipe, and the keys."""
+        keys = {layout.LABEL_KEY: self.key}
+        if self.recipe_key != self.key:
+            keys[layout.LABEL_RECIPE_KEY] = self.recipe_key
+        return self._recipe_labels() | keys
 
     def labels_of(self, created: str, base: str) -> dict[str, str]:
         """The labels of an image that was ``created`` then (RFC 3339), on a base of this digest;

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
-from builder.errors import FetchError, RecipeError
+from builder.errors import BuilderError, FetchError, GoneError, RecipeError, RegistryError
 from builder.plan.inputs import RegistryRoot
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import BaseRecipe, Published
@@ -18,31 +19,42 @@ PATIENCE = 10.0  # seconds for a registry to answer
 def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> RegistryRoot:
     """A published image by its pin, else by the digest of its tag today, which is logged.
 
-    Raises ``FetchError`` where neither registry nor engine knows.
+    Docker's copy counts offline, and where the registry fails or does not answer.  Raises
+    ``GoneError`` where the registry has no such tag, ``RegistryError`` where it refuses the login,
+    ``FetchError`` where neither registry nor engine knows.
     """
     name = published.image
     if published.digest is not None or not ask:
         return RegistryRoot(name, published.digest or "")
-    digest = None if offline else imagetools.digest(name, PATIENCE)
-    if digest is not None:
-        log(f"{name} is not pinned ({published.note}); its digest today is {digest}")
-        return RegistryRoot(name, digest)
-    why = "nothing is fetched (--offline)" if offline else "no registry answers for it"
+    error = BuilderError("nothing is fetched (--offline)")
+    if not offline:
+        try:
+            digest = imagetools.digest(name, PATIENCE)
+        except (FetchError, RegistryError) as failed:
+            error = failed
+        else:
+            log(f"{name} is not pinned ({published.note}); its digest today is {digest}")
+            return RegistryRoot(name, digest)
     found = docker.image(name)
     if found is None:
         raise FetchError(
-            f"the digest of {name} is not known: {why}, and Docker does not have the image",
-            f"it is not pinned: {published.note}",
-            f"run `docker pull {name}` where the registry answers, or choose a base of wheels",
+            f"the digest of {name} is not known: {error.what}, and Docker does not have the image",
+            "\n".join(filter(None, (f"it is not pinned: {published.note}", error.why))),
+            error.hint or f"run `docker pull {name}` where the registry answers",
         )
-    log(f"{name} is not pinned ({published.note}) and {why}: using Docker's, {found.digest}")
+    made = f"{found.digest}, created {datetime.fromtimestamp(found.epoch, UTC):%Y-%m-%d}"
+    if isinstance(error, GoneError | RegistryError):
+        error.why += f"\nDocker has a copy of it: {made}"
+        error.hint += "; to build on the copy all the same: --offline"
+        raise error
+    log(f"{name} is not pinned ({published.note}); {error.what}: using Docker's copy, {made}")
     return RegistryRoot(name, found.digest)
 
 
 def pinned(entry: Entry[BaseRecipe]) -> str:
     """The text of a base with the digest that its image has in the registry today.
 
-    Raises ``RecipeError`` where it starts from none, ``FetchError`` when no registry answers.
+    Raises ``RecipeError`` where it starts from none, and like ``imagetools.digest``.
     """
     base = entry.recipe
     table = "published" if base.published else "root"
@@ -50,10 +62,6 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image, so there is nothing to pin")
     digest = imagetools.digest(starts_from.image, PATIENCE)
-    if digest is None:
-        raise FetchError(
-            f"no registry answers for {starts_from.image}", hint="try again, or docker login"
-        )
     from builder.recipes import edit  # slow to import
 
     changes: dict[edit.Keys, str | None] = {(table, "digest"): digest}
@@ -80,7 +88,7 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> tuple[dict[str,
 
     From the engine, or else its registry.
 
-    Raises ``FetchError`` where neither has it.
+    Raises ``FetchError`` where neither has it, and like ``imagetools.digest``.
     """
     exact = reference(root)
     for name in (exact, root.image):
@@ -107,7 +115,8 @@ def fetch(
 ) -> docker.Image:
     """A published image in the engine; the name of its base and the digest are in its name.
 
-    Raises ``FetchError`` when it cannot be had, or is for another platform than linux/``target``.
+    Raises ``FetchError`` when it is for another platform than linux/``target``, and like
+    ``docker.pull``.
     """
     image = published.image
     local = f"builder-base/{base}:published-{digest.removeprefix('sha256:')[:12]}"

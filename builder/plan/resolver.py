@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from builder import families
-from builder.errors import FetchError, RecipeError, WorldError
+from builder.errors import FetchError, RecipeError, RegistryError, WorldError
 from builder.families.layout import LABEL_KEY
 from builder.farm import dockerfiles
 from builder.plan import published_image
@@ -23,7 +24,15 @@ from builder.plan.inputs import (
     resolve_source,
 )
 from builder.plan.plan import AnyPlan, BasePlan, Plan
-from builder.platforms import PLATFORMS, Architecture, Platform, Platforms, architecture, of_target
+from builder.platforms import (
+    GNU_TRIPLETS,
+    PLATFORMS,
+    Architecture,
+    Platform,
+    Platforms,
+    architecture,
+    of_target,
+)
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import BaseRecipe, PathSource, Recipe, Root
@@ -38,7 +47,7 @@ class Resolver:
     """Resolves the recipes of a catalog.
 
     Without ``ask`` neither engine nor registry is asked: the root of a base is its pinned image,
-    else mmdebstrap makes it.
+    else mmdebstrap makes it, or, with the way "registry", it is an image without a digest.
     """
 
     catalog: Catalog
@@ -99,6 +108,22 @@ class Resolver:
         entry = self.catalog.engine(name)
         return self._plan(entry, one_of(entry.recipe, platform))
 
+    def recipe_keys(self, name: str, platform: Platform) -> frozenset[str]:
+        """The values of ``Plan.recipe_key`` of all ways to build a recipe's image for a platform.
+
+        An image may be compiled on any architecture, and its Debian root be a registry's or made by
+        mmdebstrap.  Neither engine nor registry is asked.  Raises ``RecipeError``.
+        """
+        entry, found = self.catalog.engine(name), set()
+        for build, way in product(dict.fromkeys((self.build, *GNU_TRIPLETS)), get_args(RootWay)):
+            one = replace(self, build=build, root_way=way, ask=False)
+            try:
+                found.add(one._plan(entry, platform).recipe_key)
+            except RecipeError:  # a family that is not cross-compiled
+                if build == self.build:
+                    raise
+        return frozenset(found)
+
     def resolve_base(self, name: str, target: Architecture = "amd64") -> BasePlan:
         """The plan of a base.  Raises like ``plans``."""
         base = self._base(name, Platforms(self.build, target))
@@ -110,8 +135,8 @@ class Resolver:
 
         "auto" prefers the root that the engine has, so that a registry that comes or goes does not
         change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
-        ``RecipeError`` where the base has no root, ``FetchError`` when "registry" is asked for and
-        does not answer.
+        ``RecipeError`` where the base has no root, and like ``imagetools.digest`` when "registry"
+        is asked for; for a published image like ``published_image.choose``.
         """
         entry = root_recipe(self.catalog, base)
         recipe = entry.recipe
@@ -128,24 +153,23 @@ class Resolver:
         if self.root_way == "mmdebstrap":
             return bootstrapped
         if not self.ask:
-            return pinned or bootstrapped
+            open_root = RegistryRoot(root.image, "") if self.root_way == "registry" else None
+            return pinned or open_root or bootstrapped
         if self.root_way == "auto":
             for choice in (pinned, bootstrapped):
                 if choice is not None:
                     plan = plan_base(self.catalog, entry.name, platforms, choice)
                     if in_engine(plan, plan.references["root"]):
                         return choice
-        found = pinned if self.offline else _from_registry(root, self.log)
-        if found is not None:
-            return found
         if self.offline:
-            return bootstrapped
-        if self.root_way == "registry":
-            raise FetchError(
-                f"no registry answers for {root.image}",
-                hint='set debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) to need no registry',
-            )
-        self.log(f"no registry answers for {root.image}: mmdebstrap makes the Debian root")
+            return pinned or bootstrapped
+        try:
+            return _from_registry(root, self.log)
+        except (FetchError, RegistryError) as error:
+            if self.root_way == "registry":
+                error.hint += '; debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) needs no registry'
+                raise
+            self.log(f"{error.what}: mmdebstrap makes the Debian root")
         return bootstrapped
 
     def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
@@ -224,11 +248,9 @@ def root_recipe(catalog: Catalog, base: str) -> Entry[BaseRecipe]:
     raise RecipeError(f"the base {base} has neither a Debian root nor a published image below it")
 
 
-def _from_registry(root: Root, log: Log) -> RegistryRoot | None:
+def _from_registry(root: Root, log: Log) -> RegistryRoot:
     reference = f"{root.image}@{root.digest}" if root.digest else root.image
     digest = imagetools.digest(reference, published_image.PATIENCE)
-    if digest is None:
-        return None
     if root.digest is None:
         log(f"{root.image} is not pinned; its digest today is {digest}")
     return RegistryRoot(root.image, root.digest or digest)

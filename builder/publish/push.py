@@ -71,6 +71,8 @@ class Pushing:
     """The reason why an update may exceed its budget."""
     local: LocalImage | None = None
     """The image of the engine, where it has been read."""
+    dropped: tuple[str, ...] = ()
+    """Platforms that tags may lose."""
 
 
 def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pushed:
@@ -79,7 +81,8 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     Where the registry has a verified image of this key, that image gets the tags instead.
 
     Raises ``RegistryError`` where an immutable or a version tag is taken and there is no reason to
-    replace it, an update exceeds its budget without a reason, or the registry refuses;
+    replace it, an update exceeds its budget without a reason, a tag would lose a platform, or the
+    registry refuses;
     ``TagMovedError`` where another machine moves one of the tags at the same time; ``FetchError``
     when the registry does not answer; ``WorldError`` where the image cannot be signed, or this
     machine's clock is wrong.
@@ -99,7 +102,7 @@ def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pu
     updates: dict[str, tuple[Update, ...]] = {}
     if order.followed:
         budget = how.budget if how.over_budget is None else None
-        updates = order.updates([_platform_image(image, local)], budget, how.log)
+        updates = order.updates([_platform_image(image, local)], budget, how.log, how.dropped)
     uploaded = upload(repository, local, new=not how.known) if local else 0
     reason = how.replace or how.over_budget or f"push of {record.recipe} {record.key[:12]}"
     new = local is not None

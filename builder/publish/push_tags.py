@@ -65,15 +65,20 @@ class PushTags:
         return found
 
     def updates(
-        self, new: Sequence[PlatformImage], budget: int | None, log: Log
+        self,
+        new: Sequence[PlatformImage],
+        budget: int | None,
+        log: Log,
+        dropped: Collection[str] = (),
     ) -> dict[str, tuple[Update, ...]]:
         """The updates to the new images, by the digest that tags point to now.
 
-        Raises ``RegistryError`` where one has more than ``budget`` megabytes.
+        Raises ``RegistryError`` where one has more than ``budget`` megabytes, or a tag would lose a
+        platform that is not in ``dropped``.
         """
         found = {}
         for was, tags in self.followed.items():
-            found[was] = updates_of(self.repository, tags, was, new, log)
+            found[was] = updates_of(self.repository, tags, was, new, log, dropped)
             for each in found[was]:
                 log(f"download: {each.text}")
             if why := over_budget(found[was], budget):

@@ -37,6 +37,8 @@ class Release:
     """The reason to take an immutable or a version tag from another image."""
     over_budget: str | None = None
     """The reason why an update may exceed its budget."""
+    dropped: tuple[str, ...] = ()
+    """Platforms that tags may lose."""
 
 
 def release(session: BuildSession, wanted: Release, work: Path) -> Pushed:
@@ -109,4 +111,5 @@ def pushing(
         plan.recipe.budget.update,
         wanted.over_budget,
         local,
+        wanted.dropped,
     )

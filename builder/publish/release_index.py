@@ -50,6 +50,8 @@ class IndexRelease:
     """The reason to take an immutable or a version tag from something else."""
     over_budget: str | None = None
     """The reason why an update may exceed its budget."""
+    dropped: tuple[str, ...] = ()
+    """Platforms that tags may lose."""
 
     @property
     def name(self) -> str:
@@ -89,6 +91,7 @@ def index_release(
     recipe: Mapping[str, str],
     replace: str | None = None,
     over_budget: str | None = None,
+    dropped: tuple[str, ...] = (),
     *,
     only_immutable: bool = False,
 ) -> IndexRelease:
@@ -96,7 +99,7 @@ def index_release(
     tags = tags_of_key(plans[0].recipe, key_of_index(plans))
     if only_immutable:
         tags = Tags(tags.immutable, (), ())
-    return IndexRelease(plans, recipe, tags, replace, over_budget)
+    return IndexRelease(plans, recipe, tags, replace, over_budget, dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def _updates(
 ) -> dict[str, tuple[Update, ...]]:
     images = [PlatformImage(each.plan.platform, each.manifest, each.config) for each in sources]
     budget = wanted.plans[0].recipe.budget.update if wanted.over_budget is None else None
-    return order.updates(images, budget, session.log)
+    return order.updates(images, budget, session.log, wanted.dropped)
 
 
 def _sources(

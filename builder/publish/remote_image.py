@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.families.layout import CREATED, LABEL_KEY, REVISION, VERSION
+from builder.families.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
 from builder.tools.registry.responses import Anything, Configuration
@@ -35,6 +35,8 @@ class RemotePlatform:
     """Bytes of its compressed layers, each once."""
     key: str = ""
     """Its key, by its label; empty where it has none."""
+    recipe_key: str = ""
+    """Its key without the digests that its recipe leaves open, by its label; empty: as the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def described(repository: Repository, manifest: Manifest) -> RemoteImage:
             each.manifest.digest,
             sum(layer_sizes(each.manifest).values()),
             _labels(known[each.platform]).get(LABEL_KEY, ""),
+            _labels(known[each.platform]).get(LABEL_RECIPE_KEY, ""),
         )
         for each in images
     }

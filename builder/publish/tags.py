@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from builder import settings
@@ -108,16 +108,17 @@ def move(
     *,
     trust: Trust = UNSIGNED,
     approve: Approve = lambda _: None,
+    dropped: Collection[str] = (),
 ) -> Move:
     """Move a tag to the image ``to``, a tag or a digest, and attach the reason to that image.
 
     ``before`` is the digest that the tag pointed to when the move was decided; None: it is looked
     up.  ``trust`` signs the note of the move.  ``approve`` gets the updates, unless the
-    tag is new; where it raises an error, the tag does not move.  A tag that points to
-    the image already is not moved.
-    Raises ``RegistryError`` where the tag does not move, there is no such image, or it has no label
-    with a build key (any user with push access can write it); ``TagMovedError`` where another
-    machine moves the tag at the same time.
+    tag is new; where it raises an error, the tag does not move.  ``dropped`` are platforms that
+    the tag may lose.  A tag that points to the image already is not moved.
+    Raises ``RegistryError`` where the tag does not move, there is no such image, it has no label
+    with a build key (any user with push access can write it), or the tag would lose another
+    platform; ``TagMovedError`` where another machine moves the tag at the same time.
     """
     if IMMUTABLE.search(tag):
         raise RegistryError(
@@ -141,7 +142,7 @@ def move(
         return Move(tag, wanted.digest, now, "", "the tag points there already")
     before = now if before is None else before
     images = images_in(repository, wanted) if before else ()
-    updates = updates_of(repository, (tag,), before, images, repository.log)
+    updates = updates_of(repository, (tag,), before, images, repository.log, dropped)
     if updates:
         approve(updates)
     done = Move(tag, wanted.digest, before, "", reason, by, version=image.version)

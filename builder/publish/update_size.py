@@ -7,7 +7,7 @@ the digest of their compressed bytes (OCI image specification, "Content Descript
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from builder.errors import GoneError, RegistryError
@@ -47,17 +47,29 @@ def updates_of(
     before: str,
     new: Sequence[PlatformImage],
     log: Log = lambda _: None,
+    dropped: Collection[str] | None = None,
 ) -> tuple[Update, ...]:
     """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
 
     One for each of the new images; none for a platform without an image before: a tag can also be
-    moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``.
+    moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``;
+    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``; None: any.
     """
     known = _images_before(repository, before) if before else ()
     if before and not known:
         log(
             f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
-            f"image before, {before}, is gone or cannot be read"
+            f"image before, {before}, is gone or cannot be read; its platforms are not known either"
+        )
+    has = [each.platform for each in new]
+    lost = [each.platform for each in known if each.platform not in {"", *(dropped or ()), *has}]
+    if lost and dropped is not None:
+        present = f"the new image has {' and '.join(filter(None, has)) or 'no named platform'}"
+        raise RegistryError(
+            f"{' and '.join(tags)} would lose {' and '.join(lost)}: no tag was moved",
+            f"{repository.name}@{before} has it; {present}",
+            "name an image or an index with all platforms; to drop it all the same: "
+            + " ".join(f"--drop-platform {each}" for each in lost),
         )
     found = []
     for image in new:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -260,14 +260,26 @@ def _why_not_writable(folder: Path, there: Path) -> str:
 
 def require_space(folder: Path, gib: float, what: str) -> None:
     """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
-    mount, free, total = _disk_of(folder)
-    if free < gib:
-        raise SpaceError(
-            f"{what} needs {gib:.1f} GiB of free disk space",
-            f"{folder} is on the disk mounted at {mount}, which has {free:.1f} of {total:.1f} GiB "
-            "free",
-            FREE_SPACE_HINT,
-        )
+    for error in too_full([(folder, gib, what)]):
+        raise error
+
+
+def too_full(needs: Iterable[tuple[Path, float, str]]) -> Iterator[SpaceError]:
+    """An error for each disk that lacks the GiB that all of its folders need together."""
+    disks: dict[Path, list[tuple[Path, float, str]]] = {}
+    for need in needs:
+        disks.setdefault(_disk_of(need[0])[0], []).append(need)
+    for several in disks.values():
+        mount, free, total = _disk_of(several[0][0])
+        gib, folders = sum(each[1] for each in several), {str(each[0]): "" for each in several}
+        if free < gib:
+            what = " and ".join(each[2] for each in several)
+            yield SpaceError(
+                f"{what} need{'s' if len(several) == 1 else ''} {gib:.1f} GiB of free disk space",
+                f"{' and '.join(folders)} {'is' if len(folders) == 1 else 'are'} on the disk "
+                f"mounted at {mount}, which has {free:.1f} of {total:.1f} GiB free",
+                FREE_SPACE_HINT,
+            )
 
 
 def full_disk(why: str, *folders: Path) -> SpaceError:

@@ -182,6 +182,14 @@ def commits_behind(
     return repositories.repairing(compare)
 
 
+def committed(url: str, commit: str, repositories: Repositories) -> str:
+    """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
+    repositories.walk(url, commit)
+    return repositories.repairing(
+        lambda: repositories.scratch.text("log", "-1", "--format=%cs", commit)
+    )
+
+
 def glob_of(tag: str) -> str:
     """The glob of a tag's kind: v0.2.0 is v[0-9]*, b10472-mix-4b653db is b[0-9]*-mix-*."""
     return re.sub(NUMBER, "[0-9]*", DIGITS_OF_COMMIT.sub("*", tag))

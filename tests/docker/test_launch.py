@@ -19,11 +19,9 @@ from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient
-from builder.tools import sizes
 from builder.tools.docker import client, containers
 from support.commands import Builder
-from support.environment import REPOSITORY
-from support.registries import Proxy
+from support.runs import RUNS, recipe_of
 from support.services import BASE, free_port
 from support.smoke_tests import docker
 
@@ -162,27 +160,6 @@ def test_a_gpu_that_the_engine_does_not_have(service: Service) -> None:
     assert existing(NAME) is None
 
 
-VERSION = "0.1.0-of-the-test"
-RUNS = "builder-hello-sm120-0-1-0-of-the-test"
-"""The container of the recipe below: somebody may run the farm's own."""
-
-
-def recipe_of(catalog: Path, repository: str) -> str:
-    """Write a recipe of hello-sm120 with names of its own; its name."""
-    recipe = (REPOSITORY / "recipes" / "hello-sm120-0.1.0.toml").read_text()
-    for old, new in (
-        ('repository = "hello-sm120"', f'repository = "{repository}"'),
-        ('version = "0.1.0"', f'version = "{VERSION}"'),
-    ):
-        assert old in recipe
-        recipe = recipe.replace(old, new)
-    name = f"hello-sm120-{VERSION}"
-    (catalog / "recipes" / f"{name}.toml").write_text(recipe)
-    for folder in ("engines", "cards"):
-        (catalog / folder).symlink_to(REPOSITORY / folder)
-    return name
-
-
 def _remove_images(repository: str) -> None:
     tags = docker("image", "ls", "--format={{.Repository}}:{{.Tag}}", repository).split()
     if tags:
@@ -225,34 +202,3 @@ def test_run_builds_the_image_and_starts_its_server(
     finally:
         containers.remove(RUNS)
         _remove_images(repository)
-
-
-def test_run_pulls_a_published_image_after_it_named_its_size(
-    builder: Builder, catalog: Path, hello: dict[str, Any], proxy: Proxy
-) -> None:
-    name = recipe_of(catalog, "hello-of-the-test")
-    repository = f"{proxy.address}/me/hello-of-the-test"
-    published = f"{repository}:0.1.0"
-    docker("tag", hello["references"][0], published)
-    docker("push", published)
-    docker("image", "rm", published)
-    port = str(free_port())
-    command = ("run", name, "--cpu", "--port", port, "--catalog", catalog)
-    try:
-        refused = builder(*command)
-        assert refused.returncode == 4
-        assert f"the image {published}@sha256:" in refused.stderr
-        assert f"`builder run {name} --yes`, or docker pull {published}@" in refused.stderr
-        done = builder(*command, "--yes")
-        assert done.returncode == 0, done.stderr
-        (asked,) = [line for line in done.stderr.splitlines() if line.startswith("  pull ")]
-        size = sizes.shown(hello["verdict"]["download_size"])
-        assert re.fullmatch(rf"  pull {published}@sha256:[0-9a-f]{{64}}: {size}", asked)
-        assert "pulling" in done.stderr
-        assert "build" not in done.stderr
-        assert ServerClient(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
-    finally:
-        containers.remove(RUNS)
-        found = docker("image", "ls", "--format={{.Digest}}", "--digests", repository)
-        for digest in found.split():  # the fixture removes images with tags
-            docker("image", "rm", "--force", f"{repository}@{digest}")

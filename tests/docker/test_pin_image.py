@@ -39,4 +39,4 @@ def test_a_tag_becomes_a_digest(
     file.write_text(text.replace(registry, "127.0.0.1:9"))
     done = builder("pin", "image", "seen", "--catalog", catalog)
     assert done.returncode == 5
-    assert "no registry answers for 127.0.0.1:9/seen/image:1" in done.stderr
+    assert "127.0.0.1:9 does not answer: 127.0.0.1:9/seen/image:1" in done.stderr

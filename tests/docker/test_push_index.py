@@ -131,6 +131,30 @@ def test_nothing_is_pushed_before_all_platforms_are_verified(
     assert tags(repository)["stable"] == told["digest"]
 
 
+def test_no_command_takes_a_platform_from_a_tag_without_a_word(
+    two: Two, repository: Repository
+) -> None:
+    records = two.images(amd64="ready\n", arm64="ready too\n")
+    index = json.loads(two.run("push", "--json").stdout)["digest"]
+    amd64 = records[AMD64]["digest"]
+    because, drop = ("--reason", "so"), ("--drop-platform", ARM64)
+    for command in ("tag promote", "tag rollback"):
+        done = two.run(command, "latest", "--to", own(records[AMD64]), *because, expect=12)
+        assert "latest would lose linux/arm64" in done.stderr
+        assert "--drop-platform linux/arm64" in done.stderr
+    two.run("tag promote", "latest", "--to", own(records[AMD64]), *because, *drop)
+    assert tags(repository)["latest"] == amd64
+    two.run("tag rollback", "latest", *because)  # to both: nothing is lost
+    recipe = two.catalog / "recipes" / "two-1.toml"
+    text = recipe.read_text().replace(', "linux/arm64"]', "]")
+    recipe.write_text(text.replace('\n[cuda.arm64]\narch = ["121"]\n', ""))
+    done = two.run("push", "--replace", *because, expect=12)
+    assert "1 and latest would lose linux/arm64" in done.stderr
+    assert tags(repository)["latest"] == tags(repository)["1"] == index
+    two.run("push", "--replace", *because, *drop)
+    assert tags(repository)["latest"] == tags(repository)["1"] == amd64
+
+
 def test_each_platform_has_the_budget_of_updates(
     two: Two, repository: Repository, proxy: Proxy
 ) -> None:

@@ -11,17 +11,20 @@ import pytest
 import time_machine
 
 from builder.cli.nightly import overview_of_statuses
-from builder.errors import StaleError
+from builder.errors import FetchError, StaleError
 from builder.nightly import history
 from builder.nightly.status import Status, require_fresh, statuses
+from builder.publish import tags
 from builder.settings import Settings
 from builder.tools.git.repositories import Repositories
 from builder.tools.registry import client
 from builder.tools.registry.client import Repository
+from builder.tools.web import retry
 from support import catalogs, indexes, upstreams
+from support.commands import Builder
 from support.environment import REPOSITORY
 from support.nights import night
-from support.registries import Proxy, proxied, put_image
+from support.registries import Fault, Proxy, proxied, put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
 DAY = 86400
@@ -91,6 +94,7 @@ def test_a_channel_grows_old(world: World) -> None:
     world.serve(first, "master-b9")
     assert told(world.status(0)) == ("current", 0, 0)
     assert told(world.status(30)) == ("current", 0, 0)  # nothing newer: it is not old
+    assert world.status(30).still == 30
     world.release("", days=2)  # not tagged: nothing for a channel that follows tags
     assert told(world.status(9)) == ("current", 0, 0)
     world.release("b10", days=10)
@@ -216,3 +220,96 @@ def test_an_image_channel_grows_old_though_upstream_is_new_every_day(world: Worl
         assert world.status(day).commits is None
         assert world.status(day).days == day - 1
     assert world.status(29).state == "stale"
+
+
+@pytest.mark.parametrize(
+    "track",
+    ['tag     = "b[0-9]*"', 'branch  = "main"', "image by its date", "image without a date"],
+)
+def test_an_upstream_that_stands_still_is_told(track: str, world: World) -> None:
+    if track.startswith("image"):
+        theirs = Repository(f"{world.repository.registry}/them/vllm", print)
+        world.follow(f'image   = "{theirs.name}:nightly"\nstill   = 30')
+        made = {CREATED: "2026-11-18T01:00:00+00:00"} if "by" in track else {}
+        digest = put_image(theirs, "one", "nightly", **made).digest
+        world.serve("*", f"master-{digest[7:19]}")
+    else:
+        world.follow(f"{track}\nstill   = 30")
+        digest = world.release("b9")
+        world.serve(digest, "master-b9")
+    for day in ("18", "19"):
+        ran = night(channel="master", commit=digest, started=f"2026-11-{day}T03:00:00+00:00")
+        history.write(world.repository, ran)
+    for day, state in ((0, "current"), (30, "current"), (31, "still"), (400, "still")):
+        status = world.status(day)
+        assert (status.state, status.days, status.still) == (state, 0, day)
+    overview = overview_of_statuses([status])
+    assert overview.rows[0][2] == "still"
+    assert overview.rows[0][-1] == "still 400/30 d"
+    assert "llama-cpp-master: upstream has not moved for 400 days" in overview.notes
+    with pytest.raises(StaleError, match="upstream has not moved for 400 days; its limit"):
+        require_fresh([status])
+    # Nobody knows since when.
+    if "without" in track:
+        world.repository.delete(world.repository.head_digest("master.nights"))
+        assert (world.status(400).state, world.status(400).still) == ("current", None)
+
+
+def test_a_status_without_an_answer_is_no_status(
+    world: World, builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "GIVEN_UP", {world.proxy.address})  # one attempt
+    world.serve(world.release("b9"), "master-b9")
+    plain = world.text.replace('channel = "master"', "").replace('moving     = ["master"]', "")
+    plain = plain.replace('"master"', '"plain"')
+    channel, world.text = world.text, plain
+    world.follow('tag     = "b[0-9]*"', "llama-cpp-plain")
+    world.text = channel
+    names = ("llama-cpp-master", "llama-cpp-plain")
+    require_fresh(world.all(0, *names))
+    for answer in (503, "cut"):
+        world.proxy.faults = [Fault("/v2/", answer, times=99)]
+        found = world.all(0, *names)
+        assert [each.state for each in found] == ["unknown", "unknown"]
+        for some in (found, found[:1], found[1:]):
+            with pytest.raises(FetchError, match=rf"the state of {len(some)} of {len(some)} tags"):
+                require_fresh(some)
+    world.proxy.faults = [Fault("/v2/", 403, times=99)]
+    with pytest.raises(FetchError, match="has no permission"):
+        require_fresh(world.all(0, names[1]))
+    # The registry answers, and upstream does not: what it said stands.
+    world.proxy.faults = []
+    shutil.rmtree(world.upstream.folder)
+    found = world.all(0, *names)
+    assert [each.state for each in found] == ["unknown", "empty"]
+    monkeypatch.setenv("BUILDER_NAMESPACE", f"{world.proxy.address}/me")
+    done = builder("status", names[0], "--catalog", world.root)
+    assert done.returncode == 5, done.stderr
+    done = builder("status", names[1], "--channels", "--catalog", world.root)
+    assert done.returncode == 3
+    assert "no recipe has a channel" in done.stderr
+
+
+def test_a_rollback_is_told_with_its_reason(world: World) -> None:
+    first = world.release("b9")
+    old = put_image(world.repository, "old", **{REVISION: first, VERSION: "master-b9"})
+    new = put_image(world.repository, "new", **{REVISION: first, VERSION: "master-b10"})
+    for digest, by in ((old.digest, "night"), (new.digest, "night"), (old.digest, "rollback")):
+        tags.move(world.repository, "master", digest, "it crashes", by)  # type: ignore[arg-type]
+    overview = overview_of_statuses([world.status(0)])
+    (note,) = (each for each in overview.notes if "held" in each)
+    assert note.startswith(
+        f"llama-cpp-master: held: rolled back from {new.digest[:19]}: it crashes"
+    )
+
+
+def test_one_cause_is_one_line(world: World) -> None:
+    for name in "abcdef":
+        world.text = world.text.replace('version = "master"', f'version = "{name}"')
+        world.follow('tag     = "b[0-9]*"', f"llama-cpp-{name}")
+        world.text = world.text.replace(f'version = "{name}"', 'version = "master"')
+    shutil.rmtree(world.upstream.folder)
+    found = [each for each in world.all(0) if each.recipe != "llama-cpp-master"]
+    told = [each for each in overview_of_statuses(found).notes if "cannot fetch" in each]
+    assert len(told) == 1
+    assert "llama-cpp-a, llama-cpp-b, llama-cpp-c and 3 others: " in told[0]

@@ -104,6 +104,8 @@ class Track(Model):
     """Moving tag that each successful nightly run moves."""
     limit: Annotated[int, Field(ge=1, le=365)] = 3
     """Days that a channel may be behind its upstream."""
+    still: Annotated[int, Field(ge=1, le=3650)] = 180
+    """Days without anything new upstream before a channel counts as still."""
 
     @model_validator(mode="after")
     def _require_one_upstream(self) -> Track:

@@ -12,22 +12,26 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import FetchError, GoneError, WorldError
+from builder.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
 from builder.tools.docker.client import INSTALL_HINT, call, client_info, whales
 from builder.tools.files import full_disk, mentions_full_disk
 
 if TYPE_CHECKING:
     from python_on_whales.exceptions import DockerException
 
-# As containerd's resolver words it.
-GONE = re.compile(
-    r"(?<!file )not found|manifest unknown|no match for platform|pull access denied|does not exist",
+# As containerd's resolver and authorizer, and registries, word it: a 401 or 403; no such image;
+# no response.
+REFUSED = re.compile(
+    r"authorization failed|may require authorization|: 40[13] |access denied|unauthorized|"
+    r"requested access|insufficient_scope|no basic auth",
     re.IGNORECASE,
 )
-GONE_HINT = "check the name and the tag; a private image needs a login: `docker login REGISTRY`"
-UNREACHED_HINT = (
-    "check the network and the login (`docker login REGISTRY`), then run the same command again"
+GONE = re.compile(
+    r"(?<!file )not found|manifest unknown|name unknown|no match for platform|no matching manifest|"
+    r"does not exist",
+    re.IGNORECASE,
 )
+SILENT = re.compile(r"failed to do request|no response|timeout|dial tcp|EOF|deadline", re.I)
 UNTRUSTED_HINT = (
     "Docker does not trust the certificate: put it at /etc/docker/certs.d/REGISTRY/ca.crt"
 )
@@ -195,22 +199,53 @@ def image_names(pattern: str) -> list[str]:
     return call("image", "ls", f"--filter=reference={pattern}", template).stdout.splitlines()
 
 
+def image_digests(repository: str) -> list[str]:
+    """The identities of the engine's images with a tag or a digest in a repository, newest first;
+    one with several tags several times."""
+    return call("image", "ls", "--no-trunc", "--quiet", repository).stdout.split()
+
+
 def pull(reference: str, platform: str) -> None:
     """Pull an image for one platform.
 
-    Raises ``GoneError`` where the registry does not have it, or not for that platform,
-    ``FetchError`` where it does not answer.
+    Raises like ``refusal``.
     """
     from python_on_whales.exceptions import DockerException
 
     try:
         whales().image.pull(reference, quiet=True, platform=platform)
     except DockerException as error:
-        what, why = f"cannot pull {reference}", reason(error)
-        if GONE.search(why):
-            raise GoneError(what, why, GONE_HINT) from error
-        hint = UNTRUSTED_HINT if "x509" in why else UNREACHED_HINT
-        raise FetchError(what, why, hint) from error
+        found = refusal(reference, reason(error))
+        found.what, found.why = f"cannot pull {reference}", f"{found.what}\n{found.why}"
+        raise found from error
+
+
+def refusal(reference: str, why: str) -> BuilderError:
+    """The error for what Docker or buildx prints about an image of a registry.
+
+    ``GoneError`` where the registry does not have it, or not for that platform, ``RegistryError``
+    where it refuses the login, ``FetchError`` where it fails or does not answer.
+    """
+    from builder.tools.registry.credentials import HUB
+    from builder.tools.registry.transport import split
+
+    registry = split(reference)[0]
+    if REFUSED.search(why):  # before GONE: "does not exist or may require authorization"
+        return RegistryError(
+            f"{registry} refuses to give {reference} with this login",
+            why,
+            "check the name, because a registry may answer like that where there is no such "
+            f"image; for a private one: `docker login{'' if registry == HUB else f' {registry}'}`",
+        )
+    if GONE.search(why) and not SILENT.search(why):
+        return GoneError(
+            f"{registry} has no {reference}",
+            why,
+            "check the name and the tag: it may have been deleted there",
+        )
+    verb = "does not answer" if SILENT.search(why) else "fails"
+    hint = UNTRUSTED_HINT if "x509" in why else "check the network, or try again later"
+    return FetchError(f"{registry} {verb}: {reference}", why, hint)
 
 
 @contextmanager

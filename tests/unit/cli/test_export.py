@@ -96,7 +96,7 @@ def test_what_cannot_start_is_refused_or_named_first(builder: Builder, tmp_path:
     assert done.returncode == 0, done.stderr
     image, model, title = done.stdout.splitlines()[:3]
     assert image.startswith(
-        "# Incomplete: there is no image never-built-beellama-cpp:0.1.1, neither in Docker"
+        "# Incomplete: there is no image never-built-beellama-cpp:0.1.1 in Docker"
     )
     assert model.startswith(
         "# Incomplete: The file of unsloth/Qwen3.6-27B-GGUF UD-Q3_K_XL (14.5 GB"

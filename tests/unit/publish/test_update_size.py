@@ -23,7 +23,7 @@ from builder.tools.docker.blobs import Blobs
 from builder.tools.log import Log
 from builder.tools.registry.client import Manifest, Repository, blobs_of
 from support.prunes import BASE, LAYER, image, index
-from support.registries import Fault, proxied
+from support.registries import Fault, proxied, put_image
 
 pytestmark = pytest.mark.usefixtures("docker_config")
 BIG = bytes(range(256)) * 8000  # 2 MB
@@ -71,7 +71,7 @@ def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repo
     assert updates(repository, f"sha256:{'0' * 64}", second, said.append) == ()
     assert said == [
         "the update of latest cannot be measured, so no [budget] limits it: the image before, "
-        f"sha256:{'0' * 64}, is gone or cannot be read"
+        f"sha256:{'0' * 64}, is gone or cannot be read; its platforms are not known either"
     ]
     # In an index, the image for its platform counts; a layer that is there twice is got once.
     twice = image(repository, day=3, layers=[BIG, BIG, BASE])
@@ -128,6 +128,33 @@ def test_a_tag_moves_away_from_an_image_that_cannot_be_read(
     told = "the update of latest cannot be measured, so no [budget] limits it: the image before, "
     assert f"{told}{nested.digest}, is gone" in capsys.readouterr().out
     assert repository.resolve("latest") == second.digest
+
+
+def test_a_tag_loses_no_platform_without_a_word(repository: Repository) -> None:
+    amd64 = image(repository, day=1, config=config() | {"os": "linux", "architecture": "amd64"})
+    arm64 = for_arm64(repository, 1)
+    both = index(repository, "1", of=[amd64, arm64], architectures=("amd64", "arm64"))
+    tags.move(repository, "latest", both.digest, "first")
+    for lost, to, by in (
+        ("linux/arm64", amd64, ""),
+        ("linux/amd64", arm64, "rollback"),
+        ("linux/arm64", index(repository, "half", of=[amd64]), "night"),
+        ("linux/amd64 and linux/arm64", put_image(repository, "of no platform"), ""),
+    ):
+        with pytest.raises(RegistryError, match=f"latest would lose {lost}:") as caught:
+            tags.move(repository, "latest", to.digest, "so", by=by)  # type: ignore[arg-type]
+        for each in lost.split(" and "):
+            assert f"--drop-platform {each}" in caught.value.hint
+        assert repository.resolve("latest") == both.digest
+    with pytest.raises(RegistryError, match="would lose linux/arm64"):
+        tags.move(repository, "latest", amd64.digest, "so", dropped=["linux/amd64"])
+    tags.move(repository, "latest", amd64.digest, "so", dropped=["linux/arm64"])
+    assert repository.resolve("latest") == amd64.digest
+    # An image of one platform is not replaced by another one's.
+    with pytest.raises(RegistryError, match="would lose linux/amd64"):
+        tags.move(repository, "latest", arm64.digest, "so")
+    tags.move(repository, "latest", both.digest, "all of them")
+    assert repository.resolve("latest") == both.digest
 
 
 def test_a_move_notes_the_size_of_its_update(repository: Repository) -> None:
