@@ -81,7 +81,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     """
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
-    asked = check.Asked(job.catalog, job.trial_of)
+    asked = check.Asked(job.catalog, job.trial_of, "model" in job.wanted.given)
     chosen = check.Chosen() if run.cpu else check.choose_cards(run, entry, card, asked)
     image = check.image_of(run, job.settings)
     files = located(run, job.models_dir, job.wanted.given)

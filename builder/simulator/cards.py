@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from builder.errors import UsageError
 from builder.farm import installed
+from builder.platforms import Platform
 from builder.recipes.parse import read_model, suggestion
 from builder.recipes.schema.fields import Model, Text
 
@@ -43,6 +44,8 @@ class Card(Model):
     name: Text
     """As ``cudaDeviceProp.name`` has it."""
     capability: Annotated[str, AfterValidator(_capability)]
+    platform: Platform | None = None
+    """Platform of the only machines that have it: linux/arm64; default: PCs have it."""
     multiprocessors: Count
     memory: Count
     """Bytes: the total that ``cudaMemGetInfo`` returns, which is less than the nominal memory."""
@@ -91,7 +94,9 @@ class Card(Model):
         return self.bus_width // 8 * self.memory_clock_khz * 1000 * 2
 
 
-FIGURES = tuple(name for name in Card.model_fields if name not in {"source", "unverified"})
+FIGURES = tuple(
+    name for name in Card.model_fields if name not in {"platform", "source", "unverified"}
+)
 
 
 def folder(root: Path) -> Path:
