@@ -108,6 +108,8 @@ class Fitting:
     """Bytes of the weights and of the cache, the least that the run takes; 0: not known."""
     certain: bool
     """Whether it is known that it fits: not by a figure that nobody confirmed."""
+    filled: bool
+    """Whether it is known that prompts fill the context in so much memory."""
     driver: str
     """The oldest driver; empty: not known."""
     capabilities: tuple[str, ...]
@@ -280,8 +282,9 @@ def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
     cards = _cards(preset, question)
     driver = needs.driver_on(recipe, question.catalog, cards)
     refused = question.refused(recipe.name)
-    why = [*filter(None, [refused]), *_other_platform(recipe, machine)]
-    why += [*_no_code(preset, cards, question), *_old_driver(driver, machine)]
+    elsewhere = list(_other_platform(recipe, machine))
+    why = [*filter(None, [refused]), *(elsewhere or _no_code(preset, cards, question))]
+    why += _old_driver(driver, machine)
     contexts = _contexts(preset, cards, question)
     wide = [each for each in contexts if each[0] >= question.context]
     if not wide:
@@ -371,6 +374,7 @@ def _fitting(
         least=least.size if least is not None else 0,
         certain=not _less(preset, cards, question)
         or any(each.by in {"trial", "filled", "source"} for each in known),
+        filled=_is_filled(known, question.trials(entry), context, cards),
         driver=needs.driver_on(recipe, question.catalog, cards),
         capabilities=capabilities.of_preset(preset),
         room=sum(card.memory for card in cards),
@@ -455,6 +459,21 @@ def _old_driver(needed: str, machine: Machine) -> list[str]:
 
 def _differ(large: MemoryNeed, small: MemoryNeed) -> bool:
     return large.size > small.size * (1 + DIFFERENCE)
+
+
+def _is_filled(
+    known: Sequence[MemoryNeed], trial: PresetUse | None, context: int, cards: Sequence[HostCard]
+) -> bool:
+    """Whether prompts filled such a context, or a larger one, in as much memory."""
+    if known and known[0].by == "filled":
+        return True
+    there = sum(card.memory for card in cards)
+    return (
+        trial is not None
+        and bool(trial.filled)
+        and context <= trial.context
+        and there >= trial.memory
+    )
 
 
 def _less(preset: Preset, cards: Sequence[HostCard], question: Question) -> bool:

@@ -117,7 +117,7 @@ def figures(
 
 
 def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
-    """The memory that was enough for prompts that fill a context, or a smaller one; None: not known.
+    """The memory that was enough for prompts that fill a context; None: not known.
 
     Below the first figure it is on the line from a trial with a smaller context.
     """

@@ -56,7 +56,7 @@ class Filled(Model):
     tokens: Count
     """Tokens that prompts filled."""
     mib: Count
-    """MiB of the card's memory: the peak, or all of a card that was never full."""
+    """MiB of a card's memory that were enough: the peak, or all that the card has."""
 
 
 class Figures(Model):
