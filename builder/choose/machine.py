@@ -120,7 +120,9 @@ def _known(gpu: gpus.Gpu, known: Sequence[Card], remarks: list[str]) -> HostCard
     listed = [card for card in named if is_listed_as(card, gpu.name, gpu.memory)]
     if not gpu.memory and named:
         listed = [min(named, key=lambda card: card.memory)]
-        remarks.append(f"nvidia-smi does not know the memory of the {gpu.name}: it is as in cards/")
+        remarks.append(
+            f"nvidia-smi does not know the memory of the {gpu.name}: it is taken from cards/"
+        )
     if listed:
         return host_card(listed[0])
     if not gpu.memory:

@@ -197,9 +197,12 @@ def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -
 def trained(preset: Preset, words: Sequence[str]) -> int:
     """The tokens of context that the model was trained for; 0: not known, or stretched."""
     shape = speeds.shape_of(preset)
-    if shape is None or STRETCHING & speeds.values_of(words).keys():
-        return 0
-    return reads.number(shape, "context_length", 0)
+    return 0 if shape is None or stretches(words) else reads.number(shape, "context_length", 0)
+
+
+def stretches(words: Sequence[str]) -> bool:
+    """Whether arguments let a model take more tokens than it was trained for."""
+    return bool(STRETCHING & speeds.values_of(words).keys())
 
 
 def share(words: Sequence[str]) -> float:

@@ -99,7 +99,7 @@ def _driver() -> Finding:
     if not found:
         return Finding("NVIDIA driver", "could", "it lists no GPU", "check nvidia-smi")
     names = ", ".join(gpu.name for gpu in found)
-    driver = next((gpu.driver for gpu in found if gpu.driver), "")
+    driver = min(filter(None, (gpu.driver for gpu in found)), key=gpus.version_numbers, default="")
     if not driver:
         return Finding("NVIDIA driver", "could", f"version not known: {names}", "check nvidia-smi")
     newest = max(OLDEST_DRIVERS)

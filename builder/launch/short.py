@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder.choose import choice, machine
+from builder.choose import choice, machine, needs
 from builder.choose.machine import Machine
 from builder.errors import FitError, WorldError
 from builder.families import complete
-from builder.launch.check import AUTO, of_run, unfit_for_recipe
+from builder.launch.check import AUTO, context_of, of_run, unfit_for_recipe
 from builder.launch.described import LaunchRequest, find_entry, run_of
+from builder.models import gguf
 from builder.presets import catalog as presets
 from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
@@ -72,11 +73,25 @@ def refusal(catalog: Catalog, wanted: LaunchRequest, card: str, state: Path) -> 
     else:
         asked = of_run(facts.question(on_card or Machine(())), run, "model" in wanted.given)
         why += choice.faults(entry, asked) if on_card else choice.too_long(entry.preset, asked)
+    most = _trained(wanted.given.get("model")) if not needs.stretches(wanted.options) else 0
+    if most and context_of(run) > most:
+        why.append(f"its model was trained for {most} tokens of context, not for {context_of(run)}")
     if not why:
         return None
     where = f"on {card}" if on_card else "here"
     hint = f"`builder choose{f' --card {card}' if on_card else ''}` shows the presets that run"
     return FitError(f"{run.name} does not run {where}", "\n".join(dict.fromkeys(why)), hint)
+
+
+def _trained(model: Path | None) -> int:
+    """The tokens of context that a GGUF of the user was trained for; 0: not known."""
+    if model is None:
+        return 0
+    try:
+        with model.expanduser().open("rb") as stream:
+            return gguf.read(stream).of_architecture("context_length") or 0
+    except (OSError, gguf.NotGgufError):  # the model's own fault is reported elsewhere
+        return 0
 
 
 def _on(

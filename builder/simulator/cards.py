@@ -119,7 +119,11 @@ def load(root: Path, name: str) -> Card:
     known = names(root)
     wanted = plain_name(name)
     if wanted not in known:
-        near = suggestion(wanted, list(known))
+        short = wanted.replace("-", "")
+        longer = [each for each in known if short and each.replace("-", "").startswith(short)]
+        near = (
+            f"; did you mean {' or '.join(longer)}?" if longer else suggestion(wanted, list(known))
+        )
         raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
     return read_model(folder(root) / f"{wanted}.toml", Card, f"the card {wanted} is invalid")
 

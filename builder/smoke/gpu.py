@@ -51,7 +51,8 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
     yield Check.of("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
-        version = next((gpu.driver for gpu in found if gpu.driver), "")
+        known = filter(None, (gpu.driver for gpu in found))
+        version = min(known, key=gpus.version_numbers, default="")
         if not version:
             why = "nvidia-smi does not know the driver's version"
             yield Check.untried("gpu", "driver", f"{oldest} or newer", why)
