@@ -263,17 +263,18 @@ def _figures(
     The user's options may change them: then there is none.
     """
     preset = entry.preset
-    if _changed(question):
+    if _changed(preset, question):
         return []
     least = needs.least(preset, _arguments(preset, question), context)
     found = needs.figures(preset, context, result, question.trials(entry))
     return [each for each in found if least is None or each.size >= least.weights]
 
 
-def _changed(question: Question) -> bool:
+def _changed(preset: Preset, question: Question) -> bool:
     """Whether another model, or options, change the memory of a preset."""
-    named = {command.option_of(word) or word for word in question.options}
-    return question.other_model or bool(needs.RESIZING & named)
+    own, new = map(speeds.values_of, (preset.serve.arguments, question.options))
+    differ = {name for name, value in new.items() if own.get(name) != value}
+    return question.other_model or bool(needs.RESIZING & differ)
 
 
 def _answer(entry: PresetEntry, question: Question) -> Fitting | Excluded:
@@ -326,7 +327,7 @@ def _between(
 
     It is ``wanted``; without one, the largest multiple of ``needs.STEP``.
     """
-    if use.smaller is None or _changed(question):
+    if use.smaller is None or _changed(entry.preset, question):
         return 0
     least, last = use.smaller.context, use.context // needs.STEP * needs.STEP
     tries = (max(wanted, least),) if wanted else range(last, least - 1, -needs.STEP)
@@ -512,12 +513,12 @@ def _no_room(
         what = "its weights and its cache take" if least.cache else "its weights take"
         return f"{what} {sizes.gib(least.size)} at least{lacks}"
     if need is not None:
-        source = {"trial": "as tried", "filled": "with a prompt that fills it"}
+        source = {"trial": "as tried", "filled": "with a full context", "estimate": "as estimated"}
         known = source.get(need.by, "as published")
         whole = need.by in {"source", "unverified"} and sum(need.kinds.values()) == need.size
         lacks = room.lacks(need.on(cards), of_share=whole)
         return f"it takes {sizes.gib(need.on(cards))} ({known}){lacks}" if lacks else ""
-    if not published or _changed(question) or not _less(preset, cards, question):
+    if not published or _changed(preset, question) or not _less(preset, cards, question):
         return ""
     card = question.cards.get(preset.card)
     if card is None:

@@ -26,17 +26,8 @@ STEP = 8192  # tokens of a context that is found between two trials
 SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
 """Options of vLLM and SGLang: the share of each card that weights and cache may take."""
 OFFLOADING = {
-    *(
-        "--cpu-moe",
-        "-cmoe",
-        "--n-cpu-moe",
-        "-ncmoe",
-        "--override-tensor",
-        "-ot",
-        "--device",
-        "-dev",
-    ),
-    *("--no-kv-offload", "-nkvo", "--cpu-offload-gb", "--kv-offloading-size", "--fit", "-fit"),
+    *("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe", "--override-tensor", "-ot", "--device"),
+    *("-dev", "--no-kv-offload", "-nkvo", "--cpu-offload-gb", "--fit", "-fit"),
 }
 """Options that keep weights or the cache in the machine's memory, or choose what stays there."""
 RESIZING = {
@@ -68,9 +59,10 @@ class MemoryNeed:
 
     size: int
     """Bytes."""
-    by: Literal["trial", "filled", "source", "unverified"]
-    """The trial on a simulated card, with a short request or with prompts that fill the context; or
-    the source of the preset, whose figure nobody confirmed if it is in [unverified]."""
+    by: Literal["trial", "filled", "estimate", "source", "unverified"]
+    """The trial on a simulated card, with a short request or with prompts that fill the context;
+    the line between both; or the source of the preset, whose figure nobody confirmed if it is in
+    [unverified]."""
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Bytes by kind, where they are known."""
     own: int = 0
@@ -129,7 +121,7 @@ def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed
         if context < known[1][0]:
             (least, low), (most, high) = known[:2]
             share = max(0.0, (context - least) / (most - least))
-            return MemoryNeed(_between(low, high, share), "filled")
+            return MemoryNeed(_between(low, high, share), "estimate")
     enough = next((size for tokens, size in known if tokens >= context), known[-1][1])
     return MemoryNeed(enough, "filled")
 
@@ -229,6 +221,8 @@ def largest_part(recipe: Recipe, words: Sequence[str], count: int) -> float | No
     if parts and sum(parts):
         return max(parts) / sum(parts)
     mode = options.get("--split-mode", options.get("-sm", "layer"))
+    if mode == "none":
+        return 1.0
     serve = families.serve_of(recipe)
     splits = serve is not None and serve.api_flavor in {"llama-server", "llama-cpp-python"}
     return None if splits and mode in {"layer", "row"} else 1 / count

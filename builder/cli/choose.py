@@ -299,7 +299,12 @@ def _gib(size: int) -> str:
 
 
 def _taken(need: MemoryNeed, *, filled: bool) -> tuple[str, str]:
-    by = {"filled": "filled", "source": "published", "unverified": "published, unverified"}
+    by = {
+        "filled": "filled",
+        "estimate": "estimated",
+        "source": "published",
+        "unverified": "published, unverified",
+    }
     tried = "tried" if filled else "tried, short prompt"
     return _gib(need.size), by.get(need.by, tried)
 

@@ -133,7 +133,7 @@ class Option:
     memory: int | None
     """Bytes: the largest known figure."""
     memory_by: str
-    """``trial``, ``filled``, ``source`` or ``unverified``."""
+    """``trial``, ``filled``, ``estimate``, ``source`` or ``unverified``."""
     driver: str
     capabilities: tuple[str, ...]
     """``vision``, ``tools``, ``thinking``, as far as its options say so."""

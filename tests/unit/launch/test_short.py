@@ -16,6 +16,8 @@ from support.shipped import RECIPES
 DFLASH = "qwen3.6-27b-dflash@5090-laptop"
 BUUN = "qwen3.6-27b-dflash-buun@5090-laptop"
 VLLM = "qwen3.6-27b-autoround-mtp@5090-laptop"
+GEMMA = "gemma-4-26b-a4b-mtp@5090-laptop"
+AWQ = "gemma-4-26b-a4b-awq@5090-laptop"
 PAIR = "qwen3.6-35b-a3b-awq-mtp@2x3090"
 LONG = "its model was trained for 262144 tokens of context, not for 1048576"
 
@@ -47,6 +49,9 @@ def why(folder: Path, target: str, card: str, *options: str, **more: object) -> 
         (VLLM, "5090", ("--max_model_len=1048576",), LONG),
         (BUUN, "5090-laptop", ("-c", "200000"), "its weights and its cache take 28.2 GiB at least"),
         (VLLM, "5090-laptop", ("--gpu-memory-utilization", "0.5"), "of which it may take 50%"),
+        # An option that repeats the preset's changes nothing.
+        (GEMMA, "5080", ("-ctk", "turbo3"), "its weights take 15.7 GiB at least"),
+        (AWQ, "5080", ("--max-num-seqs", "1"), "its weights and its cache take 18.9 GiB at least"),
     ],
 )
 def test_a_run_is_refused_with_the_reason_of_choose(
