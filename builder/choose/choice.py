@@ -265,9 +265,12 @@ def _figures(
     preset = entry.preset
     if _changed(preset, question):
         return []
-    least = needs.least(preset, _arguments(preset, question), context)
-    found = needs.figures(preset, context, result, question.trials(entry))
-    return [each for each in found if least is None or each.size >= least.weights]
+    trial = question.trials(entry)
+    least = needs.least(preset, _arguments(preset, question), context, trial)
+    found = needs.figures(preset, context, result, trial)
+    return [
+        each for each in found if each.by == "trial" or least is None or each.size >= least.weights
+    ]
 
 
 def _changed(preset: Preset, question: Question) -> bool:
@@ -352,7 +355,8 @@ def _fitting(
     slower = [f"{preset.loses_to} is faster on the same card"] if preset.loses_to else []
     if figure is not None and figure.loses:
         slower.append(f"without speculation it was {figure.baseline:g} tokens/s")
-    least = needs.least(preset, _arguments(preset, question), context)
+    trial = question.trials(entry)
+    least = needs.least(preset, _arguments(preset, question), context, trial)
     files = [file.known_size for file in model_files.of_preset(preset).values()]
     return Fitting(
         preset=entry.name,
@@ -375,7 +379,7 @@ def _fitting(
         least=least.size if least is not None else 0,
         certain=not _less(preset, cards, question)
         or any(each.by in {"trial", "filled", "source"} for each in known),
-        filled=_is_filled(known, question.trials(entry), context, cards),
+        filled=_is_filled(known, trial, context, cards),
         driver=needs.driver_on(recipe, question.catalog, cards),
         capabilities=capabilities.of_preset(preset),
         room=sum(card.memory for card in cards),
@@ -508,7 +512,8 @@ def _no_room(
     room = _Room(cards, needs.largest_part(recipe, words, len(cards)), needs.share(words))
     if unknown := [card.name for card in cards if not card.memory]:
         return f"the memory of the {unknown[0]} is not known"
-    least = None if question.other_model else needs.least(preset, words, context)
+    trial = question.trials(entry)
+    least = None if question.other_model else needs.least(preset, words, context, trial)
     if least is not None and (lacks := room.lacks(least.size, of_share=True)):
         what = "its weights and its cache take" if least.cache else "its weights take"
         return f"{what} {sizes.gib(least.size)} at least{lacks}"

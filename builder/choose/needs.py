@@ -126,14 +126,19 @@ def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed
     return MemoryNeed(enough, "filled")
 
 
-def least(preset: Preset, words: Sequence[str], context: int) -> Least | None:
+def least(
+    preset: Preset, words: Sequence[str], context: int, trial: PresetUse | None
+) -> Least | None:
     """The least memory of a run with these arguments; None: not known.
 
     It is by the sizes of the files, and by the tensors of the model's shape: their type is as the
-    repository names it, 16 bits without a name.
+    repository names it, 16 bits without a name.  Without a shape, a trial says more than a file,
+    whose embedding llama.cpp may keep in the machine's memory.
     """
     options = speeds.values_of(words)
     shape = speeds.shape_of(preset)
+    if shape is None and trial is not None:
+        return None
     if OFFLOADING & options.keys() or _some_layers(options, shape):
         return None
     weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))

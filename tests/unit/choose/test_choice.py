@@ -266,6 +266,17 @@ def test_a_trial_counts_before_the_source() -> None:
     assert found.memory == MemoryNeed(25 * 10**9, "trial", own=258_998_272)
 
 
+def test_weights_are_a_lower_bound_of_every_figure_but_a_trial() -> None:
+    """A source that names less than the model's file is wrong; llama.cpp may keep a part of the
+    file in the machine's memory, which a trial shows."""
+    large = {"name": "M", "repository": "a/b", "file": "m.gguf", "published_size": "20 GB"}
+    stated = preset("stated", "memory = { total = 8 }", model=large)
+    least = f"its weights take 18.2 GiB at least, and {lacking(19_500_000_000)}"
+    assert why_not(chosen([stated], "5080")) == least
+    (found,) = chosen([stated], "5080", trial=use_of(10 * 10**9, context=0)).fits
+    assert found.memory == MemoryNeed(10 * 10**9, "trial")
+
+
 TWICE = use_of(
     20 << 30,
     kinds={"weights": 12 << 30, "KV cache": 8 << 30},
