@@ -108,7 +108,7 @@ def _on(
         why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
         hint = f"{choose} shows the presets that run there"
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
-    best = answer.fits[0]
+    best = next(iter(answer.recommended), answer.fits[0])
     log(f"{wanted.target} is {best.preset} here: {choose} shows why")
     return replace(wanted, target=best.preset, context=wanted.context or best.other_context)
 
