@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuilderError, UntriedError, WorldError
+from builder.farm import installed
 from builder.kernels.selection import Capability
+from builder.platforms import Platform, platform_of
 from builder.simulator import cards
 from builder.simulator.cards import Card
 from builder.tools.docker import gpus
 
 SAME = 0.06  # share by which nvidia-smi's memory of a card may exceed what CUDA can allocate
 USABLE = 0.94  # least share of its nominal memory that CUDA can allocate on a card of cards/
+PC: Platform = "linux/amd64"
 DRIVER = re.compile(r"\d{3}(\.\d+){0,2}")
 
 
@@ -24,8 +28,9 @@ class HostCard:
 
     name: str
     capability: Capability
+    """0.0: not known."""
     memory: int
-    """Bytes."""
+    """Bytes; 0: not known."""
     context: int
     """Bytes of a process's CUDA context; 0: not known."""
     bandwidth: int = 0
@@ -34,10 +39,15 @@ class HostCard:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The cards of a machine; ``driver`` is empty where it is not known."""
+    """The cards of a machine."""
 
     cards: tuple[HostCard, ...]
     driver: str = ""
+    """Empty: not known."""
+    platform: Platform | None = None
+    """The platform of its images; None: not known."""
+    remarks: tuple[str, ...] = ()
+    """What nvidia-smi does not know of it."""
 
 
 def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
@@ -45,13 +55,20 @@ def named(root: Path, names: Sequence[str], driver: str = "") -> Machine:
 
     Raises ``RecipeError`` for an unknown name.
     """
-    return Machine(tuple(host_card(cards.load(root, name)) for name in names), driver)
+    found = [cards.load(root, name) for name in names]
+    return Machine(tuple(map(host_card, found)), driver, _platform(found) or PC)
 
 
 def described(memory: int, capability: Capability, driver: str = "") -> Machine:
-    """A machine with a card that has no file; ``memory``: its nominal memory in bytes."""
+    """A machine with a card that has no file; ``memory``: its nominal memory in bytes.
+
+    Its platform is as of the cards with a file and the same compute capability.
+    """
     card = HostCard("a card without a file", capability, int(memory * USABLE), 0)
-    return Machine((card,), driver)
+    known = cards.every(installed()).values()
+    alike = [each for each in known if each.capability == str(capability)]
+    only = _platform(alike) if all(each.platform for each in alike) else None
+    return Machine((card,), driver, only or PC)
 
 
 def present(root: Path) -> Machine:
@@ -74,17 +91,47 @@ def machine_of(root: Path, table: str) -> Machine:
     found = gpus.read(table)
     if not found:
         raise WorldError("nvidia-smi lists no GPU")
-    try:
-        return Machine(tuple(_known(gpu, known) for gpu in found), found[0].driver)
-    except ValueError as error:
-        raise UntriedError("nvidia-smi knows no compute capability", str(error)) from error
+    remarks: list[str] = []
+    listed = tuple(_known(gpu, known, remarks) for gpu in found)
+    if not any(card.capability.major for card in listed):
+        raise UntriedError("nvidia-smi knows no compute capability", "; ".join(remarks))
+    drivers = sorted({gpu.driver for gpu in found if gpu.driver}, key=gpus.version_numbers)
+    if len(drivers) > 1:
+        remarks.append(f"nvidia-smi names the drivers {' and '.join(drivers)}: the oldest counts")
+    elif not drivers:
+        remarks.append("nvidia-smi does not know the driver's version: drivers are not compared")
+    names = {gpu.name for gpu in found}
+    own = _platform([card for card in known if card.name in names])
+    where = own or platform_of(platform.machine())
+    return Machine(listed, next(iter(drivers), ""), where, tuple(remarks))
 
 
-def _known(gpu: gpus.Gpu, known: Sequence[Card]) -> HostCard:
-    for card in known:
-        if is_listed_as(card, gpu.name, gpu.memory):
-            return host_card(card)
-    return HostCard(gpu.name, Capability.parse(gpu.capability), gpu.memory << 20, 0)
+def _platform(found: Sequence[Card]) -> Platform | None:
+    """The platform of the only machines that have one of these cards; None: any has them."""
+    return next((card.platform for card in found if card.platform), None)
+
+
+def _known(gpu: gpus.Gpu, known: Sequence[Card], remarks: list[str]) -> HostCard:
+    """The card of a GPU, by its file where it has one.
+
+    Two kinds may share a name: where its memory is not known, it is the smaller one.
+    """
+    named = [card for card in known if card.name == gpu.name]
+    listed = [card for card in named if is_listed_as(card, gpu.name, gpu.memory)]
+    if not gpu.memory and named:
+        listed = [min(named, key=lambda card: card.memory)]
+        remarks.append(
+            f"nvidia-smi does not know the memory of the {gpu.name}: it is taken from cards/"
+        )
+    if listed:
+        return host_card(listed[0])
+    if not gpu.memory:
+        remarks.append(f"nvidia-smi does not know the memory of the {gpu.name}")
+    capability = gpu.capability or next((card.capability for card in named), "")
+    if not capability:
+        remarks.append(f"nvidia-smi does not know the compute capability of the {gpu.name}")
+    parsed = Capability.parse(capability or "0.0")
+    return HostCard(gpu.name, parsed, gpu.memory << 20, 0)
 
 
 def is_listed_as(card: Card | HostCard, name: str, memory: int) -> bool:

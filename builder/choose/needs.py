@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
+from builder import families
+from builder.choose import speeds
 from builder.choose.machine import HostCard
 from builder.families import entrypoint
+from builder.models.shapes import reads
+from builder.models.shapes.shape import Shape
 from builder.presets.figures import Memory, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.smoke.verdict import PresetUse
+from builder.tools.docker import gpus
 
 STEP = 8192  # tokens of a context that is found between two trials
+SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
+"""Options of vLLM and SGLang: the share of each card that weights and cache may take."""
+OFFLOADING = {
+    *("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe", "--override-tensor", "-ot", "--device"),
+    *("-dev", "--no-kv-offload", "-nkvo", "--cpu-offload-gb", "--fit", "-fit"),
+}
+"""Options that keep weights or the cache in the machine's memory, or choose what stays there."""
+RESIZING = {
+    *OFFLOADING,
+    *("--n-gpu-layers", "--n-gpu-layers-draft", "--cache-type-k", "--cache-type-v"),
+    *("--batch-size", "--ubatch-size", "--parallel", "--flash-attn", "--spec-type"),
+    *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
+    *("--max-num-seqs", "--max-num-batched-tokens", "--language-model-only", "--tensor-split"),
+    *("--speculative-config", "--tensor-parallel-size", "-tp", "--pipeline-parallel-size"),
+}
+"""Options with which a run takes another memory than the preset's figures have."""
+ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
+ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
+NAMED_BITS = re.compile(
+    r"(?:int|fp|w|q)([2-8])(?![0-9])|(?<![0-9])([2-8])-?bit|([2-8](?:\.\d+)?)bpw", re.I
+)
+FOUR_BITS = re.compile(r"awq|gptq|autoround|auto-round|nf4|bnb", re.I)
+OTHER_BITS = re.compile(r"exl[23]|aqlm|hqq|quip|bitnet|mlx|gguf|quant|vptq|ptq|spqr", re.I)
+STRETCHING = {
+    *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
+    *("--yarn-orig-ctx", "--override-kv", "--hf-overrides", "--json-model-override-args"),
+}
+"""Options with which a model takes more tokens than it was trained for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +59,10 @@ class MemoryNeed:
 
     size: int
     """Bytes."""
-    by: Literal["trial", "source"]
-    """The trial on a simulated card, or the source of the preset."""
+    by: Literal["trial", "filled", "estimate", "source", "unverified"]
+    """The trial on a simulated card, with a short request or with prompts that fill the context;
+    the line between both; or the source of the preset, whose figure nobody confirmed if it is in
+    [unverified]."""
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Bytes by kind, where they are known."""
     own: int = 0
@@ -37,30 +74,174 @@ class MemoryNeed:
         return self.size - self.own + contexts if self.own and contexts else self.size
 
 
-def of_context(
-    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
-) -> MemoryNeed | None:
-    """The memory that a preset takes with a context; None: not known.
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The memory that a run takes at least, on all its cards."""
 
-    A trial comes first.  For another context than the preset's, a figure of the source for exactly
-    that context comes before it.
+    weights: int
+    """Bytes of the models' weights."""
+    cache: int
+    """Bytes of a cache for the context; 0: not known."""
+
+    @property
+    def size(self) -> int:
+        """Both."""
+        return self.weights + self.cache
+
+
+def figures(
+    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
+) -> list[MemoryNeed]:
+    """The known figures of a preset's memory with a context, the largest first.
+
+    A trial without a smaller context is no figure of another context that has one of its own; the
+    source's figure of the preset's context is none where two trials show how memory grows.
     """
     other = context != (preset.serve.context or context)
-    stated = result.memory if result is not None else None
-    if trial is not None and not (other and stated is not None and stated.whole is not None):
-        return tried(trial, context)
-    return published_memory(preset, context, result)
+    stated = result is not None and result.memory is not None and result.memory.whole is not None
+    found = [_filled(preset, context, trial)]
+    if trial is not None and not (other and stated and trial.smaller is None):
+        found.append(tried(trial, context))
+    if stated or not (other and trial is not None):
+        found.append(published_memory(preset, context, result))
+    known = [each for each in found if each is not None]
+    return sorted(known, key=lambda each: -each.size)
+
+
+def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
+    """The memory that was enough for prompts that fill a context; None: not known.
+
+    Below the first figure it is on the line from a trial with a smaller context.
+    """
+    known = sorted((each.tokens, each.mib << 20) for each in preset.filled)
+    if not known or not context:
+        return None
+    if trial is not None and trial.smaller is not None and trial.smaller.context < known[0][0]:
+        known.insert(0, (trial.smaller.context, trial.smaller.peak))
+        if context < known[1][0]:
+            (least, low), (most, high) = known[:2]
+            share = max(0.0, (context - least) / (most - least))
+            return MemoryNeed(_between(low, high, share), "estimate")
+    enough = next((size for tokens, size in known if tokens >= context), known[-1][1])
+    return MemoryNeed(enough, "filled")
+
+
+def least(
+    preset: Preset, words: Sequence[str], context: int, trial: PresetUse | None
+) -> Least | None:
+    """The least memory of a run with these arguments; None: not known.
+
+    It is by the sizes of the files, and by the tensors of the model's shape: their type is as the
+    repository names it, 16 bits without a name.  Without a shape, a trial says more than a file,
+    whose embedding llama.cpp may keep in the machine's memory.
+    """
+    options = speeds.values_of(words)
+    shape = speeds.shape_of(preset)
+    if shape is None and trial is not None:
+        return None
+    if OFFLOADING & options.keys() or _some_layers(options, shape):
+        return None
+    weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))
+    if not weights:
+        return None
+    drafter = preset.drafter.least_size if preset.drafter is not None else None
+    bits = speeds.cache_bits(options, other=0)
+    cache = reads.cache(shape, *bits, context) if shape is not None else 0
+    return Least(weights + (drafter or 0), int(cache))
+
+
+def _some_layers(options: Mapping[str, str], shape: Shape | None) -> bool:
+    """Whether llama.cpp may keep layers in the machine's memory."""
+    layers = options.get("--n-gpu-layers", "")
+    count = reads.number(shape, "block_count", 99) if shape is not None else 99
+    return layers.isdecimal() and int(layers) < count
+
+
+def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    """The bytes of the weights by the model's files, and by its source; 0: not known."""
+    model, memory = preset.model, preset.memory
+    size = model.least_size or 0
+    if not model.whole:
+        if shape is None:
+            return size
+        rows = [math.prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
+        if "output.weight" not in shape.tensors:  # the first is the output, too
+            rows = rows[1:]
+        wide = re.search(r"F(16|32)", f"{model.quantization} {model.file}")
+        return max(0, size - int(sum(rows) * (float(wide[1]) if wide else ROW_BITS) / 8))
+    if "--language-model-only" in options:
+        size = 0  # the files have more
+    stated = memory.kinds.get("weights", 0) if memory is not None else 0
+    if memory is None or _unconfirmed(preset, "memory", "kinds"):
+        return size
+    return max(size, memory.bytes_of(stated))
+
+
+def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    """The bytes of the tensors of a repository's model; 0: not known."""
+    if shape is None or not preset.model.whole:
+        return 0
+    names = f"{preset.model.repository} {options.get('--quantization', '')}"
+    found = NAMED_BITS.search(names)
+    bits = (
+        float(next(filter(None, found.groups()))) if found else 4 if FOUR_BITS.search(names) else 16
+    )
+    if found is None and OTHER_BITS.search(names) and not FOUR_BITS.search(names):
+        return 0
+    return int(sum(math.prod(each) for each in shape.tensors.values()) * bits / 8)
+
+
+def trained(preset: Preset, words: Sequence[str]) -> int:
+    """The tokens of context that the model was trained for; 0: not known, or stretched."""
+    shape = speeds.shape_of(preset)
+    return 0 if shape is None or stretches(words) else reads.number(shape, "context_length", 0)
+
+
+def stretches(words: Sequence[str]) -> bool:
+    """Whether arguments let a model take more tokens than it was trained for."""
+    return bool(STRETCHING & speeds.values_of(words).keys())
+
+
+def share(words: Sequence[str]) -> float:
+    """The share of each card for weights and cache; 1 where no option says it."""
+    options = speeds.values_of(words)
+    try:
+        return min([1.0, *(float(options[name]) for name in SHARES if name in options)])
+    except ValueError:  # the engine refuses it
+        return 1.0
+
+
+def largest_part(recipe: Recipe, words: Sequence[str], count: int) -> float | None:
+    """The part of a run that the card with the most of it holds; None: each as much as it can.
+
+    llama.cpp gives each card layers, or rows, by its free memory (``--split-mode``), unless
+    ``--tensor-split`` has other parts; all others give each card the same.
+    """
+    options = speeds.values_of(words)
+    given = options.get("--tensor-split", options.get("-ts", ""))
+    try:
+        parts = [float(each) for each in re.split(r"[,/]", given) if each]
+    except ValueError:
+        parts = []
+    if parts and sum(parts):
+        return max(parts) / sum(parts)
+    mode = options.get("--split-mode", options.get("-sm", "layer"))
+    if mode == "none":
+        return 1.0
+    serve = families.serve_of(recipe)
+    splits = serve is not None and serve.api_flavor in {"llama-server", "llama-cpp-python"}
+    return None if splits and mode in {"layer", "row"} else 1 / count
 
 
 def published_memory(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
     """The memory that the source states for a context, or for a larger one; else None."""
     stated = result.memory if result is not None else None
     if stated is not None and stated.whole is not None:
-        return _need(stated, stated.whole)
+        return _need(preset, "result.memory", stated, stated.whole)
     own = preset.memory
     within = context <= (preset.serve.context or context)
     if own is not None and own.whole is not None and within:
-        return _need(own, own.whole)
+        return _need(preset, "memory", own, own.whole)
     return None
 
 
@@ -79,29 +260,30 @@ def tried(use: PresetUse, context: int) -> MemoryNeed:
     return MemoryNeed(peak, "trial", kinds, use.own)
 
 
-def context_between(use: PresetUse, cards: Sequence[HostCard], wanted: int = 0) -> int:
-    """The context between both trials that has room on the cards: tokens, 0 for none.
-
-    It is ``wanted``; without one, the largest multiple of ``STEP``.
-    """
-    if use.smaller is None:
-        return 0
-    least, last = use.smaller.context, use.context // STEP * STEP
-    tries = (max(wanted, least),) if wanted else range(last, least - 1, -STEP)
-    there = sum(card.memory for card in cards)
-    return next((each for each in tries if tried(use, each).on(cards) <= there), 0)
-
-
 def _between(least: int, most: int, share: float) -> int:
     return ceil(least + share * (most - least))
 
 
-def _need(memory: Memory, whole: int) -> MemoryNeed:
+def _need(preset: Preset, table: str, memory: Memory, whole: int) -> MemoryNeed:
     kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
-    return MemoryNeed(whole, "source", kinds)
+    part = "kinds" if memory.total is None else "total"
+    by: Literal["unverified", "source"]
+    by = "unverified" if _unconfirmed(preset, table, part) else "source"
+    return MemoryNeed(whole, by, kinds)
+
+
+def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
+    """Whether [unverified] has a table of memory, its part, or the table that has it."""
+    return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)
 
 
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
     """The oldest driver that a recipe's image runs with; empty where it is not known."""
     bases = (catalog.base(name).recipe for name in catalog.chain(recipe.base))
     return entrypoint.oldest_driver(recipe, next((base.cuda for base in bases if base.cuda), None))
+
+
+def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> str:
+    """The oldest driver that a recipe's image runs with on cards; empty where it is not known."""
+    first = (entrypoint.FIRST_DRIVERS.get(card.capability.major, "") for card in cards)
+    return max((oldest_driver(recipe, catalog), *first), key=gpus.version_numbers)

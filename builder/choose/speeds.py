@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from builder.models.shapes import reads
@@ -32,6 +32,7 @@ FILLED = 1000
 
 BITS = {"q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "fp8": 8, "fp8_e5m2": 8}
 """Bits of a number in the cache, by the type's name; other types count with 16."""
+SIXTEEN = {"auto", "f16", "bf16", "float16", "bfloat16"}
 DRAFTED = ("--spec-draft-n-max", "--draft-max")
 BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
 ACTIVE = re.compile(r"(\d+(?:\.\d+)?)B-A(\d+(?:\.\d+)?)B", re.I)
@@ -102,7 +103,7 @@ def computed(
 
 def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
-    size, options = _size(preset), _options(preset)
+    size, options = _size(preset), values_of(preset.serve.arguments)
     drafts = preset.drafter is not None or bool(
         {"--spec-type", "--speculative-config"} & {*options}
     )
@@ -111,14 +112,14 @@ def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
     tokens = (
         1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
     )
-    shape = _shape(preset, own_drafts=drafts and preset.drafter is None)
+    shape = shape_of(preset, own_drafts=drafts and preset.drafter is None)
     if shape is None:
         return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
     weights = reads.weights(shape, size, checkpoint=preset.model.whole)
     experts = weights["experts"] * reads.experts(shape, drafted + 1)
     read = weights["layers"] + weights["output"] + experts
     read += _drafter(preset, weights, shape, drafted)
-    read += reads.cache(shape, *_cache_bits(options), filled)
+    read += reads.cache(shape, *cache_bits(options), filled)
     return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
 
 
@@ -132,18 +133,19 @@ def _size(preset: Preset) -> int:
     return preset.memory.bytes_of(weights)
 
 
-def _options(preset: Preset) -> dict[str, str]:
+def values_of(words: Iterable[str]) -> dict[str, str]:
     """The value of each option; empty for an option without one."""
     return {
         option_of(first): rest[0] if rest else first.partition("=")[2]
-        for first, *rest in groups(preset.serve.arguments)
+        for first, *rest in groups(words)
     }
 
 
-def _cache_bits(options: Mapping[str, str]) -> tuple[float, float]:
-    """The bits of a number of the keys and of the values."""
-    both = options.get("--kv-cache-dtype", "")
-    keys, values = (BITS.get(options.get(f"--cache-type-{kind}", both), 16) for kind in "kv")
+def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, float]:
+    """The bits of a number of the keys and of the values; ``other``: of a type without a figure."""
+    both = options.get("--kv-cache-dtype", "auto")
+    types = [options.get(f"--cache-type-{kind}", both) for kind in "kv"]
+    keys, values = (BITS.get(each, 16 if each in SIXTEEN else other) for each in types)
     return keys, values
 
 
@@ -169,7 +171,7 @@ def _acceptance(preset: Preset) -> float | None:
     return None
 
 
-def _shape(preset: Preset, *, own_drafts: bool) -> Shape | None:
+def shape_of(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
     """The model's shape, by the model's name; with its MTP block if it drafts itself."""
     name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
     known = shapes.names()

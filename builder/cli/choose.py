@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from builder.choose.choice import Choice, Fitting
     from builder.choose.machine import Machine
+    from builder.choose.needs import MemoryNeed
     from builder.presets.catalog import PresetEntry, Presets
     from builder.recipes.catalog import Catalog
 
@@ -114,9 +115,12 @@ def choose(
     each model with a repository is recommended. The presets that do not run come last, with the
     reason.
 
-    A preset runs if its image has code for the card, the driver is new enough, and the memory
-    suffices. The memory comes from the recorded trial of its image on a simulated card, else from
-    its source, else from the cards of the published run.
+    A preset runs if its image is for the machine's platform, has code for the card and was not
+    refused, the driver is new enough, and the memory suffices. The memory is the largest known
+    figure: of the recorded trial of its image on a simulated card, of prompts that fill the
+    context, of its source; without one, the cards of the published run decide. The weights are
+    never more than the card holds. A preset that fits only by a figure that nobody confirmed is not
+    recommended.
     Speeds come from receipts of the preset on such cards, otherwise from the publication, with its
     card. For other cards a speed is computed from the bandwidth, with the interval of nine of ten
     runs: bench/speeds.md.
@@ -149,6 +153,8 @@ def _machine(
     recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
+    from dataclasses import replace
+
     from builder.choose import machine
     from builder.kernels.selection import Capability
 
@@ -156,7 +162,7 @@ def _machine(
         if names:
             return machine.named(recipes.root, names, driver)
         found = machine.present(recipes.root)
-        return machine.Machine(found.cards, driver or found.driver)
+        return replace(found, driver=driver or found.driver)
     if names or memory is None or capability is None:
         raise typer.BadParameter(
             "give --memory and --capability together, and no --card", param_hint="--memory"
@@ -189,7 +195,11 @@ def _image(recipes: Catalog, name: str) -> str:
 
 def _shown(machine: Machine) -> str:
     cards = machine.cards
-    names = [f"{each.name} ({each.capability}), {sizes.card(each.memory)}" for each in cards]
+    names = [
+        f"{each.name} ({each.capability if each.capability.major else UNKNOWN}), "
+        f"{sizes.card(each.memory) if each.memory else 'memory unknown'}"
+        for each in cards
+    ]
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{' and '.join(names)}{driver}"
 
@@ -211,20 +221,37 @@ def _as_json(
     from dataclasses import asdict
 
     cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
+    best = [each.preset for each in answer.recommended]
     fits = [
-        {**asdict(each), "image": images[each.recipe], "digest": digests.get(each.recipe, "")}
+        {
+            **asdict(each),
+            "recommended": each.preset in best,
+            "image": images[each.recipe],
+            "digest": digests.get(each.recipe, ""),
+        }
         for each in answer.fits
     ]
-    excluded = [asdict(each) for each in answer.excluded]
-    return {"cards": cards, "driver": answer.machine.driver, "fits": fits, "excluded": excluded}
+    return {
+        "cards": cards,
+        "driver": answer.machine.driver,
+        "platform": answer.machine.platform,
+        "remarks": list(answer.machine.remarks),
+        "recommended": best,
+        "fits": fits,
+        "excluded": [asdict(each) for each in answer.excluded],
+    }
 
 
 def _print(answer: Choice, images: Mapping[str, str]) -> None:
     pairs(filled({"machine": _shown(answer.machine)}))
+    for remark in answer.machine.remarks:
+        log(remark)
     best = answer.recommended
     rows = {each.preset: _row(each, images[each.recipe]) for each in answer.fits}
     first = [rows.pop(each.preset) for each in best]
-    title = "More presets of these models" if best else "No model of these can be downloaded"
+    loads = any(each.downloadable for each in answer.fits)
+    none = "None of these is known to fit" if loads else "No model of these can be downloaded"
+    title = "More presets of these models" if best else none
     more = [(), (title,), *rows.values()] if rows else []
     if answer.fits:
         line("")
@@ -243,9 +270,13 @@ def _print(answer: Choice, images: Mapping[str, str]) -> None:
 def _row(each: Fitting, image: str) -> tuple[str, ...]:
     memory = UNKNOWN
     if each.memory is not None:
-        by = "tried" if each.memory.by == "trial" else "published"
-        taken = sizes.gib(each.memory.size).removesuffix(" GiB")
-        memory = f"{taken} of {sizes.gib(each.room)} ({by})"
+        figures = [
+            _taken(need, filled=each.filled) for need in (each.memory, each.other_memory) if need
+        ]
+        memory = f"{figures[0][0]} of {sizes.gib(each.room)} ({figures[0][1]})"
+        memory += "".join(f"; {taken} {by}" for taken, by in figures[1:])
+    elif each.least:
+        memory = f"unknown, at least {_gib(each.least)} of {sizes.gib(each.room)}"
     measured = each.measured is not None
     known = measured or (each.on_such_cards and each.tokens_per_second is not None)
     return (
@@ -261,6 +292,21 @@ def _row(each: Fitting, image: str) -> tuple[str, ...]:
         f"{each.driver} or newer" if each.driver else UNKNOWN,
         image,
     )
+
+
+def _gib(size: int) -> str:
+    return sizes.gib(size).removesuffix(" GiB")
+
+
+def _taken(need: MemoryNeed, *, filled: bool) -> tuple[str, str]:
+    by = {
+        "filled": "filled",
+        "estimate": "estimated",
+        "source": "published",
+        "unverified": "published, unverified",
+    }
+    tried = "tried" if filled else "tried, short prompt"
+    return _gib(need.size), by.get(need.by, tried)
 
 
 def _speed(each: Fitting) -> tuple[str, str]:

@@ -85,11 +85,13 @@ def export(
     from builder import settings
     from builder.errors import WorldError
     from builder.launch.described import described
-    from builder.launch.short import resolved
+    from builder.launch.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    if unfit := refusal(recipes, asked, card, loaded.state_dir):
+        raise unfit
     service = described(recipes, asked, loaded, log)
     if service.incomplete and not allow_incomplete:
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)

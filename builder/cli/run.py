@@ -107,16 +107,21 @@ def run(
     from builder import settings
     from builder.exports import docker_run
     from builder.launch import described, server
-    from builder.launch.short import resolved
+    from builder.launch.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    unfit = refusal(recipes, asked, card, loaded.state_dir)
+    if unfit is not None and not printed:
+        raise unfit
     job = server.Launch(recipes, asked, loaded, log)
     if printed:
         service = described.described(job.catalog, asked, job.settings, log)
         for each in (*service.incomplete, *service.missing, *service.caveats):
             log(each)
+        if unfit is not None:
+            log(f"warning: {unfit.what}: {unfit.why}")
         typer.echo(docker_run.line(replace(service, restart=None)))
         return
     with _progress() as progress:

@@ -84,6 +84,7 @@ def smoke(
     """
     from builder.pipeline import lookup
     from builder.pipeline.check import smoke_error
+    from builder.simulator import cards
     from builder.smoke.subject import GpuTest
 
     if card and len(card) > 1:
@@ -102,6 +103,8 @@ def smoke(
         card=card[0] if card else None,
         platform=platform,
     )
+    if card:
+        cards.load(session.catalog.root, card[0])  # before the image is looked for
     found = lookup.smoke_test(session, target)
     if as_json:
         described = [each.as_json() for each in found]

@@ -8,17 +8,18 @@ from typing import Literal
 from builder.families import ENGINES
 from builder.kernels import selection
 from builder.kernels.selection import Capability
+from builder.platforms import Platform
 from builder.recipes.schema import Recipe
 from builder.tools.fatbin import Code
 
 
-def codes_of(recipe: Recipe) -> list[str]:
-    """The code of a recipe's images, such as ``sm_120a``.
+def codes_of(recipe: Recipe, platform: Platform | None = None) -> list[str]:
+    """The code of a recipe's image for a platform, or of all its images, such as ``sm_120a``.
 
     Where its family does not know it, as for published images, it is the machine code that the
     recipe names, which its checks look for.
     """
-    images = [recipe.on(platform) for platform in recipe.platform]
+    images = [recipe.on(each) for each in recipe.platform if platform in {each, None}]
     return list(dict.fromkeys(code for image in images for code in _of_image(image)))
 
 
@@ -27,19 +28,21 @@ def _of_image(recipe: Recipe) -> Sequence[str]:
     return known or [f"sm_{arch.partition('-')[0]}" for arch in recipe.cuda.arch]
 
 
-def runs_on(recipe: Recipe, capability: Capability) -> bool:
+def runs_on(recipe: Recipe, capability: Capability, platform: Platform | None = None) -> bool:
     """Whether a card takes code of a recipe's image, as ``selection.runs`` decides.
 
-    Any of the images counts: a card of a kind is in machines of one platform.
+    The image for ``platform`` counts; without one, or where the recipe has none for it, any does.
     """
-    return any(selection.runs(_code(name), capability) for name in codes_of(recipe))
+    where = platform if platform in recipe.platform else None
+    return any(selection.runs(_code(name), capability) for name in codes_of(recipe, where))
 
 
-def no_code(recipe: Recipe, *capabilities: Capability) -> str:
+def no_code(recipe: Recipe, *capabilities: Capability, platform: Platform | None = None) -> str:
     """The lack of code for cards: ``no code for compute capability 8.6, only sm_120a``."""
-    known = " and ".join(map(str, sorted({*capabilities})))
+    known = " and ".join(str(each) if each.major else "unknown" for each in sorted({*capabilities}))
     what = "no code" if ENGINES[recipe.family].machine_code(recipe) else "no code that was checked"
-    return f"{what} for compute capability {known}, only {', '.join(codes_of(recipe))}"
+    where = platform if platform in recipe.platform else None
+    return f"{what} for compute capability {known}, only {', '.join(codes_of(recipe, where))}"
 
 
 def _code(name: str) -> Code:

@@ -22,6 +22,8 @@ NO_CARD = 78
 # Minor Version Compatibility"; RTX 50xx needs 570 whatever the toolkit.
 OLDEST_DRIVERS = {12: "570", 13: "580"}
 """The oldest driver for each major version of CUDA."""
+FIRST_DRIVERS = {12: "570"}
+"""The first driver that knows cards of a major compute capability, whatever the image has."""
 
 
 def command(engine: Sequence[str]) -> list[str]:

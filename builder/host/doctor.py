@@ -99,7 +99,9 @@ def _driver() -> Finding:
     if not found:
         return Finding("NVIDIA driver", "could", "it lists no GPU", "check nvidia-smi")
     names = ", ".join(gpu.name for gpu in found)
-    driver = found[0].driver
+    driver = min(filter(None, (gpu.driver for gpu in found)), key=gpus.version_numbers, default="")
+    if not driver:
+        return Finding("NVIDIA driver", "could", f"version not known: {names}", "check nvidia-smi")
     newest = max(OLDEST_DRIVERS)
     if not gpus.is_older(driver, OLDEST_DRIVERS[newest]):
         return Finding("NVIDIA driver", "has", f"{driver}: {names}")

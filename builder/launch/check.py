@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from builder.errors import BuilderError, WorldError
 from builder.families.device_code import no_code, runs_on
 from builder.launch.files import Located
 from builder.launch.images import RunImage
+from builder.presets import command
 from builder.presets.catalog import PresetEntry
 from builder.presets.service import HOST, Run, Service
 from builder.recipes.catalog import Catalog
@@ -34,6 +36,7 @@ ELSEWHERE = (
 OTHERS = "`builder choose` shows the presets that run on this machine"
 BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
 AUTO = "auto"
+TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 
@@ -51,6 +54,8 @@ class Asked:
 
     catalog: Catalog
     trials: Trials = field(default=lambda _: None)
+    other_model: bool = False
+    """The user names another model than the preset's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +90,12 @@ def chosen_of(
     if not numbers:
         have = ", ".join(each.name for each in here.cards)
         return Chosen(faults=(Fault(f"this machine has no card {card}", f"it has: {have}"),))
-    old = tuple(_old_driver(run, here.driver, asked.catalog))
+    old = tuple(_old_driver(run, here, asked.catalog))
     count = min(run.preset.cards if run.preset else 1, len(numbers))
     faults: list[Fault] = []
     for group in combinations(numbers, count):
         found = tuple(here.cards[number] for number in group)
-        why = list(_unfit(run, entry, Machine(found), asked))
+        why = list(_unfit(run, entry, Machine(found, platform=here.platform), asked))
         if not why:
             # Without numbers, Docker takes all cards of the machine.
             return Chosen(group if len(here.cards) > count and not old else (), old)
@@ -99,11 +104,11 @@ def chosen_of(
     return Chosen(faults=(*old, *dict.fromkeys(faults)))
 
 
-def _old_driver(run: Run, driver: str, catalog: Catalog) -> Iterator[Fault]:
-    oldest = needs.oldest_driver(run.recipe, catalog)
-    if gpus.is_older(driver, oldest):
+def _old_driver(run: Run, here: Machine, catalog: Catalog) -> Iterator[Fault]:
+    oldest = needs.driver_on(run.recipe, catalog, here.cards)
+    if gpus.is_older(here.driver, oldest):
         yield Fault(
-            f"the driver {driver} is too old: the image needs {oldest} or newer",
+            f"the driver {here.driver} is too old: the image needs {oldest} or newer",
             f"install NVIDIA's driver {oldest} or newer",
         )
 
@@ -130,23 +135,54 @@ def _named(here: Machine, card: str, catalog: Catalog) -> tuple[int, ...]:
 
 def _unfit(run: Run, entry: PresetEntry | None, here: Machine, asked: Asked) -> Iterator[str]:
     if entry is None:
-        yield from _unfit_for_recipe(run, here)
+        yield from unfit_for_recipe(run, here)
         return
-    own = entry.preset.serve.context or 0
-    context = run.context or own
-    if entry.preset.published_context is None:
-        context = min(context, own)  # the user may try a larger one
     known = cards.every(asked.catalog.root)
-    question = choice.Question(here, asked.catalog, known, context, asked.trials)
-    found = choice.choose([entry], question)
-    for excluded in found.excluded:
-        yield from excluded.why
+    question = choice.Question(here, asked.catalog, known, trials=asked.trials)
+    yield from choice.faults(entry, of_run(question, run, asked.other_model))
 
 
-def _unfit_for_recipe(run: Run, here: Machine) -> Iterator[str]:
+def of_run(question: choice.Question, run: Run, other_model: bool) -> choice.Question:
+    """The question with the context and the options of a run."""
+    context = context_of(run)
+    return replace(question, context=context, options=run.options, other_model=other_model)
+
+
+def context_of(run: Run) -> int:
+    """The context that a run asks for: by an option of the engine, which wins, or by --context;
+    0: the preset's."""
+    own = run.preset.serve.arguments if run.preset else []
+    groups = [*command.known_options(run.recipe).values(), *command.groups(own)]
+    names = {command.option_of(group[0]) for group in groups if "{context}" in " ".join(group)}
+    found = run.context or 0
+    for first, *rest in command.groups(run.options):
+        name, _, value = first.partition("=")
+        if command.option_of(name.replace("_", "-")) in names:
+            given = TOKENS.fullmatch(value or "".join(rest[:1]))
+            found = _tokens(given) or _trained(run) if given else found
+    return found
+
+
+def _tokens(given: re.Match[str]) -> int:
+    """A size as engines read it: vLLM's K is 1024, and its k 1000."""
+    step = {"": 1, "k": 1000, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
+    return int(float(given[1]) * step[given[2]])
+
+
+def _trained(run: Run) -> int:
+    """llama.cpp takes a context of 0 as all that the model was trained for."""
+    return needs.trained(run.preset, ()) if run.preset else 0
+
+
+def unfit_for_recipe(run: Run, here: Machine) -> Iterator[str]:
+    """Why the image of a recipe does not run on the first card of a machine."""
     card: HostCard = here.cards[0]
-    if not runs_on(run.recipe, card.capability):
-        yield f"the image has {no_code(run.recipe, card.capability)}"
+    if here.platform not in {None, *run.recipe.platform}:
+        known = " and ".join(run.recipe.platform)
+        yield f"the image is for {known}, the machine of the card is {here.platform}"
+    if not runs_on(run.recipe, card.capability, here.platform):
+        lacks = no_code(run.recipe, card.capability, platform=here.platform)
+        yield f"the image has {lacks}"
 
 
 def engine_faults(*, cpu: bool) -> Iterator[Fault]:

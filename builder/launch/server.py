@@ -83,7 +83,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     job = replace(job, wanted=followed(job.catalog, job.wanted, job.models_dir))
     entry = find_entry(job.catalog, job.wanted)
     run = run_of(entry, job.catalog, job.wanted)
-    asked = check.Asked(job.catalog, job.trial_of)
+    asked = check.Asked(job.catalog, job.trial_of, "model" in job.wanted.given)
     chosen = check.Chosen() if run.cpu else check.choose_cards(run, entry, card, asked)
     faults = [*chosen.faults, *(engine := [*check.engine_faults(cpu=run.cpu)])]
     images = Images(job.catalog, run.recipe, job.settings, job.log)

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder.choose import machine
+from builder.choose import choice, machine, needs
 from builder.choose.machine import Machine
 from builder.errors import FitError, WorldError
 from builder.families import complete
-from builder.launch.check import AUTO
-from builder.launch.described import LaunchRequest
+from builder.launch.check import AUTO, context_of, of_run, unfit_for_recipe
+from builder.launch.described import LaunchRequest, find_entry, run_of
+from builder.models import gguf
 from builder.presets import catalog as presets
 from builder.presets import model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.short_names import is_preset
 from builder.receipts.known import known
 from builder.recipes.catalog import Catalog
+from builder.records import trials
+from builder.records.record import newest_good
 from builder.tools.log import Log
 
 
@@ -49,6 +52,48 @@ def resolved(
     return _on(here, catalog, entries, wanted, state, log, choose)
 
 
+def refusal(catalog: Catalog, wanted: LaunchRequest, card: str, state: Path) -> FitError | None:
+    """Why ``builder choose`` would not name this run; None: nothing known speaks against it.
+
+    ``card`` is a name of ``cards/``, whose driver is not known; ``auto``: only what holds on every
+    card counts.  Raises ``UsageError`` for an unknown card, ``RecipeError``.
+    """
+    entry = find_entry(catalog, wanted)
+    run = run_of(entry, catalog, wanted)
+    count = run.preset.cards if run.preset else 1
+    here = None if card == AUTO else machine.named(catalog.root, [card] * count)
+    facts = known(catalog, [entry] if entry else [], state)
+    record = newest_good(state, run.recipe.name)
+    records = {run.recipe.name: record} if record else {}
+    refused = trials.known(catalog.root, [run.recipe.name], records).refused(run.recipe.name)
+    why = [refused] if refused else []
+    on_card = here if here is not None and not wanted.cpu else None
+    if entry is None:
+        why += unfit_for_recipe(run, on_card) if on_card else []
+    else:
+        asked = of_run(facts.question(on_card or Machine(())), run, "model" in wanted.given)
+        why += choice.faults(entry, asked) if on_card else choice.too_long(entry.preset, asked)
+    most = _trained(wanted.given.get("model")) if not needs.stretches(wanted.options) else 0
+    if most and context_of(run) > most:
+        why.append(f"its model was trained for {most} tokens of context, not for {context_of(run)}")
+    if not why:
+        return None
+    where = f"on {card}" if on_card else "here"
+    hint = f"`builder choose{f' --card {card}' if on_card else ''}` shows the presets that run"
+    return FitError(f"{run.name} does not run {where}", "\n".join(dict.fromkeys(why)), hint)
+
+
+def _trained(model: Path | None) -> int:
+    """The tokens of context that a GGUF of the user was trained for; 0: not known."""
+    if model is None:
+        return 0
+    try:
+        with model.expanduser().open("rb") as stream:
+            return gguf.read(stream).of_architecture("context_length") or 0
+    except (OSError, gguf.NotGgufError):  # the model's own fault is reported elsewhere
+        return 0
+
+
 def _on(
     here: Machine,
     catalog: Catalog,
@@ -63,7 +108,7 @@ def _on(
         why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
         hint = f"{choose} shows the presets that run there"
         raise FitError(f"no preset of {wanted.target} runs here", why, hint)
-    best = answer.fits[0]
+    best = next(iter(answer.recommended), answer.fits[0])
     log(f"{wanted.target} is {best.preset} here: {choose} shows why")
     return replace(wanted, target=best.preset, context=wanted.context or best.other_context)
 

@@ -50,6 +50,15 @@ class Memory(Model):
         return None
 
 
+class Filled(Model):
+    """Memory that was enough for prompts that fill the context, on a simulated card."""
+
+    tokens: Count
+    """Tokens that prompts filled."""
+    mib: Count
+    """MiB of a card's memory that were enough: the peak, or all that the card has."""
+
+
 class Figures(Model):
     """A measured quantity: each run, or the source's summary of the runs."""
 

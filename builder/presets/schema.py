@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from builder.kernels.work import Work
-from builder.presets.figures import UNITS, Count, Memory, Method, Result
+from builder.presets.figures import UNITS, Count, Filled, Memory, Method, Result
 from builder.recipes.schema.fields import (
     HUB_FILE,
     HUB_REPOSITORY,
@@ -201,6 +201,8 @@ class Preset(Model):
     published_context: Count | None = None
     """Tokens of context as published, where the card has no room for a prompt that fills it, and
     [serve] has a smaller context."""
+    filled: list[Filled] = []
+    """Memory with prompts that fill the context, where it is more than a short request takes."""
     paths: dict[Work, list[Text]] = {}
     """The paths that the engine may take for its work on the card: attention = ["mma", "vec"]."""
     method: Method = Method()

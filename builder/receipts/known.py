@@ -37,15 +37,19 @@ class Known:
 
     def choice(self, machine: Machine, context: int = 0) -> Choice:
         """The presets that run on a machine with at least so many tokens of context."""
-        question = Question(
+        return choice.choose(self.entries, self.question(machine, context))
+
+    def question(self, machine: Machine, context: int = 0) -> Question:
+        """What is known of presets, for a machine."""
+        return Question(
             machine,
             self.catalog,
             self._cards(),
             context,
             self.trials.of,
             self.receipts,
+            self.trials.refused,
         )
-        return choice.choose(self.entries, question)
 
     def _cards(self) -> Mapping[str, Card]:
         """The cards that presets were published for, as far as they have a file."""

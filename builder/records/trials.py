@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -92,26 +92,39 @@ class Trials:
 
     uses: Mapping[str, tuple[PresetUse, ...]]
     """By preset, the most important first."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Why an image got no tag, by recipe."""
 
     def of(self, entry: PresetEntry) -> PresetUse | None:
         """The trial of a preset; None: none of the preset as it is now."""
         found = self.uses.get(entry.name, ())
         return next((use for use in found if use.identity == entry.preset.identity), None)
 
+    def refused(self, recipe: str) -> str:
+        """Why the image of a recipe got no tag; empty: it was not refused, or is not known."""
+        return self.refusals.get(recipe, "")
+
 
 def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -> Trials:
     """The trials of these recipes: this machine's record first, then the repository's file.
 
-    Raises ``RecipeError`` where a file of ``trials/`` is invalid.
+    ``records`` are of verified images.  Raises ``RecipeError`` where a file of ``trials/`` is
+    invalid.
     """
     uses: dict[str, tuple[PresetUse, ...]] = {}
+    refusals: dict[str, str] = {}
     for recipe in recipes:
         kept = kept_of(root, recipe)
         own = records[recipe].verdict.presets if recipe in records else {}
+        verified = kept is None or (recipe in records and records[recipe].created >= kept.created)
+        if kept is not None and kept.failed and not verified:
+            checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
+            file = f"{FOLDER}/{recipe}.json"
+            refusals[recipe] = f"its image was refused: checks failed, {checks} ({file})"
         for presets in (own, kept.presets if kept else {}):
             for name, use in presets.items():
                 uses[name] = (*uses.get(name, ()), use)
-    return Trials(uses)
+    return Trials(uses, refusals)
 
 
 def write(root: Path, record: Record) -> Path:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from builder.errors import UsageError
 from builder.farm import installed
+from builder.platforms import Platform
 from builder.recipes.parse import read_model, suggestion
 from builder.recipes.schema.fields import Model, Text
 
@@ -43,6 +44,8 @@ class Card(Model):
     name: Text
     """As ``cudaDeviceProp.name`` has it."""
     capability: Annotated[str, AfterValidator(_capability)]
+    platform: Platform | None = None
+    """Platform of the only machines that have it: linux/arm64; default: PCs have it."""
     multiprocessors: Count
     memory: Count
     """Bytes: the total that ``cudaMemGetInfo`` returns, which is less than the nominal memory."""
@@ -91,7 +94,9 @@ class Card(Model):
         return self.bus_width // 8 * self.memory_clock_khz * 1000 * 2
 
 
-FIGURES = tuple(name for name in Card.model_fields if name not in {"source", "unverified"})
+FIGURES = tuple(
+    name for name in Card.model_fields if name not in {"platform", "source", "unverified"}
+)
 
 
 def folder(root: Path) -> Path:
@@ -114,7 +119,11 @@ def load(root: Path, name: str) -> Card:
     known = names(root)
     wanted = plain_name(name)
     if wanted not in known:
-        near = suggestion(wanted, list(known))
+        short = wanted.replace("-", "")
+        longer = [each for each in known if short and each.replace("-", "").startswith(short)]
+        near = (
+            f"; did you mean {' or '.join(longer)}?" if longer else suggestion(wanted, list(known))
+        )
         raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
     return read_model(folder(root) / f"{wanted}.toml", Card, f"the card {wanted} is invalid")
 

@@ -94,6 +94,9 @@ class _Answers:
             other_context=context,
             compose="" if missing else compose_path(found.preset, context),
             missing=missing,
+            other_memory=found.other_memory.size if found.other_memory else None,
+            least=found.least or None,
+            filled=found.filled,
         )
 
     def _refusal(self, found: Excluded, short_name: str) -> Refusal:

@@ -131,9 +131,9 @@ class Option:
     not_computed: str
     """Why no speed is known, not even a computed one."""
     memory: int | None
-    """Bytes."""
+    """Bytes: the largest known figure."""
     memory_by: str
-    """``trial`` or ``source``."""
+    """``trial``, ``filled``, ``estimate``, ``source`` or ``unverified``."""
     driver: str
     capabilities: tuple[str, ...]
     """``vision``, ``tools``, ``thinking``, as far as its options say so."""
@@ -145,6 +145,12 @@ class Option:
     """Path of its file for Docker Compose; empty where the file could not start."""
     missing: tuple[NextStep, ...]
     """The missing parts of that file; last, the command that writes it when all are there."""
+    other_memory: int | None = None
+    """Bytes: the smallest known figure, where it differs much."""
+    least: int | None = None
+    """Bytes of its weights and cache, at least; None: not known."""
+    filled: bool = False
+    """Whether prompts are known to fill the context in so much memory."""
 
 
 @dataclass(frozen=True, slots=True)

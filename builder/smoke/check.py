@@ -141,7 +141,7 @@ CHECKS_OF_PROGRAMS = (
     Row("start", starts.check, a_recipe, 4, "the steps before the engine"),
     Row("loads", loads.check, an_artifact, 4, "LD_PRELOAD"),
     Row("serves", serves.check, a_recipe, 4),
-    Row("gpu", gpu.check, on_a_gpu, 4),
+    Row("gpu", gpu.check, on_a_gpu, 16),
     Row("device", device.check, on_a_simulated_card, 15),
     Row("preset", preset_trial.check, on_a_simulated_card, 15),
     Row("numbers", numbers.check, with_numbers, 11, "kernels on a simulated card"),

@@ -51,8 +51,14 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
     yield Check.of("gpu", "device", f"compute capability {' or '.join(wanted)}", names, right)
     oldest = recipe.cuda.driver or driver
     if oldest is not None and found:
-        enough = not gpus.is_older(found[0].driver, oldest)
-        yield Check.of("gpu", "driver", f"{oldest} or newer", found[0].driver, enough)
+        known = filter(None, (gpu.driver for gpu in found))
+        version = min(known, key=gpus.version_numbers, default="")
+        if not version:
+            why = "nvidia-smi does not know the driver's version"
+            yield Check.untried("gpu", "driver", f"{oldest} or newer", why)
+            return
+        enough = not gpus.is_older(version, oldest)
+        yield Check.of("gpu", "driver", f"{oldest} or newer", version, enough)
 
 
 def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:

@@ -17,6 +17,7 @@ from builder.platforms import Architecture, Platforms
 from builder.recipes.schema.descriptions import described
 from builder.recipes.schema.fields import (
     CAPABILITY,
+    CUDA_VERSION,
     PLAIN,
     DebianPackage,
     Digest,
@@ -83,6 +84,8 @@ class Published(Model):
     """Digest of that image; without it, each build asks the registry and logs the result."""
     note: Text | None = None
     """Why it is not pinned."""
+    cuda: Annotated[str, StringConstraints(pattern=CUDA_VERSION), PLAIN] | None = None
+    """Version of CUDA that its project or its tag states: "13.0"."""
 
     @model_validator(mode="after")
     def _require_digest_or_note(self) -> Published:
@@ -177,7 +180,10 @@ class BaseRecipe(Model):
 
     @property
     def cuda(self) -> str | None:
-        """``13.0``: the version of the wheel of CUDA's runtime; None: it has none."""
+        """``13.0``: the version of the wheel of CUDA's runtime, or the published image's; None:
+        not known."""
+        if self.published is not None:
+            return self.published.cuda
         named = {CUDA_RUNTIME, f"{CUDA_RUNTIME}-cu12"}
         versions = [wheel.version for wheel in self.wheel if wheel.name in named]
         return ".".join(versions[0].split(".")[:2]) if versions else None

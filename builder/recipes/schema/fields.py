@@ -63,6 +63,7 @@ VERSION_GLOB = r"^[A-Za-z0-9.!+_*-]+$"
 USER = r"^[a-z0-9_][a-z0-9_-]*(?::[a-z0-9_][a-z0-9_-]*)?$"
 
 CAPABILITY = r"^[1-9][0-9]?\.[0-9]$"
+CUDA_VERSION = r"^[1-9][0-9]\.[0-9]$"
 
 PATTERNS = {
     NAME: "must be lower-case letters and digits, joined by single . _ -",
@@ -74,6 +75,7 @@ PATTERNS = {
     DEBIAN_FILE: "must be the path of a .deb file: debian/pool/.../NAME_VERSION_ARCHITECTURE.deb",
     CUDA_ARCH: "must be a value of CMAKE_CUDA_ARCHITECTURES: 120, 120a, 120-real, 120-virtual",
     CAPABILITY: "must be a compute capability: 12.0",
+    CUDA_VERSION: "must be a version of CUDA: 13.0",
     COMMIT: "must be a full commit: 40 hex digits",
     SHA256: "must be a full sha256: 64 lower-case hex digits",
     DIGEST: "must be a full digest: sha256: and 64 lower-case hex digits",

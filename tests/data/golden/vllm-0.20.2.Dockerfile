@@ -1,7 +1,7 @@
 # vllm-0.20.2: patches laid over an installed package. Rendered by builder.
 FROM --platform=linux/amd64 base-root AS entrypoint
 RUN --network=none --mount=type=bind,from=entrypoint-source,target=/entrypoint ["make", "--silent", "--directory=/entrypoint", "OUT=/layer/opt/builder", "HEALTHCHECK=/layer/usr/local/bin/healthcheck", "CROSS="]
-RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe vllm-0.20.2"]
+RUN --network=none ["sh", "-euc", "printf \"%s\\n\" \"$@\" >\"$0\"", "/layer/opt/builder/needs", "recipe vllm-0.20.2", "cuda 13.0", "driver 580"]
 
 FROM base-runtime AS image
 ARG BASE_USER SOURCE_DATE_EPOCH

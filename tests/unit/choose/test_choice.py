@@ -169,7 +169,7 @@ def test_the_faster_of_two_computed_speeds_is_first() -> None:
 
 
 def test_a_computed_speed_is_for_the_card_that_the_preset_would_run_on() -> None:
-    bare = preset("p", "serve = { context = 4096 }", model=SIZED, memory={"total": 10})
+    bare = preset("p", "serve = { context = 4096 }", model=SIZED, memory={"total": 15})
     speeds = []
     for name in ("5090", "5080"):
         (found,) = chosen([bare], name).fits
@@ -266,6 +266,17 @@ def test_a_trial_counts_before_the_source() -> None:
     assert found.memory == MemoryNeed(25 * 10**9, "trial", own=258_998_272)
 
 
+def test_weights_are_a_lower_bound_of_every_figure_but_a_trial() -> None:
+    """A source that names less than the model's file is wrong; llama.cpp may keep a part of the
+    file in the machine's memory, which a trial shows."""
+    large = {"name": "M", "repository": "a/b", "file": "m.gguf", "published_size": "20 GB"}
+    stated = preset("stated", "memory = { total = 8 }", model=large)
+    least = f"its weights take 18.2 GiB at least, and {lacking(19_500_000_000)}"
+    assert why_not(chosen([stated], "5080")) == least
+    (found,) = chosen([stated], "5080", trial=use_of(10 * 10**9, context=0)).fits
+    assert found.memory == MemoryNeed(10 * 10**9, "trial")
+
+
 TWICE = use_of(
     20 << 30,
     kinds={"weights": 12 << 30, "KV cache": 8 << 30},
@@ -326,9 +337,14 @@ def test_an_old_driver_is_named_with_both_versions() -> None:
     )
     (found,) = chosen([preset("untold")], driver="580.65").fits
     assert found.driver == "580"
-    # Its base is a published image, whose toolkit the recipe does not name.
-    (unknown,) = chosen([preset("untold", recipe="vllm-0.22.0")], driver="570.172.08").fits
-    assert unknown.driver == ""
+    # A published image has the CUDA that its base states.
+    published = preset("untold", recipe="vllm-0.22.0")
+    assert "it needs 580 or newer" in why_not(chosen([published], driver="570.172.08"))
+    # Without one, the card decides: no older driver knows it.
+    nightly = preset("untold", recipe="vllm-nightly-1acd67a")
+    (unknown,) = chosen([nightly], driver="570.172.08").fits
+    assert unknown.driver == "570"
+    assert "it needs 570 or newer" in why_not(chosen([nightly], driver="565.57.01"))
 
 
 def test_a_card_without_code_is_named_by_its_compute_capability() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from builder.choose import machine
 from builder.errors import UntriedError, WorldError
 from builder.kernels.selection import Capability
+from builder.platforms import platform_of
 from builder.simulator import cards
 from support.environment import REPOSITORY
 
@@ -48,6 +50,54 @@ def test_a_gb10_has_the_memory_of_its_machine() -> None:
     total, *_ = Path("/proc/meminfo").read_text().splitlines()
     assert found.capability == Capability(12, 1)
     assert found.memory >> 20 == int(total.split()[1]) >> 10
+
+
+RTX = "NVIDIA GeForce RTX 5090, 12.0, {}, {}\n"
+
+
+@pytest.mark.parametrize(
+    "unknown", ["[N/A]", "[Not Supported]", "ERR!", "N/A", "", "[GPU is lost]"]
+)
+def test_what_nvidia_smi_does_not_know_is_unknown(unknown: str) -> None:
+    """It was a crash (ValueError), or, of the memory, the machine's own."""
+    card = machine.host_card(cards.load(REPOSITORY, "5090"))
+    found = machine.machine_of(REPOSITORY, RTX.format(unknown, 32607))
+    assert (found.cards, found.driver) == ((card,), "")
+    assert "does not know the driver" in found.remarks[0]
+    found = machine.machine_of(REPOSITORY, RTX.format("580.95.05", unknown))
+    assert (found.cards, found.driver) == ((card,), "580.95.05")
+    assert "the memory of the NVIDIA GeForce RTX 5090" in found.remarks[0]
+    # A card without a file has none then, and no preset fits it.
+    found = machine.machine_of(REPOSITORY, f"NVIDIA A, B, 12.0, 580.95.05, {unknown}\n")
+    assert (found.cards[0].name, found.cards[0].memory) == ("NVIDIA A, B", 0)
+    # The name tells the capability, and the smaller of two cards that share it.
+    text = f"NVIDIA GeForce RTX 5060 Ti, {unknown}, 580.95.05, {unknown}\n"
+    small = machine.host_card(cards.load(REPOSITORY, "5060-ti-8gb"))
+    assert machine.machine_of(REPOSITORY, text).cards == (small,)
+
+
+def test_known_values_of_other_cards_are_used() -> None:
+    text = RTX.format("[N/A]", 32607) + RTX.format("580.95.05", 32607)
+    found = machine.machine_of(REPOSITORY, text)
+    assert (found.driver, found.remarks) == ("580.95.05", ())
+    text = RTX.format("580.95.05", 32607) + RTX.format("570.10", 32607)
+    found = machine.machine_of(REPOSITORY, text)
+    assert found.driver == "570.10"
+    assert "the oldest counts" in found.remarks[0]
+    # A card that nobody knows keeps its number: Docker counts it, too.
+    found = machine.machine_of(REPOSITORY, "X, [N/A], [N/A], [N/A]\n" + RTX.format("", 32607))
+    assert [card.capability.major for card in found.cards] == [0, 12]
+
+
+def test_the_platform_of_a_machine_is_its_cards() -> None:
+    assert machine.named(REPOSITORY, ["gb10"]).platform == "linux/arm64"
+    assert machine.named(REPOSITORY, ["5090"]).platform == "linux/amd64"
+    assert machine.machine_of(REPOSITORY, LAPTOP).platform == platform_of(platform.machine())
+    gb10 = "NVIDIA GB10, 12.1, 580.173.02, [N/A]\n"
+    assert machine.machine_of(REPOSITORY, gb10).platform == "linux/arm64"
+    for capability, wanted in (("12.1", "linux/arm64"), ("12.0", "linux/amd64")):
+        found = machine.described(24 << 30, Capability.parse(capability))
+        assert found.platform == wanted
 
 
 @pytest.mark.parametrize("text", ["No devices were found\n", "A, [N/A], 390.157, 2000\n"])

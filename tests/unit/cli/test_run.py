@@ -119,6 +119,20 @@ def test_a_short_name_is_the_best_preset_that_runs_on_the_card(
     assert "`builder choose --card 5080` shows the presets that run there" in none.stderr
 
 
+@pytest.mark.usefixtures("models")
+def test_a_card_that_cannot_run_it_is_refused_and_with_print_a_warning(builder: Builder) -> None:
+    reason = "its weights take 13.9 GiB at least, and here are 7.5 GiB: 6.4 GiB too little"
+    for command in (("run", PRESET), ("export", PRESET, "--allow-incomplete")):
+        done = builder(*command, "--card", "5060")
+        assert (done.returncode, reason in done.stderr) == (15, True), done.stderr
+        unknown = builder(*command, "--card", "nonsense")
+        assert "no card is named nonsense" in unknown.stderr
+    printed = builder("run", PRESET, "--card", "5060", "--print")
+    assert printed.returncode == 0
+    assert printed.stdout.startswith("docker run")
+    assert f"warning: {PRESET} does not run on 5060: {reason}" in printed.stderr
+
+
 def test_a_dry_run_downloads_nothing(
     builder: Builder, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,21 +66,26 @@ def test_a_card_of_the_same_name_is_another_one() -> None:
 
 
 def test_a_card_with_too_little_memory() -> None:
-    assert "RTX 5080: it takes 20.4 GiB (as published), and here are" in why(chosen(PRESET, "5080"))
+    found = why(chosen(PRESET, "5080"))
+    assert "RTX 5080: its weights and its cache take 16.9 GiB at least, and here are" in found
 
 
 def test_a_larger_context_is_the_users_choice_unless_it_was_published_and_too_large() -> None:
-    assert chosen(PRESET, "5090-laptop", context=400_000) == Chosen()
+    assert chosen("gemma-4-26b-a4b-mtp@5090-laptop", "5090", context=200_000) == Chosen()
+    found = why(chosen(PRESET, "5090-laptop", context=400_000))
+    assert "its model was trained for 262144 tokens of context, not for 400000" in found
     narrow = "qwen3.6-27b-mtp-128k@5090-laptop"
     assert chosen(narrow, "5090-laptop", context=65536) == Chosen()
     text = why(chosen(narrow, "5090-laptop", context=262144))
     assert "the published 262144 did not fit the 5090-laptop" in text
 
 
-def test_a_recorded_trial_counts_before_the_source() -> None:
-    small, large = use_of(10**10), use_of(10**11)
-    assert chosen(PRESET, "5080", trial=small) == Chosen()
+def test_the_larger_of_a_recorded_trial_and_the_source_counts() -> None:
+    small, large = use_of(20 * 10**9, context=262144), use_of(10**11, context=262144)
+    assert chosen(PRESET, "5090-laptop", trial=small) == Chosen()
     assert "it takes 93.1 GiB (as tried)" in why(chosen(PRESET, "5090", trial=large))
+    less = why(chosen("qwen3.6-27b-dflash-buun@5090-laptop", "5080", trial=use_of(16 * 10**9)))
+    assert "at least, and here are" in less
 
 
 @pytest.mark.parametrize("target", [PRESET, "hello-sm120"])
@@ -99,10 +104,6 @@ def test_a_card_of_the_second_platform() -> None:
         found = chosen_of(here, run, None, "auto", Asked(RECIPES, lambda _: None))
         assert (found == Chosen()) is able
     assert "no code for compute capability 12.1, only sm_120a" in why(found)
-
-
-def test_a_larger_context_than_the_preset_has_is_the_users_own_risk() -> None:
-    assert chosen(PRESET, "5090", context=300_000) == Chosen()
 
 
 def test_two_cards() -> None:

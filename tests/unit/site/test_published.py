@@ -174,8 +174,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
 def test_a_preset_that_was_tried_has_the_memory_of_its_trial(tmp_path: Path) -> None:
     entry = PRESETS.preset(PRESET)
     use = PresetUse(
-        *(entry.preset.identity, 262144, "5090-laptop", 1, 25_000_000_000, 20_000_000_000),
-        *(500_000_000, {"weights": 19_500_000_000}),
+        *(entry.preset.identity, 262144, "5090-laptop", 1, 25_000_000_000, 22_500_000_000),
+        *(500_000_000, {"weights": 22_000_000_000}),
     )
     checks = (GOOD, replace(GOOD, subject="other"))
     code = (CodePaths("/opt/_fa2.so", compiled=65_000_000, dead=232_000_000, card="12.0"),)

@@ -28,6 +28,9 @@ def test_the_devices_of_nvidia_smi_are_checked_against_the_recipe() -> None:
     assert wrong[0].expected == "compute capability 12.0"
     assert wrong[0].found == "NVIDIA H200 (9.0)"
     assert [check.passed for check in gpu._devices((), recipe, "580")] == [False]
+    # A driver that nvidia-smi does not know is neither old nor new.
+    unknown = gpus.read(TABLE.splitlines()[0].replace("580.95.05", "[N/A]"))
+    assert [check.state for check in gpu._devices(unknown, recipe, "580")][1] == "untried"
     for text in ("No devices were found\n", "a, b\n"):
         with pytest.raises(UntriedError, match="unknown format"):
             gpus.read(text)
