@@ -123,6 +123,8 @@ class EngineFamily:
     """How presets start the server if the smoke test does not start it."""
     folder: FolderServer | None = None
     """How the server is started with a model folder; None: it cannot be."""
+    modules: tuple[str, ...] = ()
+    """Modules of the server in Python; the checks import those that the image's version has."""
     cache: str | None = None
     """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True
