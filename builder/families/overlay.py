@@ -25,7 +25,7 @@ def overlay_family(
     paths: PackagePaths,
     serve: Serve,
     port: int,
-    modules: tuple[str, ...],
+    modules: tuple[str, ...] = (),
     folder: FolderServer | None = None,
     cache: str | None = None,
 ) -> EngineFamily:
