@@ -27,6 +27,7 @@ BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # no
 VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
 TRIPLETS = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 ROOTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
+OF_DEBUGGERS = "libthread_db.so.1"  # of glibc; a debugger defines its symbols (proc_service.h)
 PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 # Functions of the driver's libraries: cuda.h, nvml.h, nvcuvid.h, nvEncodeAPI.h.
 DRIVER_SYMBOL = re.compile(r"cu[A-Z]|nvml[A-Z]|cuvid[A-Z]|NvEnc")
@@ -204,7 +205,8 @@ class Together:
         driver, others = bool(self.driver), for_other_torch(self.contents)
         for file, _ in self.contents.elves():
             incomplete = any(path in self.missing for path in self.loaded(file.path))
-            if file.shares or not file.needs or incomplete or file.path in others:
+            hostless = file.path in others or posixpath.basename(file.path) == OF_DEBUGGERS
+            if file.shares or not file.needs or incomplete or hostless:
                 continue
             left = self._left(file.needs, self.loaded(file.path))
             programs = hosts.get(file.path, [])

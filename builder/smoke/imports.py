@@ -19,6 +19,7 @@ from builder.tools.docker import containers, copies
 KIND = "imports"
 TIMEOUT = 600.0  # seconds
 DONE = "builder: imported "
+UNKNOWN = 3  # the package has no server where the family knows it
 KILLED = 137  # 128 + SIGKILL: the kernel's, where memory is short
 # The user's caches are where it may write; nothing is asked of the Hub.
 OPTIONS = ("--read-only=false", NO_GPU, "--env=HOME=/tmp", "--env=HF_HUB_OFFLINE=1")
@@ -51,7 +52,8 @@ try:
             importlib.import_module(module + ".__main__")
     known = [name for name in modules if exists(name)]
     if modules and not known:
-        raise ModuleNotFoundError("none of these modules exists: " + ", ".join(modules))
+        print("none of these modules exists: " + ", ".join(modules), flush=True)
+        os._exit(1 if exists(modules[0].rpartition(".")[0].rpartition(".")[0]) else 3)
     for name in known:
         importlib.import_module(name)
     print("\\nbuilder: imported " + " ".join(filter(None, [file, module, *known])), flush=True)
@@ -88,6 +90,9 @@ def check(context: Context) -> Iterator[Check]:
             return
         if done.status == KILLED:
             yield Check.untried(KIND, what, "can be imported", "it was killed: too little memory?")
+            return
+        if done.status == UNKNOWN and not start.python:
+            yield Check.skipped(KIND, what, "can be imported", _error(printed))
             return
         if not NO_CARD.search(_error(printed)):
             found = f"exit status {done.status}: {excerpt(_error(printed))}"

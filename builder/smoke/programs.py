@@ -56,8 +56,8 @@ def followed(words: Sequence[str], contents: Contents) -> Start:
                 why = f"{path} cannot be read by the image's user"
                 return replace(start, fault=why, at=path)
             # A text without "#!" is the shell's: execvp(3), ENOEXEC.
-            line = file.script.removeprefix("#!").strip().split(maxsplit=1) or ["/bin/sh"]
-            left, prefix = [*line, path, *left[1:]], []
+            line = file.script.removeprefix("#!").strip(" \t") or "/bin/sh"
+            left, prefix = [*re.split(r"[ \t]+", line, maxsplit=1), path, *left[1:]], []
         elif PYTHON.match(name) or PYTHON.match(posixpath.basename(file.path)):
             return _of_python(start, [*prefix, left[0]], left[1:], contents)
         elif name == "env" or name in WRAPPERS:
