@@ -53,7 +53,7 @@ try:
     known = [name for name in modules if exists(name)]
     if modules and not known:
         print("none of these modules exists: " + ", ".join(modules), flush=True)
-        os._exit(1 if exists(modules[0].rpartition(".")[0].rpartition(".")[0]) else 3)
+        os._exit(1 if any(exists(".".join(name.split(".")[:2])) for name in modules) else 3)
     for name in known:
         importlib.import_module(name)
     print("\\nbuilder: imported " + " ".join(filter(None, [file, module, *known])), flush=True)
