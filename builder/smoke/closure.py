@@ -27,7 +27,9 @@ BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # no
 VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
 TRIPLETS = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 ROOTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
-OF_DEBUGGERS = "libthread_db.so.1"  # of glibc; a debugger defines its symbols (proc_service.h)
+# glibc's library for debuggers, which define its symbols (proc_service.h); gprofng's libraries are
+# preloaded with its collector into the profiled program.
+HOSTLESS = re.compile(r"/libthread_db\.so\.1$|/gprofng/libgp-[a-z]+\.so$")
 PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 # Functions of the driver's libraries: cuda.h, nvml.h, nvcuvid.h, nvEncodeAPI.h.
 DRIVER_SYMBOL = re.compile(r"cu[A-Z]|nvml[A-Z]|cuvid[A-Z]|NvEnc")
@@ -205,7 +207,7 @@ class Together:
         driver, others = bool(self.driver), for_other_torch(self.contents)
         for file, _ in self.contents.elves():
             incomplete = any(path in self.missing for path in self.loaded(file.path))
-            hostless = file.path in others or posixpath.basename(file.path) == OF_DEBUGGERS
+            hostless = file.path in others or HOSTLESS.search(file.path)
             if file.shares or not file.needs or incomplete or hostless:
                 continue
             left = self._left(file.needs, self.loaded(file.path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Literal
 
@@ -99,6 +100,11 @@ def check_programs(context: Context) -> Iterator[Check]:
 
 def _started(context: Context, subject: str, words: Sequence[str]) -> Iterator[Check]:
     start = followed(words, context.contents)
+    if words[:1] == [LAYOUT.healthcheck] and not start.fault:
+        what = f"{start.chain[0]} needs bash or python3"
+        several = [followed([each], context.contents).fault for each in ("bash", "python3")]
+        fault = what if all(several) else ""
+        start = replace(start, fault=fault, at=start.chain[0], unknown="")
     faults = [(start.at, start.fault)] if start.fault else []
     chain = " starts ".join(start.chain)
     expected = "exists, and the image's user can execute it"

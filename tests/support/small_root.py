@@ -18,8 +18,8 @@ from support.smoke_tests import docker
 SMALL = "builder-test/root:small"
 PYTHON = "builder-test/python:small"
 PROGRAMS = (
-    "cat chmod chown cp cut date dirname env find grep head id ln ls mkdir mv printf rm sed sh "
-    "sleep sort stat tail tee touch tr true truncate uname wc"
+    "bash cat chmod chown cp cut date dirname env find grep head id ln ls mkdir mv printf rm sed "
+    "sh sleep sort stat tail tee touch tr true truncate uname wc"
 )
 # What no script of ours and no test imports: half of the bytes and of the files.
 WITHOUT = (

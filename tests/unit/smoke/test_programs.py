@@ -139,7 +139,8 @@ def test_a_shells_programs_are_said_to_be_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "without", ["", "usr/local/bin/healthcheck", "usr/bin/vllm", "opt/builder/probe"]
+    "without",
+    ["", "usr/local/bin/healthcheck", "usr/bin/python3", "usr/bin/vllm", "opt/builder/probe"],
 )
 def test_the_engine_of_needs_and_the_health_check_are_followed(
     tmp_path: Path, without: str
@@ -149,6 +150,7 @@ def test_the_engine_of_needs_and_the_health_check_are_followed(
         "opt/builder/probe": TRUE,
         "usr/bin/vllm": TRUE,
         "usr/local/bin/healthcheck": b"#!/usr/bin/sh\n",
+        "usr/bin/python3": TRUE,
         "opt/builder/needs": b"",
     }
     files.pop(without, None)
