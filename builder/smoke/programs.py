@@ -62,7 +62,8 @@ def followed(words: Sequence[str], contents: Contents) -> Start:
             return _of_python(start, [*prefix, left[0]], left[1:], contents)
         elif name == "env" or name in WRAPPERS:
             after = _after_options(left[1:])
-            prefix, left = [*prefix, *left[: len(left) - len(after)]], after
+            # Words of one that is split (env -S) are none of the command line's.
+            prefix, left = [*prefix, *left[: max(0, len(left) - len(after))]], after
         elif name in SHELLS:
             return _of_shell(start, left[1:], contents)
         else:
@@ -95,8 +96,8 @@ def _of_python(start: Start, prefix: list[str], words: list[str], contents: Cont
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
         option = left.pop(0)
-        letter = re.match(r"-[A-Za-z]*?([mc])", option)
-        if letter and not option.startswith("--"):
+        letter = re.match(r"-(?![XW])[A-Za-z]*?([mc])", option)
+        if letter:
             value = option[letter.end() :] or (left[0] if left else "")
             if letter[1] == "m":
                 flags = option[: letter.end() - 1]

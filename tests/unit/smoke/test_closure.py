@@ -141,7 +141,7 @@ def test_symbols_are_defined_by_whatever_is_loaded_with_a_file(root: Root) -> No
     root.program("usr/bin/python3.12", "int PyList_New() { return 1; } int main() {}")
     root.library(f"{SITE}/a/_a.abi3.so", call.format("PyList_New"), "libc.so.6")
     root.library("usr/lib/plugins/p.so", call.format("PyList_New"), "libc.so.6")
-    # Those of a package that is imported before, and that ld.so would not find by itself.
+    # A package's that is imported before: ld.so does not find it.
     root.library(f"{SITE}/torch/lib/libc10.so", "int c10_f() { return 1; }", "libc.so.6")
     root.library(f"{SITE}/vllm/_C.abi3.so", call.format("c10_f"), "libc10.so", "libc.so.6")
     # The driver's; what may be missing.

@@ -57,6 +57,7 @@ PYTHON = {"opt/engine/bin/python3": "->python3.12", "opt/engine/bin/python3.12":
         ("python3 server.py", {"srv/server.py": b"x", **PYTHON}, ("/srv/server.py", "")),
         ("python3 -u -X dev -m a.b --port 1", PYTHON, ("", "a.b")),
         ("python3 -um a.b", PYTHON, ("", "a.b")),
+        ("python3 -Ximporttime -I -ma.b", PYTHON, ("", "a.b")),
         ("script", {"usr/bin/script": b"#!/usr/bin/env -S python3 -u\n", **PYTHON}, ("/usr/bin/script", "")),
         ("link", {"usr/bin/link": "->/x/vllm", "x/vllm": VLLM, **PYTHON}, ("/usr/bin/link", "")),
     ],
