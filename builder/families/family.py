@@ -107,7 +107,7 @@ class EngineFamily:
     requires_stages: tuple[str, ...] = ("devel", "runtime")
     """Stages that the base must have."""
     extends_base: bool = False
-    """The image is the base with files added or changed: only these are checked."""
+    """The image is the base with files added or changed: some checks read only these."""
     compiles_at_target: bool = False
     """It compiles on the base's stage ``runtime``, on the target platform."""
     uses_ccache: bool = True
