@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,11 @@ from builder.errors import UntriedError
 from builder.kernels.ledger import FatBinary, Library
 from builder.tools.elf import ElfFile, Symbols
 from builder.tools.layers.tar import Kind
+
+
+def name_hash(name: str) -> int:
+    """The number by which ``File.defines`` knows a symbol."""
+    return zlib.crc32(name.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class File:
     digest: str = ""
     """sha256 of a file's content; a hard link has its target's."""
     elf: ElfFile | None = None
+    user: int = 0
+    group: int = 0
+    script: str = ""
+    """The first line of a script, from ``#!`` on, as far as the kernel reads it."""
     text: str | None = None
     """Content; kept only for files in ``ReadOptions``."""
     malformed: str = ""
@@ -34,6 +44,11 @@ class File:
     """For a file with several names: the first of them, sorted, if it is another one."""
     symbols: frozenset[str] | None = None
     """Symbols that a library defines; kept only for libraries in ``ReadOptions``."""
+    needs: tuple[str, ...] = ()
+    """For an ELF file, the symbols that other files must define, sorted; without weak ones."""
+    defines: frozenset[int] = frozenset()
+    """For an ELF file, ``name_hash`` of each symbol that other files can use: with the names, scans
+    would have ten times the size."""
     torch: Symbols | None = None
     """The names of torch that a library of torch, or an extension, defines and needs."""
     secrets: tuple[str, ...] = ()

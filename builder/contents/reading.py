@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any, BinaryIO, cast
 
 from builder.contents import scans, secrets
-from builder.contents.contents import Contents, File, Layer
+from builder.contents.contents import Contents, File, Layer, name_hash
 from builder.contents.options import LARGEST_TEXT, ReadOptions
 from builder.kernels import ledger
 from builder.tools import elf
@@ -26,6 +26,7 @@ from builder.tools.layers.tree import final, first_names
 
 BLOCK = 1 << 20
 IN_MEMORY = 16 << 20  # bytes of a library that are kept out of the disk while it is read
+LONGEST_LINE = 256  # bytes of a script's first line: execve(2), "Interpreter scripts"
 SCANS = "scans"  # in the cache directory
 TOOLS = {"nvcc", "ptxas", "ptxas-blackwell", "cicc", "cudafe++", "fatbinary", "nvlink"}
 RELEASE = re.compile(rb"release (\d+\.\d+), V\d")  # as --version prints it
@@ -87,7 +88,16 @@ class _Scanner:
         return list(entries(blob, self.file, self.stop))
 
     def file(self, path: str, node: Node, content: Content | None) -> File:
-        file = File(path, node.kind, node.size, node.mode, int(node.time), node.target)
+        file = File(
+            path,
+            node.kind,
+            node.size,
+            node.mode,
+            int(node.time),
+            node.target,
+            user=node.user,
+            group=node.group,
+        )
         if content is None:
             return file
         head = content.read(BLOCK)
@@ -97,9 +107,11 @@ class _Scanner:
         if self.options.text(path) and file.size <= LARGEST_TEXT:
             text = b"".join((head, *content.blocks())).decode(errors="replace")
         stated = HEADER_RELEASE.search(head) if path.endswith(HEADER) else None
+        line = head[:LONGEST_LINE].partition(b"\n")[0].decode(errors="replace")
         return replace(
             file,
             digest=content.digest(),
+            script=line if head.startswith(b"#!") else "",
             text=text,
             secrets=secrets.kinds(path, head),
             ptx=ledger.ptx_head(head) if path.endswith(".ptx") else None,
@@ -121,12 +133,14 @@ class _Scanner:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
                 torchs = parsed is not None and _is_torchs(parsed)
-                symbols = elf.read_symbols(library) if kept or torchs else None
+                symbols = elf.read_symbols(library)
                 file = replace(
                     file,
                     elf=parsed,
-                    symbols=symbols.defined if symbols and kept else None,
-                    torch=_names_of_torch(symbols) if symbols and torchs else None,
+                    symbols=symbols.defined if kept else None,
+                    needs=tuple(sorted(symbols.undefined)),
+                    defines=frozenset(map(name_hash, symbols.defined)),
+                    torch=_names_of_torch(symbols) if torchs else None,
                 )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))

@@ -111,7 +111,7 @@ class EngineFamily:
     requires_stages: tuple[str, ...] = ("devel", "runtime")
     """Stages that the base must have."""
     extends_base: bool = False
-    """The image is the base with files added or changed: only these are checked."""
+    """The image is the base with files added or changed: some checks read only these."""
     compiles_at_target: bool = False
     """It compiles on the base's stage ``runtime``, on the target platform."""
     uses_ccache: bool = True
@@ -127,6 +127,8 @@ class EngineFamily:
     """How presets start the server if the smoke test does not start it."""
     folder: FolderServer | None = None
     """How the server is started with a model folder; None: it cannot be."""
+    modules: tuple[str, ...] = ()
+    """Modules of the server in Python; the checks import those that the image's version has."""
     cache: str | None = None
     """Directory in which the engine keeps compiled code for its next start."""
     runs: bool = True

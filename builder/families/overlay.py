@@ -25,14 +25,15 @@ def overlay_family(
     paths: PackagePaths,
     serve: Serve,
     port: int,
+    modules: tuple[str, ...] = (),
     folder: FolderServer | None = None,
     cache: str | None = None,
 ) -> EngineFamily:
     """A family of overlays over the package of ``paths``, which PyPI has under the same name.
 
     ``project`` is its name for people; ``port`` is the server's, whose page ``/health`` answers
-    when it is ready; ``folder`` is as for ``EngineFamily``; ``cache`` is the directory of compiled
-    code.
+    when it is ready; ``modules`` and ``folder`` are as for ``EngineFamily``; ``cache`` is the
+    directory of compiled code.
     """
     return EngineFamily(
         name=name,
@@ -46,6 +47,7 @@ def overlay_family(
         uses_ccache=False,
         serve=serve,
         folder=folder,
+        modules=modules,
         cache=cache,
         tables=("overlay", "start"),
         rules=partial(_rules, name, paths.package),
@@ -187,6 +189,8 @@ FAMILIES = (
             room=("--gpu-memory-utilization", "--kv-cache-dtype"),
         ),
         port=8000,
+        # `vllm serve` imports them late; 0.33.0 deprecates the first one.
+        modules=("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.serve"),
         # VLLM_CACHE_ROOT (vllm/envs.py) of root, the user of vLLM's own images.
         cache="/root/.cache/vllm",
     ),
@@ -204,6 +208,7 @@ FAMILIES = (
             samples=False,
         ),
         port=23333,
+        modules=("lmdeploy.serve.openai.api_server",),
     ),
     overlay_family(
         name="sglang-overlay",
@@ -218,5 +223,6 @@ FAMILIES = (
         ),
         # sglang/srt/server_args.py: it listens on 127.0.0.1, which entrypoints must change.
         port=30000,
+        modules=("sglang.srt.entrypoints.http_server",),
     ),
 )

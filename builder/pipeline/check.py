@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, REVISION
@@ -19,6 +19,7 @@ from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
+from builder.recipes.schema import Accept
 from builder.records import record
 from builder.records.record import BuildFacts, Record
 from builder.settings import Settings
@@ -208,12 +209,23 @@ def require_good(kept: Record, reference: str) -> None:
         raise smoke_error(kept.recipe, reference, kept.verdict)
 
 
+ACCEPTABLE = {*get_args(Accept.model_fields["check"].annotation)}
+ACCEPT = """
+the engine does without a file that is at fault? accept it in the recipe:
+[[accept]]
+check = "KIND"
+path  = "/THE/FILE"
+why   = "REASON\""""
+
+
 def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
     """The error that names every failed check, or else every check that could not be run."""
     kept = f"the image is {reference}: it is kept to look at"
     count = len(verdict.checks)
     if verdict.failures:
         what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
+        if any(check.kind in ACCEPTABLE for check in verdict.failures):
+            kept += ACCEPT
         return SmokeError(what, _lines(verdict.failures), kept)
     what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be run"
     return UntriedError(what, _lines(verdict.untried), kept)

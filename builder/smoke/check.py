@@ -23,6 +23,7 @@ from builder.smoke import (
     device,
     entry,
     gpu,
+    imports,
     leftovers,
     loads,
     numbers,
@@ -114,17 +115,17 @@ def on_a_simulated_card(context: Context) -> bool:
 
 
 CHECKS_OF_LAYERS = (
-    Row("extended", contract.check_extended, an_extension, 9),
+    Row("extended", contract.check_extended, an_extension, 16),
     Row("architectures", architectures.check, own_code, 16),
     Row("code paths", code_paths.check, any_image, 16),
     Row("cuda", cuda_stack.check, any_image, 16),
-    Row("closure", closure.check, any_engine, 4),
+    Row("closure", closure.check, any_engine, 16),
     Row("run paths", closure.check_run_paths, any_engine, 4),
-    Row("leftovers", leftovers.check, any_image, 4),
+    Row("leftovers", leftovers.check, any_image, 16),
     Row("leftovers", device.check_absent, any_image, 5),
     Row("copies", leftovers.check_copies, any_image, 4),
-    Row("set-uid", leftovers.check_elevated, any_image, 4),
-    Row("world-writable", leftovers.check_writable, any_image, 4),
+    Row("set-uid", leftovers.check_elevated, any_image, 16),
+    Row("world-writable", leftovers.check_writable, any_image, 16),
     Row("contract", contract.check_texts, any_image, 4),
     Row("secrets", contract.check_secrets, any_image, 4),
     Row("times", contract.check_times, a_recipe, 8),
@@ -132,11 +133,13 @@ CHECKS_OF_LAYERS = (
     Row("budget", contract.check_budget, a_recipe, 4),
     Row("contract", contract.check, a_recipe, 4),
     Row("entrypoint", entry.check_static, an_engine, 6),
+    Row("entrypoint", entry.check_programs, any_engine, 16),
 )
 """No program of the image is run."""
 CHECKS_OF_PROGRAMS = (
     Row("probe", probes.check, a_recipe, 4),
     Row("entrypoint", entry.check, a_probed_engine, 6, "a start without a card"),
+    Row("imports", imports.check, an_engine, 16, "the server's modules"),
     Row("preset", preset_options.check, a_recipe, 9),
     Row("start", starts.check, a_recipe, 4, "the steps before the engine"),
     Row("loads", loads.check, an_artifact, 4, "LD_PRELOAD"),

@@ -60,6 +60,11 @@ class Context:
         extended = self.subject.extended
         return _above(self.contents, extended) if extended else self.contents
 
+    @property
+    def own(self) -> Contents:
+        """The contents without a published image that it extends: all that the farm made."""
+        return self.added if self.subject.published else self.contents
+
     @cached_property
     def rules(self) -> Rules:
         """What the recipe exempts from checks, and the known faults of ggml."""

@@ -150,29 +150,38 @@ def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
 
 
 def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:
-    """The libraries that the image's torch does not fit, each with a symbol.
-
-    A package may have a library for each torch, and load the one for its own: torch-c-dlpack-ext
-    0.1.5 has ``libtorch_c_dlpack_addon_torch25-cuda.so`` beside torch 2.11.
-    """
+    """The libraries that the image's torch does not fit, each with a symbol."""
     tables = {
         path: file.torch
         for path, file in sorted(contents.files.items())
         if file.torch is not None and not file.shares
     }
     defined = frozenset[str]().union(*(each.defined for each in tables.values()))
+    others = for_other_torch(contents)
+    for path, symbols in tables.items():
+        lacking = sorted(symbols.undefined - defined)
+        if lacking and path not in others:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            yield path, f"{path} needs {lacking[0]}{more}"
+
+
+def for_other_torch(contents: Contents) -> set[str]:
+    """The libraries that are named for another torch than the image's, and not loaded.
+
+    A package may have a library for each torch, and load the one for its own: torch-c-dlpack-ext
+    0.1.5 has ``libtorch_c_dlpack_addon_torch25-cuda.so`` beside torch 2.11.
+    """
     own = {
         "".join(match.groups())
         for path, file in contents.files.items()
         if path.endswith(TORCH_VERSION) and (match := VERSION_OF_TORCH.search(file.text or ""))
     }
-    for path, symbols in tables.items():
-        named = NAMED_FOR_TORCH.search(posixpath.basename(path))
-        if named and own and named[1] not in own:
-            continue
-        if lacking := sorted(symbols.undefined - defined):
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            yield path, f"{path} needs {lacking[0]}{more}"
+    return {
+        path
+        for path, file in contents.files.items()
+        if own and file.torch is not None
+        if (named := NAMED_FOR_TORCH.search(posixpath.basename(path))) and named[1] not in own
+    }
 
 
 def _compiler(context: Context, path: str, subject: str, places: list[str]) -> Check:

@@ -1,8 +1,11 @@
-"""Check: the image starts through the entrypoint, which refuses to run without a card."""
+"""Check: the programs that an image starts exist; the first is the entrypoint, which refuses to run
+without a card."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,6 +15,7 @@ from builder.families import ENGINES, entrypoint
 from builder.families.layout import LAYOUT
 from builder.recipes.schema import Recipe
 from builder.smoke.context import Context
+from builder.smoke.programs import followed
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
@@ -57,6 +61,50 @@ def check_static(context: Context) -> Iterator[Check]:
         found = f"it needs {libraries}" if libraries else "a static program"
     passed = found == "a static program"
     yield Check.of(KIND, LAYOUT.entrypoint, "a static program", found, passed)
+
+
+def engine_of(contents: Contents) -> list[str]:
+    """The words that start the engine, without the entrypoint of ours (``entrypoint.c``)."""
+    config = contents.config
+    words, command = config.get("Entrypoint") or [], config.get("Cmd") or []
+    if words[:1] != [LAYOUT.entrypoint]:
+        return [*words, *command]
+    engine = list(takewhile(lambda word: word != entrypoint.SEPARATOR, words[1:]))
+    if not engine:
+        needs = contents.files.get(LAYOUT.needs)
+        lines = [line.partition(" ") for line in ((needs and needs.text) or "").splitlines()]
+        engine = [word for kind, _, word in lines if kind == "entrypoint"]
+        command = command or [word for kind, _, word in lines if kind == "command"]
+    return [*engine, *command]
+
+
+def check_programs(context: Context) -> Iterator[Check]:
+    """The programs of the entrypoint, of the steps at start and of the health check can be
+    started."""
+    contents, config = context.contents, context.contents.config
+    engine = engine_of(contents)
+    if (config.get("Entrypoint") or [""])[0] == LAYOUT.entrypoint:
+        for each in (LAYOUT.entrypoint, LAYOUT.probe):
+            yield from _started(context, each, [each])
+    if engine or context.subject.recipe is not None:
+        yield from _started(context, "the engine's program", engine)
+    if engine[1:2] == [LAYOUT.start] and (plan := contents.files.get(LAYOUT.start_plan)):
+        words = json.loads(plan.text or "{}").get("entrypoint") or []
+        yield from _started(context, "the program after the steps", words)
+    kind, *test = (config.get("Healthcheck") or {}).get("Test") or ["NONE"]
+    if kind != "NONE":
+        words = ["/bin/sh", "-c", *test] if kind == "CMD-SHELL" else test
+        yield from _started(context, "the health check's program", words)
+
+
+def _started(context: Context, subject: str, words: Sequence[str]) -> Iterator[Check]:
+    start = followed(words, context.contents)
+    faults = [(start.at, start.fault)] if start.fault else []
+    chain = " starts ".join(start.chain)
+    expected = "exists, and the image's user can execute it"
+    yield context.rules.check(KIND, subject, expected, faults, chain)
+    if start.unknown:
+        yield Check.skipped(KIND, f"{subject}: what follows it", "is known", start.unknown)
 
 
 def check(context: Context) -> Iterator[Check]:

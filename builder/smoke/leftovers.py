@@ -8,8 +8,9 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator
 
-from builder.contents.contents import File
+from builder.contents.contents import Contents, File
 from builder.families.layout import LAYOUT
+from builder.smoke.closure import DRIVER, Loader
 from builder.smoke.context import Context
 from builder.smoke.rules import Rules
 from builder.smoke.verdict import Check
@@ -18,8 +19,8 @@ from builder.tools import sizes
 LEAST = 64 << 10  # bytes: copies of smaller files are accepted
 CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
 
+STUB = re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")
 RULES = (
-    ("driver stub", re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")),
     (
         "compiler",
         re.compile(r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$"),
@@ -44,10 +45,31 @@ RULES = (
 
 
 def check(context: Context) -> Iterator[Check]:
-    """No file of the build is left."""
+    """No file of the build is left; no layer has a library that hides the driver's."""
+    stubs = {file.path: file.path for file in _kept(context) if STUB.search(file.path)}
+    for path in _before_the_drivers(context.contents):
+        stubs.setdefault(path, f"{path}, which ld.so finds before the driver's own")
+    yield context.rules.check("leftovers", "no driver stub", "none", stubs.items())
     for name, pattern in RULES:
         found = [(file.path, file.path) for file in _kept(context) if pattern.search(file.path)]
         yield context.rules.check("leftovers", f"no {name}", "none", found)
+
+
+def _before_the_drivers(contents: Contents) -> Iterator[str]:
+    """The driver's libraries in any layer where ld.so looks.
+
+    An image that compiles may have a stub for the linker elsewhere.
+    """
+    loader = Loader(contents)
+    searched = {contents.resolve(each) for each in loader.searched}
+    for path, file in contents.files.items():
+        folder, name = posixpath.split(path)
+        if file.kind != "directory" and DRIVER.match(name) and contents.resolve(folder) in searched:
+            yield path
+    for file, parsed in contents.elves():
+        for name in filter(DRIVER.match, parsed.needed):
+            if found := loader.find(name, file, parsed):
+                yield found[0]
 
 
 def _kept(context: Context) -> list[File]:
@@ -107,7 +129,7 @@ def check_elevated(context: Context) -> Iterator[Check]:
     """No set-uid or set-gid program."""
     elevated = [
         (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
-        for file in context.added.files.values()
+        for file in context.own.files.values()
         if file.kind == "file" and file.mode & (stat.S_ISUID | stat.S_ISGID)
     ]
     yield context.rules.check("set-uid", "no set-uid or set-gid program", "none", elevated)
@@ -117,7 +139,7 @@ def check_writable(context: Context) -> Iterator[Check]:
     """No world-writable file, and no such directory without the sticky bit."""
     writable = [
         (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
-        for file in context.added.files.values()
+        for file in context.own.files.values()
         if file.kind in {"file", "directory"} and file.mode & stat.S_IWOTH
         if file.kind == "file" or not file.mode & stat.S_ISVTX
     ]

@@ -95,7 +95,7 @@ class Subject:
     device_test: DeviceTest | None = None
     """The checks on simulated cards; None: none."""
     extended: docker.Image | None = None
-    """The published image that it extends; its own files are not checked."""
+    """The published image that it extends; some checks leave out its files."""
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""
     presets: Mapping[str, Preset] = field(default_factory=dict)

@@ -16,11 +16,13 @@ from builder.tools import fatbin
 from builder.tools.elf_sections import (
     CUDA,
     FUNCTION,
+    LOCAL,
     UNDEFINED,
     WEAK,
     Elf,
     MalformedElf,
     Section,
+    Symbol,
     is_elf,
 )
 from builder.tools.fatbin import Code, MalformedFatbinError, Modules
@@ -30,7 +32,7 @@ Type = Literal["rel", "exec", "dyn", "core", "other"]
 TYPES: Mapping[int, Type] = {1: "rel", 2: "exec", 3: "dyn", 4: "core"}
 
 _LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3  # types of segments
-_NULL, _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 10, 14, 15, 29
+_NULL, _NEEDED, _STRTAB, _SYMTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 6, 10, 14, 15, 29
 _VERDEF, _VERNEED = 0x6FFFFFFC, 0x6FFFFFFE  # the number after each is the tag of its length
 _HIDDEN = 0x8000  # the flag of a version that is not the default
 _MOST_VERSIONS = 1 << 16
@@ -107,16 +109,24 @@ def read(stream: BinaryIO) -> ElfFile | None:
 def read_symbols(stream: BinaryIO) -> Symbols:
     """Read the dynamic symbols of the file open in `stream`: `nm -D`, names without versions.
 
-    Both sets are empty when the file is not ELF or has no section headers. Raises as `read` does.
+    Both sets are empty when the file is not ELF. Raises as `read` does.
     """
     elf = _opened(stream)
-    named = [each for each in elf.symbols(elf.named(".dynsym")) if each.name] if elf else []
+    named = [each for each in _dynamic_symbols(elf) if each.name] if elf else []
     return Symbols(
-        frozenset(each.name for each in named if each.section != UNDEFINED),
+        frozenset(
+            each.name for each in named if each.section != UNDEFINED and each.binding != LOCAL
+        ),
         frozenset(
             each.name for each in named if each.section == UNDEFINED and each.binding != WEAK
         ),
     )
+
+
+def _dynamic_symbols(elf: Elf) -> Iterator[Symbol]:
+    """The rows of the dynamic symbol table, also of a file without section headers."""
+    section = elf.named(".dynsym")
+    return elf.symbols(section) if section else _Dynamic(elf).symbols()
 
 
 def read_functions(stream: BinaryIO) -> list[Function]:
@@ -243,6 +253,19 @@ class _Dynamic:
                     break
                 found[tag].append(value)
         return found
+
+    def symbols(self) -> Iterator[Symbol]:
+        """The rows of the symbol table.
+
+        The dynamic section does not tell where it ends: linkers put its strings right behind it.
+        """
+        places = [next(iter(self._values.get(tag, ())), 0) for tag in (_SYMTAB, _STRTAB)]
+        size = next(iter(self._values.get(_STRSZ, ())), 0)
+        if not places[0] or places[1] <= places[0]:
+            return iter(())
+        start, end = (self._file_offset(place) for place in places)
+        rows = self.elf.bytes_at(start, end - start, "dynamic symbols")
+        return self.elf.rows(rows, self.elf.bytes_at(end, size, "dynamic strings"))
 
     def strings(self, tag: int) -> Iterator[str]:
         for offset in self._values.get(tag, ()):

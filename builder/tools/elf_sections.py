@@ -25,7 +25,7 @@ CUDA = 190  # EM_CUDA
 NOBITS = 8  # SHT_NOBITS: a size, and no bytes in the file
 SYMTAB_SHNDX = 18
 XINDEX, UNDEFINED = 0xFFFF, 0
-FUNCTION, WEAK = 2, 2  # STT_FUNC, STB_WEAK
+FUNCTION, LOCAL, WEAK = 2, 0, 2  # STT_FUNC, STB_LOCAL, STB_WEAK
 _BLOCK = 1 << 20
 _LARGEST_HEADERS = 1 << 26
 """Bytes of the headers of a million sections."""
@@ -172,9 +172,11 @@ class Elf:
             return
         if not 0 < table.link < len(self.sections):
             raise MalformedElf(f"section {table.name}: its strings are in section {table.link}")
-        strings = self.table(self.sections[table.link])
+        yield from self.rows(self.table(table), self.table(self.sections[table.link]))
+
+    def rows(self, data: bytes, strings: bytes) -> Iterator[Symbol]:
+        """The rows of a symbol table, out of its bytes and its strings' bytes."""
         layout = self.layout("IBBHQQ", "IIIBBH")
-        data = self.table(table)
         for row in layout.iter_unpack(data[: len(data) - len(data) % layout.size]):
             if self._wide:
                 at, info, other, section, value, size = row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
 from datetime import datetime
@@ -398,3 +399,60 @@ def test_a_night_whose_kernels_spill_more_says_so(world: World) -> None:
         "more spills: _C.so: 1 of 1 kernels spill 400 bytes, before 1 of 1 kernels spill 8 bytes; "
         "attention: 8 -> 400 bytes",
     ]
+
+
+def made_by_gcc(work: Path, needs: str, source: str = "int f;") -> bytes:
+    """A library that needs another one, which need not be there."""
+    stand_in, out = work / needs, work / "out.so"
+    named = ["gcc", "-shared", f"-Wl,-soname,{needs}", "-o", stand_in, "-x", "c", "-"]
+    subprocess.run(named, input=b"", check=True)
+    linked = ["gcc", "-shared", "-fPIC", "-Wl,--no-as-needed", "-x", "c", "-", "-x", "none"]
+    subprocess.run([*linked, stand_in, "-o", out], input=source.encode(), check=True)
+    return out.read_bytes()
+
+
+API_SERVER = "vllm/entrypoints/openai/api_server.py"
+COMPAT = "/usr/local/cuda/compat"
+
+
+def test_a_channel_does_not_move_to_an_image_that_cannot_start(
+    world: World, tmp_path: Path
+) -> None:
+    """What upstream's image has wrong in its own layers; an accepted fault moves."""
+    first = world.night()
+    assert first["outcome"] == "moved"
+    nixl = "nixl_ep/nixl_ep_cpp.so"
+    needs_other = made_by_gcc(tmp_path, "libcudart.so.12")
+    undefined = made_by_gcc(
+        tmp_path, "libc.so.6", "int nope_fn(void); int f() { return nope_fn(); }"
+    )
+    faults: list[tuple[dict[str, str | bytes], str, str]] = [
+        ({nixl: needs_other}, "", "nixl_ep_cpp.so needs libcudart.so.12"),
+        ({"vllm/_C.abi3.so": undefined}, "", "_C.abi3.so needs nope_fn"),
+        ({API_SERVER: "raise ImportError('torch 2.12')"}, "", "ImportError: torch 2.12"),
+        ({}, "RUN rm /usr/local/bin/vllm", "vllm is in no directory of PATH"),
+        (
+            {"compat.so": needs_other},
+            f"RUN mkdir -p {COMPAT} && mv {SITE}/compat.so {COMPAT}/libcuda.so.1 && mkdir -p "
+            f"/etc/ld.so.conf.d && echo {COMPAT} >/etc/ld.so.conf.d/00-cuda-compat.conf",
+            f"{COMPAT}/libcuda.so.1, which ld.so finds before the driver's own",
+        ),
+    ]  # fmt: skip
+    for day, (files, more, said) in enumerate(faults, 1):
+        world.on(day)
+        world.stand_in.files = {**PACKAGE, OPS: PACKAGE[OPS], **files}
+        world.stand_in.more = more
+        world.stand_in.build()
+        world.release(f"b{8 + day}", worker=f"NIGHT = {day}\n")
+        night = world.night(expect=13)
+        assert said in night["reason"], night["reason"]
+        assert world.channel == first["digest"]
+    # The maintainer accepts what the engine does without.
+    world.stand_in.files, world.stand_in.more = {**PACKAGE, nixl: needs_other}, ""
+    world.stand_in.build()
+    recipe = world.catalog / "recipes" / "overlaid-1.toml"
+    accepted = (
+        f'\n[[accept]]\ncheck = "closure"\npath = "/*/{nixl}"\nwhy = "one card needs no NIXL"\n'
+    )
+    recipe.write_text(recipe.read_text() + accepted)
+    assert world.night()["outcome"] == "moved"

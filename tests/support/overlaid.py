@@ -35,6 +35,7 @@ PACKAGE = {
     "vllm/ops.py": "CAPABILITY = 9\n\n\ndef tma(capability):\n    return capability >= 9\n",
     "vllm/worker.py": "def work():\n    return 'slow'\n",
     "vllm/old.py": "OLD = True\n",
+    "vllm/entrypoints/openai/api_server.py": "import vllm.ops\n",
 }
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
 

@@ -151,6 +151,7 @@ def small(images: dict[str, str], more: str = "", engine: str = "/opt/engine") -
         f"COPY --from={images['good']} /opt/engine {engine}\n"
         f"COPY --from={images['good']} /opt/builder /opt/builder\n"
         f"COPY --from={images['good']} /etc/ld.so.conf.d /etc/ld.so.conf.d\n"
+        f"COPY --from={images['good']} /usr/local/bin/healthcheck /usr/local/bin/healthcheck\n"
         f"{more}{CONFIGURED}"
     )
 

@@ -228,6 +228,8 @@ class Accept(Model):
         "set-uid",
         "world-writable",
         "secrets",
+        "entrypoint",
+        "imports",
         "numbers",
     ]
     """The check."""
