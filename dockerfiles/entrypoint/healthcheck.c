@@ -117,13 +117,12 @@ static void read_unix(void) {
 }
 
 static void find_owners_of(int pid) {
-    char folder[PATH_MAX], path[PATH_MAX], link[64];
+    char folder[PATH_MAX], link[64];
     snprintf(folder, sizeof folder, ROOT "/proc/%d/fd", pid);
     DIR *entries = opendir(folder);
     seen |= entries != NULL && pid != getpid();
     for (struct dirent *each; entries != NULL && (each = readdir(entries)) != NULL;) {
-        snprintf(path, sizeof path, "%.64s/%.32s", folder, each->d_name);
-        const ssize_t length = readlink(path, link, sizeof link - 1);
+        const ssize_t length = readlinkat(dirfd(entries), each->d_name, link, sizeof link - 1);
         unsigned long inode = 0;
         if (length < 0) continue;
         link[length] = '\0';
