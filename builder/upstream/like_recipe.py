@@ -18,7 +18,9 @@ from builder.upstream.source_tree import SourceTree
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
 OF_IMAGE = ("entrypoint", "command", "port", "health", "env", "user", "compression")
 DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
-PROGRAM_MADE = re.compile(r"(?i:\badd_executable\s*\(|\bset\s*\(\s*TARGET)\s*\"?([\w.-]+)")
+PROGRAM_MADE = re.compile(
+    r"(?:(?i:\badd_executable)\s*\(\s*|(?i:\bset)\s*\(\s*TARGET\s+)\"?([\w.-]+)"
+)
 SWITCH = re.compile(
     r"(?i:\boption)\s*\(\s*((?:\w*_)?(?:CUDA|CUBLAS))\b(?:\s+\"[^\"]*\")?\s*(\w*)\s*\)"
 )
