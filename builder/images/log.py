@@ -20,7 +20,8 @@ NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
 FIRST_ERROR = re.compile(
     r"(?:\berror\b(?:\[\w+\])? *[:#]|\bfatal error\b|undefined reference|cannot find -l"
     r"|CMake Error|FAILED:|(?:ptxas|nvcc|nvlink|fatbinary|cudafe\+\+) fatal|\bE: |^ERROR: "
-    r"|No space left on device|Killed signal|^Killed$|: (?:command )?not found$|: Permission denied$|^fatal: |^npm err"
+    r"|No space left on device|Killed signal|^Killed$|: (?:command )?not found$"
+    r"|: Permission denied$|^fatal: |^npm err"
     r"|^(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|requires \S+, which is not installed|has requirement .*, but you have"
     r"|Traceback \(most recent call last\))",
