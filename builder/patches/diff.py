@@ -55,6 +55,10 @@ class NotADiffError(ValueError):
     """A text that is no diff, or a diff that git must not apply; the message says why."""
 
 
+class NoDiffError(NotADiffError):
+    """A text without any diff."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChangedLines:
     """Lines of a diff, each after "-" (removed), "+" (added) or " " (context)."""
@@ -167,7 +171,7 @@ def parse(text: bytes) -> list[FileDiff]:
         seen[file.path] = file.old
         found.append(replace(file, step=step))
     if not found:
-        raise NotADiffError("it contains no diff")
+        raise NoDiffError("it contains no diff")
     return found
 
 
