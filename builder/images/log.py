@@ -15,18 +15,21 @@ from builder.tools.files import mentions_full_disk
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
 NINJA = re.compile(r"\s*\[(\d+)/(\d+)\] (.*)")
-# Lines of gcc, nvcc, ld, cmake, ninja, apt and pip: what says why, not what follows from it.  nvcc
-# and its programs put three blanks before the colon.
+# Lines of gcc, nvcc, ld, cmake, ninja, rustc, sh, git, npm, Python, apt and pip: what says why, not
+# what follows from it.  nvcc and its programs put three blanks before the colon.
 FIRST_ERROR = re.compile(
-    r"(?:\berror\b *[:#]|\bfatal error\b|undefined reference|cannot find -l|CMake Error|FAILED:"
-    r"|(?:ptxas|nvcc|nvlink|fatbinary|cudafe\+\+) fatal|\bE: |^ERROR: |No space left on device"
-    r"|Killed signal|^Killed$"
+    r"(?:\berror\b(?:\[\w+\])? *[:#]|\bfatal error\b|undefined reference|cannot find -l"
+    r"|CMake Error|FAILED:|(?:ptxas|nvcc|nvlink|fatbinary|cudafe\+\+) fatal|\bE: |^ERROR: "
+    r"|No space left on device|Killed signal|^Killed$|: (?:command )?not found$"
+    r"|: Permission denied$|^fatal: |^npm err"
+    r"|^(?:\w+\.)*\w+(?:Error|Exception)(?::|$)"
     r"|requires \S+, which is not installed|has requirement .*, but you have"
     r"|Traceback \(most recent call last\))",
     re.IGNORECASE,
 )
 NOT_AN_ERROR = re.compile(
-    r"error_code|Performing Test|-- Looking for|registry cache importer", re.IGNORECASE
+    r"^\s*\[\d+/\d+\] |error_code|Performing Test|-- Looking for|registry cache importer",
+    re.IGNORECASE,
 )
 # Lines of ninja, Python, BuildKit and CMake that give no reason.
 HEADING = re.compile(
@@ -62,7 +65,8 @@ NO_MEMORY = re.compile(
     r"|memory allocation of \d+ bytes failed"
     r"|(?:LLVM ERROR|(?:fatal|catastrophic) error): out of memory"
     r"|ptxas fatal *: +Memory allocation|: Cannot allocate memory|^MemoryError"
-    r"|instance of 'std::bad_alloc'"
+    r"|instance of 'std::bad_alloc'|what\(\): +std::bad_alloc|heap out of memory$"
+    r"|^[\w.+/-]+: out of memory$"
     r"|did not complete successfully: (?:exit code: 137|cannot allocate memory)"
     r"(?:: context canceled)?$",
     re.IGNORECASE,
@@ -95,7 +99,6 @@ OF_120A = (
 )
 EXPLANATIONS = (
     (NO_MEMORY, MEMORY),
-    (re.compile(r"out of memory|std::bad_alloc", re.IGNORECASE), MEMORY),
     (
         re.compile(rf"'(?:{OF_120A}).*not supported on \.target 'sm_12[01]'"),
         'the code needs sm_120a: arch = ["120a"] in [cuda]',

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from builder.patches import diff
 from builder.patches.conflicts import Conflict, conflicts_of, file_lines, places
-from builder.patches.diff import FileDiff, NotADiffError
+from builder.patches.diff import FileDiff, NoDiffError, NotADiffError
 from builder.patches.doubts import doubles, doubtful_offsets
 from builder.patches.state import PatchState
 from builder.tools.git import links
@@ -41,10 +41,12 @@ def read(scratch: Scratch, text: bytes) -> list[FileDiff]:
         try:
             files += _part(scratch, line, part, mailed=mailed, step=len(files))
         except NotADiffError as error:
+            if isinstance(error, NoDiffError) and not mailed and len(parts) > 1:
+                continue  # a remark above the first mail
             where = f"mail {number}: " if len(parts) > 1 else ""
             raise NotADiffError(f"{where}{error}") from error
     if not files:
-        raise NotADiffError("it contains no diff")
+        raise NoDiffError("it contains no diff")
     return files
 
 

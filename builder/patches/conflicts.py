@@ -64,18 +64,36 @@ def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> li
     if lines is None:
         return [Conflict(file.old, 0, "does not exist")]
     if file.binary:
+        entry = scratch.entry(tree, file.old)
+        if file.preimage and entry and entry.object.startswith(file.preimage):
+            return []
         return [Conflict(file.path, 0, "is another binary file than the patch was made for")]
     before = original_of(scratch, tree, file, origin)
     found = []
     for number, hunk in enumerate(file.hunks, 1):
-        if not places(hunk.before, lines):
+        fits = places(hunk.before, lines)
+        if not fits:
             alike = places(
                 *([line.rstrip(b"\n") for line in side] for side in (hunk.before, lines))
             )
             only_end = Place(alike[0], alike[0] + len(hunk.before)) if alike else None
             at = only_end or _place(hunk, lines, before)
             found.append(_mismatch(file.path, number, hunk, lines, at))
+        elif why := _unplaced(hunk, fits, len(lines)):
+            at = Place(fits[0], fits[0] + len(hunk.before))
+            found.append(Conflict(file.path, number, why, at=at))
     return found
+
+
+def _unplaced(hunk: Hunk, fits: Sequence[int], count: int) -> str:
+    """Why git does not apply a hunk in a place with its lines (apply.c, apply_one_fragment)."""
+    if hunk.start <= 1 and 0 not in fits:
+        return "the file has other lines before its first ones now"
+    if hunk.lines[-1][:1] == b" " or fits[-1] + len(hunk.before) == count:
+        return ""
+    if hunk.lines[0][:1] == b" ":
+        return "it ends with the file, which goes on after these lines now"
+    return "git does not place lines without context: `git diff -U3` writes it"
 
 
 def original_blob(scratch: Scratch, file: FileDiff, origin: str) -> str | None:

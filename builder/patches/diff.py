@@ -39,6 +39,8 @@ LOST = re.compile(
     rb"|Submodule \S+ [0-9a-f]{7,40}\.{2,3}[0-9a-f]{7,40}"
 )
 """A line of a change that git would skip outside of a file: of a merge, or of another format."""
+OF_DIFF_R = re.compile(rb"diff (?:-[a-zA-Z]*r[a-zA-Z]*|--recursive) ")
+"""A header of ``diff -r``, whose other lines say what it leaves out, in the user's language."""
 PARTS = {b"+", b"-", b" ", b"@", b"\\", b">"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
 MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
@@ -51,6 +53,10 @@ LINK, GITLINK = "120000", "160000"
 
 class NotADiffError(ValueError):
     """A text that is no diff, or a diff that git must not apply; the message says why."""
+
+
+class NoDiffError(NotADiffError):
+    """A text without any diff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ def parse(text: bytes) -> list[FileDiff]:
         seen[file.path] = file.old
         found.append(replace(file, step=step))
     if not found:
-        raise NotADiffError("it contains no diff")
+        raise NoDiffError("it contains no diff")
     return found
 
 
@@ -287,6 +293,7 @@ def _files(lines: list[bytes]) -> Iterator[tuple[int, bool, FileDiff]]:
     at = 0
     free = True  # within a message, where a line may begin like one of a hunk
     first = True
+    recursive = False
     while at < len(lines):
         line = lines[at].rstrip(b"\r\n")
         above = lines[at - 1].rstrip() if at else b""
@@ -301,9 +308,13 @@ def _files(lines: list[bytes]) -> Iterator[tuple[int, bool, FileDiff]]:
             at = end
             free = first = False
             continue
-        free = free or MESSAGE.match(line) is not None
-        header = line.startswith(b"diff -") and not following.startswith(b"--- ")
-        if LOST.match(line) or (not free and (header or _is_part(line))):
+        message = MESSAGE.match(line) is not None
+        free = free or message
+        named = following.startswith(b"--- ")
+        recursive = not message and (recursive or (named and OF_DIFF_R.match(line) is not None))
+        lost = (line.startswith(b"diff -") or (recursive and line.strip() != b"")) and not named
+        lost = lost or _is_part(line)
+        if LOST.match(line) or (not free and lost):
             raise NotADiffError(f"line {at + 1} belongs to no file of the diff: {_shown(line)}")
         at += 1
 

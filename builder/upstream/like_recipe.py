@@ -13,18 +13,19 @@ from builder.families.layout import LAYOUT
 from builder.platforms import Platforms
 from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, Recipe, RunProbe
+from builder.upstream.source_names import CMAKE_FILE, OF_CMAKE
 from builder.upstream.source_tree import SourceTree
 
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
 OF_IMAGE = ("entrypoint", "command", "port", "health", "env", "user", "compression")
 DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
-PROGRAM_MADE = re.compile(r"(?i:\badd_executable\s*\(|\bset\s*\(\s*TARGET)\s*\"?([\w.-]+)")
+PROGRAM_MADE = re.compile(
+    r"(?:(?i:\badd_executable)\s*\(\s*|(?i:\bset)\s*\(\s*TARGET\s+)\"?([\w.-]+)"
+)
 SWITCH = re.compile(
     r"(?i:\boption)\s*\(\s*((?:\w*_)?(?:CUDA|CUBLAS))\b(?:\s+\"[^\"]*\")?\s*(\w*)\s*\)"
 )
 """An option that decides whether CUDA code is compiled: its name, and its default."""
-OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:DIR|ROOT)")
-"""Definitions that cmake itself or its modules read."""
 INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|sh|bash|env)")
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
 
@@ -174,10 +175,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _cmake_texts(tree: SourceTree) -> str:
     """The text of all CMake files and ``configure_file`` inputs of a tree, without comments."""
-    paths = [
-        path for path in tree.paths if re.search(r"(?:^|/)CMakeLists\.txt$|\.(cmake|in)$", path)
-    ]
-    texts = tree.texts(paths).values()
+    texts = tree.texts(filter(CMAKE_FILE.search, tree.paths)).values()
     return "\n".join(re.sub(r"#(?!cmakedefine)[^\n]*", "", text) for text in texts)
 
 

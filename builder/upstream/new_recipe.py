@@ -330,7 +330,8 @@ def _track(tree: SourceTree) -> DraftTable:
         lines = [Line("branch", target.name)]
     elif target.kind == "tag":
         glob = track.glob_of(target.name)
-        lines = [Line("tag", glob)] if re.fullmatch(TAG_GLOB, glob) else []
+        # The glob of a tag that is only a commit matches tags of every kind.
+        lines = [Line("tag", glob)] if re.fullmatch(TAG_GLOB, glob) and glob != "*" else []
     return DraftTable("[track]", lines)
 
 

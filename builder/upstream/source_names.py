@@ -80,8 +80,8 @@ def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Mis
 
 CMAKE_FILE = re.compile(r"(?:^|/)CMakeLists\.txt$|\.(?:cmake|in)$")
 """configure_file reads definitions in its templates, by custom NAME.in."""
-OF_CMAKE = re.compile(r"CMAKE_|BUILD_SHARED_LIBS$")
-"""Names that cmake itself reads."""
+OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:DIR|ROOT)")
+"""Definitions that cmake itself or its modules read."""
 
 
 def lost_definitions(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Missing:
@@ -94,7 +94,7 @@ def lost_definitions(recipe: Recipe, before: ReadableTree, now: ReadableTree) ->
         own += [(("cmake", index, "define", name), name) for name in call.define]
         for place, each in enumerate(call.override):
             own.append((("cmake", index, "override", place, "name"), each.name))
-    own = [(path, name) for path, name in own if not OF_CMAKE.match(name)]
+    own = [(path, name) for path, name in own if not OF_CMAKE.fullmatch(name)]
     if not own:
         return
     texts = [

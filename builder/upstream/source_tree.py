@@ -126,7 +126,11 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommi
     branch = advertised.head.removeprefix("refs/heads/")
     if not tags:
         if head is None:
-            raise FetchError(f"{url} has no tag and no default branch", hint="name a --ref")
+            what = f"{url} has no tag and no default branch"
+            if advertised.refs:
+                raise FetchError(what, hint="name a --ref")
+            why = "its list of refs is empty: so is the repository, or a web page answered"
+            raise FetchError(what, why, f"check the URL: `git ls-remote {url}`")
         return ChosenCommit(
             NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag"
         )

@@ -266,7 +266,10 @@ def test_a_tree_that_no_family_knows(new: Run, tmp_path: Path) -> None:
     assert "artifact: files that cmake makes" in said
     assert "docs/recipes.md" in said
     empty = Upstream(tmp_path / "empty")
-    assert "no tag and no default branch" in new(url=empty.url, status=5)
+    said = new(url=empty.url, status=5)
+    assert "no tag and no default branch" in said
+    assert "git ls-remote" in said
+    assert "--ref" not in said
     assert new(url=f"file://{tmp_path}/nothing", status=5)
     for url, status in (("./here", 5), ("ext::sh -c x", 5), ("--upload-pack=x", 2)):
         assert new(url=url, status=status)
@@ -348,8 +351,10 @@ def test_like_another_recipe_whose_family_reads_no_tree(
     ],
 )
 def test_parts_of_another_engine_are_refused(
-    new: Run, catalog: Path, old: str, new_text: str, missing: str
+    new: Run, llama_tree: Upstream, catalog: Path, old: str, new_text: str, missing: str
 ) -> None:
+    toolchain = "set(TARGET_DIR a)\nset( target aarch64-linux )\n"
+    llama_tree.commit("toolchain", **{"cmake/aarch64.cmake": toolchain})
     text = LIKE.format(family="cmake", more="", define="GGML_CUDA = true, ")
     assert old in text
     (catalog / "recipes" / "other-1.0.toml").write_text(text.replace(old, new_text))
@@ -480,6 +485,15 @@ def test_tags_that_were_not_chosen_are_named(new: Run, llama_tree: Upstream, cat
     assert only(catalog)["source"] == {"git": llama_tree.url, "ref": "v0.5.1", "commit": commit}
     assert "b10901 of the same commit" in said
     assert "gguf-v0.18.0 of the same commit" in said
+
+
+def test_a_tag_that_is_only_a_commit_tracks_no_tags(
+    new: Run, llama_tree: Upstream, catalog: Path
+) -> None:
+    llama_tree.git("tag", "0badc0de", "main")
+    new("--ref", "0badc0de")
+    assert only(catalog)["source"]["ref"] == "0badc0de"
+    assert "track" not in only(catalog)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ MEMORY, AGAIN = "ran out of memory", "archive did not answer: try again"
                 "ptxas fatal   : Memory allocation failure",
                 "ninja: fatal: posix_spawn: Cannot allocate memory",
                 "terminate called after throwing an instance of 'std::bad_alloc'",
+                "  what():  std::bad_alloc",
+                "FATAL ERROR: Allocation failed - JavaScript heap out of memory",
                 "[1.2] Memory cgroup out of memory: Killed process 12 (cicc) total-vm:9kB",
             )
         ),
@@ -202,6 +204,12 @@ def test_a_step_that_fails_without_an_error_has_no_reason(log: BuildLog) -> None
         "nvlink error   : Undefined reference to '_Z1fv' in 'a.o'",
         "nvlink fatal   : Unknown arch name '(null)'",
         "fatbinary fatal   : Unknown option '-nope'",
+        "error[E0425]: cannot find value `x` in this scope",
+        "/bin/sh: 1: cmake: not found",
+        "x.sh: line 3: ./configure: Permission denied",
+        "ModuleNotFoundError: No module named 'setuptools'",
+        "fatal: unable to access 'https://x.invalid/': Connection refused",
+        "npm error code ENOTFOUND",
     ],
 )
 def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
@@ -218,6 +226,7 @@ def test_a_tool_that_says_why_is_heard(log: BuildLog, line: str) -> None:
         "-- Looking for error.h",
         "[2/2] Building CXX object error_code.cpp.o",
         "0 errors, 0 warnings",
+        '[3/9] c++ -DMESSAGE="error: bad" -o x x.cpp',
     ],
 )
 def test_what_only_names_errors_is_none(log: BuildLog, line: str) -> None:
@@ -253,6 +262,19 @@ def test_a_known_cause_is_named(log: BuildLog, line: str, hint: str) -> None:
     log.line(f"#9 12.30 {line}")
     (found,) = log.all_text_hints
     assert hint in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "   12 |   } catch (const std::bad_alloc & e) {",
+        'a.cu(7): warning: "cudaMalloc failed: out of memory"',
+        "a.cpp:7: error: no member f in 'std::bad_alloc'",
+    ],
+)
+def test_source_that_speaks_of_memory_is_no_cause(log: BuildLog, line: str) -> None:
+    log.line(f"#9 12.30 {line}")
+    assert not log.all_text_hints
 
 
 def test_the_definitions_that_cmake_does_not_use_are_those_of_the_last_run(log: BuildLog) -> None:

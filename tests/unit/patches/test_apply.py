@@ -371,3 +371,20 @@ def test_a_line_that_replaces_another_is_not_made_again(bench: Bench) -> None:
     bench.pin = bench.upstream.commit("there", **{"a.c": there})
     with pytest.raises(PatchError, match=r"x\.patch is not applied"):
         bench.apply(bench.file(patch))
+
+
+def test_what_git_does_not_place_has_a_true_reason(bench: Bench) -> None:
+    bench.pin = bench.upstream.commit("an image", **{"i.bin": bytes(256)})
+    image = {"i.bin": bytes(255)}
+    tops = bench.diff(**{"a.c": numbered(40, line_2="two")}, **image)
+    ends = bench.diff(**{"a.c": numbered(41)}, **image)
+    bare = b"--- a/a.c\n+++ b/a.c\n@@ -20 +20 @@\n-line 20\n+twenty\n"
+    bench.pin = bench.upstream.commit("more", **{"a.c": "// top\n" + numbered(40) + "end\n"})
+    for text, why in (
+        (tops, "the file has other lines before its first ones now"),
+        (ends, "it ends with the file, which goes on after these lines now"),
+        (bare, "git does not place lines without context: `git diff -U3` writes it"),
+    ):
+        with pytest.raises(PatchError) as caught:
+            bench.apply(bench.file(text))
+        assert caught.value.why == f"a.c, hunk 1: {why}"

@@ -113,6 +113,10 @@ NO_END = b"\\ No newline at end of file\n"
          + b"\n+Subproject commit " + b"2" * 40 + b"\n", 1),
         (HEAD + ONE + b"diff --cc b.c\n--- a/b.c\n+++ b/b.c\n@@@ -1,1 -1,1 +1 @@@\n", 9),
         (b"*** a/b.c\n--- b/b.c\n***************\n*** 1 ****\n! b\n--- 1 ----\n! c\n" + HEAD, 3),
+        (b"diff -ru a/b.c b/b.c\n" + B + b"Nur in b: new.c.\n", 7),
+        (b"diff -ru a/b.c b/b.c\n" + B + b"Symbolic links a/l and b/l differ\n", 7),
+        (b"diff -ru a/b.c b/b.c\n" + B + b"Only in b/my dir: new file\ndiff -ru a/a.c b/a.c\n"
+         + HEAD.split(b"\n", 1)[1] + ONE, 7),
         (b"diff -r a/b.c b/b.c\n1a2\n> c\n" + HEAD + ONE, 2),
         (HEAD + ONE + b"GIT binary patch\nliteral 1\nIcmZPo000310RR91\n\n", 9),
         (NEW.replace(b"+1\n", b"+1\n" + NO_END), 8),
@@ -133,6 +137,15 @@ def test_what_git_would_skip_is_an_error_with_its_line(text: bytes, line: int) -
         (b"- a note\n+ another\n\n" + HEAD + ONE + TWO + b"-- \n2.39.5\n\n", ["a.c"]),
         (HEAD + ONE + b"Then the other one:\n\n" + B, ["a.c", "b.c"]),
         (HEAD + ONE + b"diff -ru a/b.c b/b.c\n" + B, ["a.c", "b.c"]),
+        (
+            b"diff -ru a/b.c b/b.c\n" + B + b"\ndiff -ru a/a.c b/a.c\n" + HEAD[23:] + ONE,
+            ["b.c", "a.c"],
+        ),
+        (
+            b"# HG changeset patch\n\ndiff -r 123 b.c\n" + B + b"\n# HG changeset patch\nprose\n\n"
+            b"diff -r 123 a.c\n" + HEAD[23:] + ONE,
+            ["b.c", "a.c"],
+        ),
         (b"Index: b.c\n" + b"=" * 67 + b"\n" + B, ["b.c"]),
         (MODE + b"diff --git a/b.c b/d.c\n" + RENAME, ["b.c", "d.c"]),
         (b"diff --git a/e b/e\nnew file mode 100644\nindex 0000000..e69de29\n" + NEW, ["e", "n"]),

@@ -216,6 +216,15 @@ def test_a_series_becomes_what_its_last_commit_is(bench: Bench, name: str, form:
     assert made == {path.name: path.read_bytes() for path in there}
 
 
+def test_a_remark_above_the_first_mail_is_no_mail(bench: Bench) -> None:
+    commit = bench.upstream.commit("two", **{"b.c": "two\n"})
+    mail = bench.upstream.raw("format-patch", "--stdout", f"{bench.pin}..{commit}")
+    tree = bench.apply(bench.file(b"# Pull request 7, without its tests\n\n" + mail))
+    assert (tree / "b.c").read_text() == "two\n"
+    with pytest.raises(PatchError, match="line 1 belongs to no file"):
+        bench.apply(bench.file(b"@@ -1 +1 @@\n-b\n+c\n\n" + mail))
+
+
 def test_each_mail_of_a_series_is_left_out_or_refused_by_itself(bench: Bench) -> None:
     bench.upstream.git("checkout", "--quiet", "--detach", bench.pin)
     bench.upstream.commit("rename", **{"b.c": None, "d.c": "b\n"})
