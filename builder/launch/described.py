@@ -75,6 +75,8 @@ def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> Launch
             options += group
         elif place == "context" and value.isdecimal() and int(value) > 0:
             context = int(value)
+        elif name.replace("_", "-") == "--max-model-len" and command.tokens(value):
+            context = command.tokens(value)  # llama.cpp reads 64K as 64
         elif place == "context":
             raise RecipeError(
                 f"{' '.join(group)} after -- is no number of tokens that builder can check",
