@@ -65,6 +65,11 @@ def setting_of(word: str, recipe: Recipe) -> str:
     return _names(_table(recipe)).get(name, name)
 
 
+def joins(recipe: Recipe) -> bool:
+    """Whether a server takes ``--option=value``: llama.cpp does not (``common/arg.cpp``)."""
+    return recipe.family != "llama-cpp"
+
+
 def repeated(recipe: Recipe) -> set[str]:
     """The settings whose options a server takes several times, and adds up."""
     return {*_tables().get(_table(recipe), {}).get("repeated", "").split()}

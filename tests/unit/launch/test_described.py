@@ -27,6 +27,8 @@ def models(tmp_path: Path) -> Path:
     [
         (BEELLAMA, "-c 4096 -ngl 3", set(), 4096, "-ngl 3"),
         (BEELLAMA, "--ctx-size=4 --ctx_size 8", set(), 8, ""),
+        (BEELLAMA, "-ngl=3 --override-kv=a=int:1", set(), 512, "-ngl 3 --override-kv a=int:1"),
+        (VLLM, "--dtype=half", set(), 512, "--dtype=half"),
         (BEELLAMA, "-m {}/me/a.gguf", {"model"}, 512, ""),
         (BEELLAMA, "--model=/models/me/a.gguf --mlock", {"model"}, 512, "--mlock"),
         (BEELLAMA, "-md {}/me/a.gguf", {"draft"}, 512, ""),
