@@ -107,7 +107,8 @@ class Fitting:
     least: int
     """Bytes of the weights and of the cache, the least that the run takes; 0: not known."""
     certain: bool
-    """Whether it is known that it fits: not by a figure that nobody confirmed."""
+    """Whether it is known that it fits, not by a figure that nobody confirmed, and that the driver
+    is new enough."""
     filled: bool
     """Whether it is known that prompts fill the context in so much memory."""
     driver: str
@@ -252,7 +253,7 @@ def _cards(preset: Preset, question: Question) -> list[HostCard]:
 
 def _arguments(preset: Preset, question: Question) -> list[str]:
     recipe = question.catalog.engine(preset.recipe).recipe
-    return command.written(preset, recipe, (), question.options)
+    return command.long_names(command.written(preset, recipe, (), question.options), recipe)
 
 
 def _figures(
@@ -275,7 +276,9 @@ def _figures(
 
 def _changed(preset: Preset, question: Question) -> bool:
     """Whether another model, or options, change the memory of a preset."""
-    own, new = map(speeds.values_of, (preset.serve.arguments, question.options))
+    recipe = question.catalog.engine(preset.recipe).recipe
+    lists = (preset.serve.arguments, question.options)
+    own, new = (speeds.values_of(command.long_names(words, recipe)) for words in lists)
     differ = {name for name, value in new.items() if own.get(name) != value}
     return question.other_model or bool(needs.RESIZING & differ)
 
@@ -374,8 +377,11 @@ def _fitting(
         memory=known[0] if known else None,
         other_memory=known[-1] if known and _differ(known[0], known[-1]) else None,
         least=least.size if least is not None else 0,
-        certain=not _less(preset, cards, question)
-        or any(each.by in {"trial", "filled", "source"} for each in known),
+        certain=(
+            not _less(preset, cards, question)
+            or any(each.by in {"trial", "filled", "source"} for each in known)
+        )
+        and needs.is_new_enough(question.machine.driver, recipe, question.catalog),
         filled=_is_filled(known, trial, context, cards),
         driver=needs.driver_on(recipe, question.catalog, cards),
         capabilities=capabilities.of_preset(preset),

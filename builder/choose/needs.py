@@ -26,19 +26,21 @@ STEP = 8192  # tokens of a context that is found between two trials
 SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
 """Options of vLLM and SGLang: the share of each card that weights and cache may take."""
 OFFLOADING = {
-    *("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe", "--override-tensor", "-ot", "--device"),
-    *("-dev", "--no-kv-offload", "-nkvo", "--cpu-offload-gb", "--fit", "-fit"),
+    *("--cpu-moe", "--n-cpu-moe", "--n-cpu-ffn", "--override-tensor", "--device", "--kv-offload"),
+    *("--spec-draft-cpu-moe", "--spec-draft-n-cpu-moe", "--spec-draft-override-tensor"),
+    *("--spec-draft-device", "--cpu-offload-gb", "--fit"),
 }
-"""Options that keep weights or the cache in the machine's memory, or choose what stays there."""
+"""Settings (``command.setting_of``) that keep weights or the cache in the machine's memory, or
+choose what stays there."""
 RESIZING = {
     *OFFLOADING,
-    *("--n-gpu-layers", "--n-gpu-layers-draft", "--cache-type-k", "--cache-type-v"),
+    *("--n-gpu-layers", "--spec-draft-ngl", "--cache-type-k", "--cache-type-v"),
     *("--batch-size", "--ubatch-size", "--parallel", "--flash-attn", "--spec-type"),
     *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
     *("--max-num-seqs", "--max-num-batched-tokens", "--language-model-only", "--tensor-split"),
-    *("--speculative-config", "--tensor-parallel-size", "-tp", "--pipeline-parallel-size"),
+    *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
 }
-"""Options with which a run takes another memory than the preset's figures have."""
+"""Settings with which a run takes another memory than the preset's figures have."""
 ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
 ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
 NAMED_BITS = re.compile(
@@ -218,14 +220,14 @@ def largest_part(recipe: Recipe, words: Sequence[str], count: int) -> float | No
     ``--tensor-split`` has other parts; all others give each card the same.
     """
     options = speeds.values_of(words)
-    given = options.get("--tensor-split", options.get("-ts", ""))
+    given = options.get("--tensor-split", "")
     try:
         parts = [float(each) for each in re.split(r"[,/]", given) if each]
     except ValueError:
         parts = []
     if parts and sum(parts):
         return max(parts) / sum(parts)
-    mode = options.get("--split-mode", options.get("-sm", "layer"))
+    mode = options.get("--split-mode", "layer")
     if mode == "none":
         return 1.0
     serve = families.serve_of(recipe)
@@ -281,6 +283,13 @@ def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
     """The oldest driver that a recipe's image runs with; empty where it is not known."""
     bases = (catalog.base(name).recipe for name in catalog.chain(recipe.base))
     return entrypoint.oldest_driver(recipe, next((base.cuda for base in bases if base.cuda), None))
+
+
+def is_new_enough(driver: str, recipe: Recipe, catalog: Catalog) -> bool:
+    """Whether no image of a recipe can need a newer driver; not known of an image without CUDA's
+    version, unless every version takes the driver."""
+    needed = oldest_driver(recipe, catalog) or max(entrypoint.OLDEST_DRIVERS.values())
+    return not gpus.is_older(driver, needed)
 
 
 def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> str:

@@ -84,12 +84,13 @@ def export(
     """
     from builder import settings
     from builder.errors import WorldError
-    from builder.launch.described import described
+    from builder.launch.described import described, followed, models_directory
     from builder.launch.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    asked = followed(recipes, asked, models_directory(loaded))
     if unfit := refusal(recipes, asked, card, loaded.state_dir):
         raise unfit
     service = described(recipes, asked, loaded, log)

@@ -112,6 +112,7 @@ def run(
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
+    asked = described.followed(recipes, asked, described.models_directory(loaded))
     unfit = refusal(recipes, asked, card, loaded.state_dir)
     if unfit is not None and not printed:
         raise unfit

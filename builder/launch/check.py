@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,6 @@ ELSEWHERE = (
 OTHERS = "`builder choose` shows the presets that run on this machine"
 BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
 AUTO = "auto"
-TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 
@@ -151,22 +149,13 @@ def of_run(question: choice.Question, run: Run, other_model: bool) -> choice.Que
 def context_of(run: Run) -> int:
     """The context that a run asks for: by an option of the engine, which wins, or by --context;
     0: the preset's."""
-    own = run.preset.serve.arguments if run.preset else []
-    groups = [*command.known_options(run.recipe).values(), *command.groups(own)]
-    names = {command.option_of(group[0]) for group in groups if "{context}" in " ".join(group)}
+    places = command.places_by_setting(run.preset, run.recipe)
     found = run.context or 0
     for first, *rest in command.groups(run.options):
-        name, _, value = first.partition("=")
-        if command.option_of(name.replace("_", "-")) in names:
-            given = TOKENS.fullmatch(value or "".join(rest[:1]))
-            found = _tokens(given) or _trained(run) if given else found
+        if places.get(command.setting_of(first, run.recipe)) == "context":
+            given = command.tokens(first.partition("=")[2] or "".join(rest[:1]))
+            found = found if given is None else given or _trained(run)
     return found
-
-
-def _tokens(given: re.Match[str]) -> int:
-    """A size as engines read it: vLLM's K is 1024, and its k 1000."""
-    step = {"": 1, "k": 1000, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
-    return int(float(given[1]) * step[given[2]])
 
 
 def _trained(run: Run) -> int:

@@ -57,7 +57,8 @@ def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -
 
 
 def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> LaunchRequest:
-    """The request, with the context and the files of this machine that options after ``--`` name.
+    """The request, with the context and the files of this machine that options after ``--`` name,
+    and ``--option=value`` in two words where the engine takes no other.
 
     Raises ``RecipeError`` for a context that cannot be checked, and for a file in place of a
     mounted one that is not on this machine.
@@ -68,13 +69,17 @@ def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> Launch
     given, context, options = dict(wanted.given), wanted.context, list[str]()
     for group in command.groups(wanted.options):
         place = places.get(command.setting_of(group[0], run.recipe), "")
-        name, _, value = group[0].partition("=")
+        name, joined, value = group[0].partition("=")
+        if joined and command.option_of(name) and not command.joins(run.recipe):
+            group = [name, value, *group[1:]]
         value = value or "".join(group[1:2] if command.option_of(group[0]) else group[:1])
         file = _file_of(value, directory) if place and value else None
         if not place or PLACE.fullmatch(value):
             options += group
         elif place == "context" and value.isdecimal() and int(value) > 0:
             context = int(value)
+        elif name.replace("_", "-") == "--max-model-len" and command.tokens(value):
+            context = command.tokens(value)  # llama.cpp reads 64K as 64
         elif place == "context":
             raise RecipeError(
                 f"{' '.join(group)} after -- is no number of tokens that builder can check",

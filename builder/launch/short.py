@@ -14,7 +14,7 @@ from builder.launch.check import AUTO, context_of, of_run, unfit_for_recipe
 from builder.launch.described import LaunchRequest, find_entry, run_of
 from builder.models import gguf
 from builder.presets import catalog as presets
-from builder.presets import model_files, short_names
+from builder.presets import command, model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.short_names import is_preset
 from builder.receipts.known import known
@@ -73,7 +73,8 @@ def refusal(catalog: Catalog, wanted: LaunchRequest, card: str, state: Path) -> 
     else:
         asked = of_run(facts.question(on_card or Machine(())), run, "model" in wanted.given)
         why += choice.faults(entry, asked) if on_card else choice.too_long(entry.preset, asked)
-    most = _trained(wanted.given.get("model")) if not needs.stretches(wanted.options) else 0
+    own = command.long_names(wanted.options, run.recipe)
+    most = _trained(wanted.given.get("model")) if not needs.stretches(own) else 0
     if most and context_of(run) > most:
         why.append(f"its model was trained for {most} tokens of context, not for {context_of(run)}")
     if not why:

@@ -146,7 +146,7 @@ def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _set_elsewhere(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    """Options that follow from other keys."""
+    """Options that follow from other keys, and options with "=" where the server takes none."""
     keys = {place: f"the table [{table}]" for place, table in PLACES.items()}
     keys["{context}"] = "context"
     places = command.places_by_setting(None, recipe)
@@ -155,6 +155,13 @@ def _set_elsewhere(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
         lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
     for path, words in lists.items():
         for group in command.groups(words):
+            moves = any(command.addresses(group[:1]))  # another rule names it
+            if (
+                "=" in group[0]
+                and command.option_of(group[0])
+                and not (command.joins(recipe) or moves)
+            ):
+                yield path, f"{group[0]} is no option of llama.cpp: its value is a word of its own"
             place = f"{{{places.get(command.setting_of(group[0], recipe), '')}}}"
             if place in keys and not any(place in word for word in group):
                 yield path, f"{group[0]} is set by {keys[place]}"

@@ -36,7 +36,8 @@ VARIABLE = re.compile(r"(?:LLAMA|HELLO)_(?:ARG_)?(?:NO_(?!HOST$))?([A-Z0-9_]+)")
 """A variable of llama.cpp or hello-sm120 that stands for an option (``common/arg.cpp``)."""
 OPPOSITE = re.compile(r"^(?:--(?:(?:no|disable|enable)-)+(?!host$)|-no-)")
 """The beginning of an option that turns another one off; llama.cpp's --no-host is its own."""
-PART = re.compile(r"(--.*-config|-cc|-sc|-ac)\..*")
+TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+PART = re.compile(r"(-[^.]+)\..*")
 """A key of an option's JSON (vLLM, "JSON CLI Arguments"): vLLM replaces the whole value."""
 
 
@@ -62,6 +63,11 @@ def setting_of(word: str, recipe: Recipe) -> str:
     name = PART.sub(r"\1", name.replace("_", "-") if name.startswith("--") else name)
     name = OPPOSITE.sub(lambda found: "--" if found[0].startswith("--") else "-", name)
     return _names(_table(recipe)).get(name, name)
+
+
+def joins(recipe: Recipe) -> bool:
+    """Whether a server takes ``--option=value``: llama.cpp does not (``common/arg.cpp``)."""
+    return recipe.family != "llama-cpp"
 
 
 def repeated(recipe: Recipe) -> set[str]:
@@ -162,6 +168,22 @@ def merged(words: Sequence[str], others: Sequence[str], recipe: Recipe) -> list[
 def settings_of(words: Iterable[str], recipe: Recipe) -> set[str]:
     """What these options set; empty stands for values before the first option."""
     return {setting_of(group[0], recipe) for group in groups(words)}
+
+
+def long_names(words: Iterable[str], recipe: Recipe) -> list[str]:
+    """The words with one name for each setting: ``--gpu_layers=3`` becomes ``--n-gpu-layers=3``."""
+    found = []
+    for first, *values in groups(words):
+        name = setting_of(first, recipe)
+        found += [name + "".join(first.partition("=")[1:]) if name else first, *values]
+    return found
+
+
+def tokens(text: str) -> int | None:
+    """A size as engines read it: vLLM's K is 1024, and its k 1000; None: it is no size."""
+    step = {"": 1, "k": 1000, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
+    given = TOKENS.fullmatch(text)
+    return int(float(given[1]) * step[given[2]]) if given else None
 
 
 def places_by_setting(preset: Preset | None, recipe: Recipe) -> dict[str, str]:

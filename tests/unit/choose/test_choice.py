@@ -344,6 +344,8 @@ def test_an_old_driver_is_named_with_both_versions() -> None:
     nightly = preset("untold", recipe="vllm-nightly-1acd67a")
     (unknown,) = chosen([nightly], driver="570.172.08").fits
     assert unknown.driver == "570"
+    assert not unknown.certain  # the image may have CUDA 13, which needs 580
+    assert chosen([nightly], driver="580.65").fits[0].certain
     assert "it needs 570 or newer" in why_not(chosen([nightly], driver="565.57.01"))
 
 

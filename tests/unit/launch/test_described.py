@@ -27,6 +27,8 @@ def models(tmp_path: Path) -> Path:
     [
         (BEELLAMA, "-c 4096 -ngl 3", set(), 4096, "-ngl 3"),
         (BEELLAMA, "--ctx-size=4 --ctx_size 8", set(), 8, ""),
+        (BEELLAMA, "-ngl=3 --override-kv=a=int:1", set(), 512, "-ngl 3 --override-kv a=int:1"),
+        (VLLM, "--dtype=half", set(), 512, "--dtype=half"),
         (BEELLAMA, "-m {}/me/a.gguf", {"model"}, 512, ""),
         (BEELLAMA, "--model=/models/me/a.gguf --mlock", {"model"}, 512, "--mlock"),
         (BEELLAMA, "-md {}/me/a.gguf", {"draft"}, 512, ""),
@@ -34,6 +36,7 @@ def models(tmp_path: Path) -> Path:
         (BEELLAMA, "-mm {}/me/a.gguf --no-mmproj", {"mmproj"}, 512, "--no-mmproj"),
         (BEELLAMA, "--mtp-head {{draft}}", set(), 512, "--mtp-head {draft}"),
         (VLLM, "--max-model-len 4096", set(), 4096, ""),
+        (VLLM, "--max_model_len=4K", set(), 4096, ""),  # vLLM's size, which builder can check
         (VLLM, "{}/me", {"model"}, 512, ""),
         (VLLM, "--model {}/me", {"model"}, 512, ""),
         ("llama-cpp-b9261", "-hf me/A", set(), 512, "-hf me/A"),
@@ -59,6 +62,7 @@ def test_they_count_as_builders_options(
     [
         (BEELLAMA, "-c 0", "--context TOKENS"),
         (BEELLAMA, "--ctx-size auto", "--context TOKENS"),
+        (BEELLAMA, "--ctx-size 64K", "--context TOKENS"),  # 64 for llama.cpp
         (BEELLAMA, "-m /gone.gguf", "--model FILE"),
         (BEELLAMA, "--model=/models/gone.gguf", "--model FILE"),
         (BEELLAMA, "-hf me/A", "--model FILE"),

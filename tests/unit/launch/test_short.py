@@ -49,6 +49,8 @@ def why(folder: Path, target: str, card: str, *options: str, **more: object) -> 
         (VLLM, "5090", ("--max_model_len=1048576",), LONG),
         (BUUN, "5090-laptop", ("-c", "200000"), "its weights and its cache take 28.2 GiB at least"),
         (VLLM, "5090-laptop", ("--gpu-memory-utilization", "0.5"), "of which it may take 50%"),
+        (VLLM, "5090-laptop", ("--gpu_memory_utilization=0.5",), "of which it may take 50%"),
+        (BUUN, "auto", ("-c", "4096", "--ctx_size", "1048576"), LONG),
         # An option that repeats the preset's changes nothing.
         (GEMMA, "5080", ("-ctk", "turbo3"), "its weights take 15.7 GiB at least"),
         (AWQ, "5080", ("--max-num-seqs", "1"), "its weights and its cache take 18.9 GiB at least"),
@@ -68,11 +70,15 @@ def test_a_run_is_refused_with_the_reason_of_choose(
         (DFLASH, "5090", ("-c", "0")),  # all that the model was trained for
         (DFLASH, "pro-6000-server", ("--ctx-size", "1048576", "--rope-scaling", "yarn")),
         (VLLM, "5090-laptop", ("--max-model-len", "64k")),
+        (VLLM, "auto", ("--max-model-len=1M", "--hf-overrides.rope_scaling.factor", "4")),
         (PAIR, "5090", ()),  # a machine may have two
         ("llama-cpp-b9831", "gb10", ()),
         # Who keeps layers in the machine's memory decides what the card has to hold.
         ("qwen3.6-35b-a3b-mtp@5090-laptop", "5080", ("--n-cpu-moe", "30")),
         (BUUN, "5080", ("--n-gpu-layers", "20")),
+        *((BUUN, "5080", words) for words in (("--gpu-layers", "20"), ("--n_gpu_layers=20",))),
+        *((BUUN, "5080", (word,)) for word in ("-nkvo", "--no_kv_offload", "--no-kv-offload")),
+        (VLLM, "5080", ("--cpu_offload_gb=10",)),
     ],
 )
 def test_no_run_is_refused_that_may_work(

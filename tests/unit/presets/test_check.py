@@ -82,6 +82,11 @@ BROKEN = {
         {'"--parallel", "1",': '"-m", "/model.gguf",'},
         "serve.arguments: -m is set by the table [model]",
     ),
+    "value in the word of the option": (
+        DFLASH,
+        {'"--jinja",': '"--threads=8",'},
+        "serve.arguments: --threads=8 is no option of llama.cpp",
+    ),
     "option twice": (
         DFLASH,
         {'"--jinja",': '"--n-gpu-layers", "98",'},
