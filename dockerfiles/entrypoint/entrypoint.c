@@ -27,7 +27,6 @@ static struct needs needs;
 static struct facts facts;
 
 static struct verdict examine(void) {
-    look(&facts);
     ask_probe(&facts);
     if (facts.error != 0 || facts.card_count == 0) open_devices(&facts);
     const struct verdict verdict = judge(&needs, &facts);
@@ -81,6 +80,7 @@ int main(int count, char **words) {
     char **given = words + end + 1;
     const int arguments = count - end - 1;
     read_needs(&needs);
+    look(&facts);
     look_at_cpu(&needs, &facts);
     if (arguments > 0 && strcmp(given[0], "--check") == 0) {
         if (arguments == 1) return check(print_text);

@@ -230,7 +230,12 @@ static bool healthy(struct listener *it, const char *page) {
     struct manner manner = {0};
     if (it->pid != 0) manner = manner_of(it->pid);
     if (it->port == 0) set_local(it);
-    const int status = ask(it, manner.prefix, page);
+    int status = ask(it, manner.prefix, page);
+    // "::" takes IPv4, too; a container without IPv6 has no ::1.
+    if (status < 0 && it->address.any.sa_family == AF_INET6) {
+        set_v4(it, INADDR_ANY, it->port);
+        status = ask(it, manner.prefix, page);
+    }
     if (status == 0 && manner.tls) printf("%s: it speaks TLS: not known whether it works\n", it->name);
     return status == 200 || status == 401 || status == 403 || (status == 0 && manner.tls);
 }
