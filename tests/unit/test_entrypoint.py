@@ -398,7 +398,7 @@ def test_an_older_library_in_an_image_that_does_not_name_its_driver(machine: Mac
 
 
 def test_a_compatibility_library_that_works(machine: Machine) -> None:
-    """That of a data center card: the older driver is no fault."""
+    """On a data center card: the older driver is no fault."""
     machine.driver(version="570.133.20", library=COMPAT)
     assert machine.check()["usable"]
 
@@ -749,6 +749,19 @@ def test_a_cpu_without_the_instructions_of_the_engine(
         assert done.returncode == (CONFIGURATION if lacks else 0), text
         assert f"lacks instructions that the engine is compiled for: {lacks}\n" in text or not lacks
         assert "BUILDER_CPU" not in text
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+@pytest.mark.parametrize(("release", "step"), [("6.12.0\n", "-cpu host"), (WSL, "a machine whose")])
+def test_a_virtual_machine_may_hide_instructions_and_wsl_does_not(
+    machine: Machine, release: str, step: str
+) -> None:
+    machine.write("/opt/builder/needs", "cpu avx2\n")
+    machine.write("/proc/sys/kernel/osrelease", release)
+    command = ["qemu-x86_64-static", "-cpu", "Nehalem", machine.programs / "entrypoint", "x", "--"]
+    env = {"BUILDER_CPU": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert step in done.stderr
 
 
 @pytest.mark.skipif(
