@@ -213,7 +213,9 @@ static int ask(const struct listener *it, const char *prefix, const char *page) 
     int status = 0;
     if (send(server, text, (size_t)length, MSG_NOSIGNAL) == length) {
         ssize_t got = 0;
-        while (end < 12 && (got = recv(server, text + end, sizeof text - 1 - end, 0)) > 0)
+        // Other servers greet first, and then wait: ZeroMQ.
+        while (end < 12 && (end == 0 || text[0] == 'H') &&
+               (got = recv(server, text + end, sizeof text - 1 - end, 0)) > 0)
             end += (size_t)got;
     }
     text[end] = '\0';
