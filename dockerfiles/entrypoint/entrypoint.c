@@ -12,7 +12,8 @@
 // argument is the engine's; --help or --version alone needs no card.
 //
 // BUILDER_CPU=1 starts the engine without a card.  Exit status: 78 (EX_CONFIG, sysexits.h) without a
-// usable card, or on a CPU that lacks instructions of the engine; 126 or 127 where the engine cannot be run, as a shell has it.
+// usable card, or on a CPU that lacks instructions of the engine; 126 or 127 where the engine cannot
+// be run, as a shell has it.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -46,7 +46,7 @@ struct listener {
 
 static struct listener listeners[kMostListeners];
 static int count;
-static bool seen;  // the files of a process: if none has a socket, no server listens
+static bool seen, hidden;  // files of a process, and of another one that another user runs
 
 static struct listener *add(unsigned long inode) {
     if (count == kMostListeners) return NULL;
@@ -121,10 +121,12 @@ static void find_owners_of(int pid) {
     snprintf(folder, sizeof folder, ROOT "/proc/%d/fd", pid);
     DIR *entries = opendir(folder);
     seen |= entries != NULL && pid != getpid();
+    hidden |= entries == NULL && errno == EACCES;
     for (struct dirent *each; entries != NULL && (each = readdir(entries)) != NULL;) {
         snprintf(path, sizeof path, "%.64s/%.32s", folder, each->d_name);
         const ssize_t length = readlink(path, link, sizeof link - 1);
         unsigned long inode = 0;
+        hidden |= length < 0 && errno == EACCES;
         if (length < 0) continue;
         link[length] = '\0';
         if (sscanf(link, "socket:[%lu]", &inode) != 1) continue;
@@ -260,7 +262,7 @@ int main(int arguments, char **words) {
         if (pid != 0 && (first == 0 || pid < first)) first = pid;
     }
     for (int i = 0; i < count; ++i) tcp |= listeners[i].pid == first && listeners[i].port != 0;
-    if (first == 0 && listed && seen) {
+    if (first == 0 && listed && seen && !hidden) {
         puts("no process of this container listens");
         return 1;
     }

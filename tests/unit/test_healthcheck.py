@@ -194,3 +194,14 @@ def test_without_the_files_of_processes_it_asks_the_images_port(root: Path, star
     port = start("127.0.0.1", "/health", own=False)
     assert asked(root, port)[0] == 0
     assert asked(root, NOWHERE)[0] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up a right of root")
+def test_a_server_that_another_user_runs_is_asked_on_the_images_port(
+    root: Path, start: Start
+) -> None:
+    """Root of a container without CAP_SYS_PTRACE does not see its files."""
+    port = start("127.0.0.1", "/health")
+    command = ["setpriv", "--bounding-set=-sys_ptrace", root.parent / "healthcheck", port, "health"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{port}: /health answers 200\n")
