@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import RecipeError
 from builder.families import ENGINES, entrypoint
-from builder.families.cmake_calls import instructions, is_on
+from builder.families.cmake_calls import instructions, truth
 from builder.plan import dockerfile
 from builder.platforms import Platforms
 from builder.recipes.schema import Cuda
@@ -73,7 +73,7 @@ def test_the_instructions_of_the_cpu_are_those_of_the_definitions(
         found = plan.family.instructions(recipe, Platforms(target, target))
         assert set(expected.split()) <= set(found)
         assert bool(define) or found == expected.split()
-        off = {name for name, value in define.items() if not is_on(value)}
+        off = {name for name, value in define.items() if not truth(value)}
         assert not {name.removeprefix("GGML_").lower() for name in off} & set(found)
 
 
