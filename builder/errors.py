@@ -183,7 +183,7 @@ class NightError(BuilderError):
 
 
 class StaleError(BuilderError):
-    """A channel is behind its upstream for longer than its limit."""
+    """A channel is behind its upstream, or the upstream still, for longer than its limit."""
 
     exit_code = 14
 
@@ -227,7 +227,7 @@ EXIT_CODES: dict[int, str] = {
     PatchError.exit_code: "a patch does not apply, or changes nothing",
     RegistryError.exit_code: "a registry refuses, or a tag may not be moved",
     NightError.exit_code: "a nightly run could not move some channels",
-    StaleError.exit_code: "a channel is behind for longer than its limit",
+    StaleError.exit_code: "a channel is behind, or its upstream still, for longer than its limit",
     FitError.exit_code: "the model does not fit on the card",
     ReceiptError.exit_code: "a receipt is refused",
     DifferenceError.exit_code: "the two sides of a comparison differ",

@@ -12,7 +12,8 @@
 // argument is the engine's; --help or --version alone needs no card.
 //
 // BUILDER_CPU=1 starts the engine without a card.  Exit status: 78 (EX_CONFIG, sysexits.h) without a
-// usable card, or on a CPU that lacks instructions of the engine; 126 or 127 where the engine cannot be run, as a shell has it.
+// usable card, or on a CPU that lacks instructions of the engine; 126 or 127 where the engine cannot
+// be run, as a shell has it.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,6 @@ static struct needs needs;
 static struct facts facts;
 
 static struct verdict examine(void) {
-    look(&facts);
     ask_probe(&facts);
     if (facts.error != 0 || facts.card_count == 0) open_devices(&facts);
     const struct verdict verdict = judge(&needs, &facts);
@@ -81,6 +81,7 @@ int main(int count, char **words) {
     char **given = words + end + 1;
     const int arguments = count - end - 1;
     read_needs(&needs);
+    look(&facts);
     look_at_cpu(&needs, &facts);
     if (arguments > 0 && strcmp(given[0], "--check") == 0) {
         if (arguments == 1) return check(print_text);

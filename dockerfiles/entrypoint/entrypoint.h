@@ -14,7 +14,7 @@
 #define PROBE ROOT "/opt/builder/probe"
 
 enum {
-    kMostCode = 16,
+    kMostCode = 64,
     kMostInstructions = 32,
     kMostCards = 16,
     kMostDevices = 20,
@@ -62,6 +62,7 @@ struct facts {
     bool control, dxg, uvm, card;  // /dev/nvidiactl, /dev/dxg, /dev/nvidia-uvm, /dev/nvidiaN
     int major, uvm_major;    // of the kernel modules nvidia and nvidia-uvm; 0: not loaded, -1: not known
     bool wsl;                // the kernel is that of WSL 2
+    bool tegra;              // a Jetson, whose driver has none of these devices: /dev/nvmap is there
     char driver[32];         // of the kernel module; empty: none is loaded
     char library[PATH_MAX];  // the file of libcuda.so.1; empty: it cannot be loaded
     const char *own;         // the directory of the driver's own libcuda.so; NULL: not found

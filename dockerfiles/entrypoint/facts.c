@@ -130,6 +130,7 @@ void look(struct facts *facts) {
     facts->control = add_device(facts, "nvidiactl");
     facts->uvm = add_device(facts, "nvidia-uvm");
     facts->dxg = add_device(facts, "dxg");
+    facts->tegra = add_device(facts, "nvmap");
     for (int i = 0; i < kMostCards; ++i) {
         char name[16];
         snprintf(name, sizeof name, "nvidia%d", i);

@@ -155,6 +155,18 @@ static const char *library_version(const struct facts *facts) {
     return atoi(version) >= 100 ? version : "";
 }
 
+// Of the toolkits and cuda-compat packages of NVIDIA and conda: .../compat, .../cuda-compat.
+static bool is_compat(const struct facts *facts) {
+    return strstr(facts->library, "compat/") != NULL;
+}
+
+// The host's driver is newer than the library that was loaded in its place.
+static bool is_hidden(const struct facts *facts) {
+    const char *version = library_version(facts);
+    if (facts->driver[0] == '\0') return facts->wsl && is_compat(facts);
+    return version[0] != '\0' && compared(facts->driver, version) > 0;
+}
+
 // The directory of the library, as LD_LIBRARY_PATH names it; NULL: it does not.
 static const char *listed_directory(const struct facts *facts) {
     static char text[PATH_MAX];
@@ -183,7 +195,11 @@ static const char *directory(const char *file) {
 static const char *ignore_library(const struct facts *facts, struct verdict *verdict) {
     const char *own = facts->own != NULL ? facts->own : OWN_LIBRARIES;
     const char *listed = listed_directory(facts), *others = getenv("LD_LIBRARY_PATH");
-    if (listed != NULL)
+    if (facts->driver[0] == '\0')
+        say(verdict->remedy, "remove %s from %s: the library of Windows's driver comes first then",
+            listed != NULL ? listed : directory(facts->library),
+            listed != NULL ? "LD_LIBRARY_PATH" : "/etc/ld.so.conf.d of the image");
+    else if (listed != NULL)
         say(verdict->remedy, "remove %s from LD_LIBRARY_PATH: the driver's own libcuda.so.%s is "
             "newer, and needs no compatibility library", listed, facts->driver);
     else
@@ -199,12 +215,12 @@ static const char *foreign_library(const struct needs *needs, const struct facts
                                    struct verdict *verdict) {
     const char *version = library_version(facts);
     const bool elsewhere = facts->own != NULL && strcmp(version, facts->driver) != 0;
-    // The toolkits and cuda-compat packages of NVIDIA and conda: .../compat, .../cuda-compat.
-    const bool compat = strstr(facts->library, "compat/") != NULL;
+    const bool compat = is_compat(facts);
     const bool enough = facts->driver[0] != '\0' &&
                         (needs->driver[0] != '\0' ? compared(facts->driver, needs->driver) >= 0
                          : version[0] != '\0'     ? compared(facts->driver, version) >= 0
                                                   : false);
+    if (facts->driver[0] == '\0' && facts->wsl && compat) return ignore_library(facts, verdict);
     if (facts->driver[0] == '\0' && facts->wsl) {
         say(verdict->remedy, "run wsl --shutdown in Windows, and start again: its driver was "
             "upgraded while WSL ran");
@@ -289,7 +305,7 @@ static const char *faulty_device(const struct facts *facts, const struct device 
 // The first cause among the devices; NULL: they are as they should be, as far as this can be seen.
 static const char *faulty_devices(const struct needs *needs, const struct facts *facts,
                                   struct verdict *verdict) {
-    if (facts->simulated) return NULL;
+    if (facts->simulated || (facts->tegra && !facts->control)) return NULL;
     if (!facts->control && !facts->dxg) return no_devices(needs, facts, verdict);
     for (int i = 0; i < facts->device_count; ++i) {
         const char *found = faulty_device(facts, &facts->devices[i], verdict);
@@ -314,6 +330,9 @@ static const char *no_cards(const struct needs *needs, const struct facts *facts
     const char *found = faulty_devices(needs, facts, verdict);
     if (found != NULL) return found;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    // Any card would be the card 0.
+    if (visible != NULL && visible[0] == '0' && (visible[1] == '\0' || visible[1] == ','))
+        visible = NULL;
     if (facts->control && !facts->uvm && visible == NULL) {
         say(verdict->what, "the driver finds no card: /dev/nvidia-uvm is missing");
         say(verdict->remedy, "run nvidia-modprobe -u -c=0 on the host, and start a new container");
@@ -339,11 +358,14 @@ static const char *old_driver(const struct needs *needs, const struct facts *fac
         facts->error == kStub)
         return driver_error(needs, facts, verdict);
     const int major = facts->cuda / 1000, minor = facts->cuda % 1000 / 10;
-    if (facts->driver[0] != '\0' && needs->driver[0] != '\0' &&
-        compared(facts->driver, needs->driver) >= 0) {
-        say(verdict->what, "%s supports CUDA %d.%d, this image has CUDA %d.%d, and the host's newer "
-            "driver %s is not used", facts->library, major, minor, needs->cuda_major,
-            needs->cuda_minor, facts->driver);
+    const bool enough = facts->driver[0] != '\0' && needs->driver[0] != '\0'
+                            ? compared(facts->driver, needs->driver) >= 0
+                            : is_hidden(facts);
+    if (enough) {
+        say(verdict->what, "%s supports CUDA %d.%d, this image has CUDA %d.%d, and the host's %s"
+            "driver%s%s is not used", facts->library, major, minor, needs->cuda_major,
+            needs->cuda_minor, facts->driver[0] != '\0' ? "newer " : "",
+            facts->driver[0] != '\0' ? " " : "", facts->driver);
         return foreign_library(needs, facts, verdict);
     }
     char own[64] = "";
@@ -462,6 +484,12 @@ static bool too_new(const char *code, const struct needs *needs, const struct fa
 
 static const char *new_ptx(const struct needs *needs, const struct facts *facts, const char *code,
                            struct verdict *verdict) {
+    if (is_hidden(facts)) {
+        say(verdict->what, "%s supports CUDA %d.%d, and cannot compile this image's PTX (%s) of CUDA "
+            "%d.%d", facts->library, facts->cuda / 1000, facts->cuda % 1000 / 10, code,
+            needs->cuda_major, needs->cuda_minor);
+        return ignore_library(facts, verdict);
+    }
     char own[64] = "";
     if (facts->driver[0] != '\0') snprintf(own, sizeof own, " %s", facts->driver);
     say(verdict->what, "the driver%s supports CUDA %d.%d, and cannot compile this image's PTX (%s) "
@@ -487,8 +515,10 @@ static const char *problem(const struct needs *needs, struct facts *facts,
         return old_driver(needs, facts, verdict);
     if (facts->error != 0) return driver_error(needs, facts, verdict);
     if (facts->card_count == 0) return no_cards(needs, facts, verdict);
+    // Where a compatibility library works, it counts as the driver of its version.
     if (needs->driver[0] != '\0' && facts->driver[0] != '\0' &&
-        compared(facts->driver, needs->driver) < 0) {
+        compared(facts->driver, needs->driver) < 0 &&
+        compared(library_version(facts), needs->driver) < 0) {
         say(verdict->what, "the driver is %s, and this image needs %s", facts->driver,
             needs->driver);
         say(verdict->remedy, "install NVIDIA's %s on the host", wanted_driver(needs));
@@ -520,7 +550,7 @@ struct verdict judge_cpu(const struct facts *facts) {
     struct verdict verdict = {.problem = "cpu"};
     say(verdict.what, "this CPU%s%s lacks instructions that the engine is compiled for: %.300s",
         facts->cpu[0] != '\0' ? ", " : "", facts->cpu, facts->missing);
-    if (facts->virtual)
+    if (facts->virtual && !facts->wsl)  // WSL's kernel is a virtual machine with all of the CPU
         say(verdict.remedy, "give the virtual machine all instructions of the host's CPU (QEMU: "
             "-cpu host; Proxmox: type host)");
     else

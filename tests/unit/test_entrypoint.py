@@ -382,6 +382,37 @@ def test_an_older_library_hides_a_driver_that_is_new_enough(
     assert "install" not in step
 
 
+def test_an_older_library_cannot_compile_the_ptx_that_the_driver_can(machine: Machine) -> None:
+    machine.driver(version="595.58.03", library=COMPAT)
+    machine.write("/opt/builder/needs", "code compute_120\ncuda 13.2\ndriver 580\n")
+    problem, what, step = machine.problem()
+    assert (problem, "from LD_LIBRARY_PATH" in step, "install" in step) == ("compat", True, False)
+    assert "libcuda.so.580.82.07 supports CUDA 13.0" in what
+
+
+def test_an_older_library_in_an_image_that_does_not_name_its_driver(machine: Machine) -> None:
+    machine.driver(version="595.58.03", library="cuda/compat/libcuda.so.570.86")
+    machine.write("/opt/builder/needs", "code sm_120a\n")
+    machine.env |= {"CUDA_VERSION": "13.0.1", "DRIVER_CUDA": "12080"}
+    assert machine.problem()[0] == "compat"
+
+
+def test_a_compatibility_library_that_works(machine: Machine) -> None:
+    """On a data center card: the older driver is no fault."""
+    machine.driver(version="570.133.20", library=COMPAT)
+    assert machine.check()["usable"]
+
+
+@pytest.mark.parametrize("env", [{"DRIVER_ERROR": "804"}, {"DRIVER_CUDA": "12080"}])
+def test_a_compatibility_library_in_wsl(machine: Machine, env: dict[str, str]) -> None:
+    machine.driver("dxg", library=COMPAT)
+    (machine.root / "proc/driver/nvidia/version").unlink()
+    machine.write("/proc/sys/kernel/osrelease", WSL)
+    machine.env |= env
+    problem, _, step = machine.problem()
+    assert (problem, "from LD_LIBRARY_PATH" in step) == ("compat", True)
+
+
 def test_a_windows_driver_that_was_upgraded_while_wsl_ran(machine: Machine) -> None:
     machine.driver("dxg")
     (machine.root / "proc/driver/nvidia/version").unlink()
@@ -508,6 +539,24 @@ def test_a_hidden_card(machine: Machine) -> None:
     machine.driver(cards="")
     machine.env["CUDA_VISIBLE_DEVICES"] = ""
     assert machine.problem()[:2] == ("hidden", 'CUDA_VISIBLE_DEVICES="" leaves no card')
+
+
+@pytest.mark.parametrize("value", ["0", "0,1"])
+def test_a_variable_that_hides_no_card(machine: Machine, value: str) -> None:
+    """The card 0 is there if any is."""
+    machine.driver("nvidiactl", "nvidia0")
+    machine.env |= {"CUDA_VISIBLE_DEVICES": value, "DRIVER_ERROR": "100"}
+    assert "/dev/nvidia-uvm is missing" in machine.problem()[1]
+    machine.write("/dev/nvidia-uvm")
+    assert machine.problem()[0] == "no-card"
+
+
+def test_a_jetson_has_other_devices(machine: Machine) -> None:
+    machine.driver("nvmap")
+    (machine.root / "proc/driver/nvidia/version").unlink()
+    assert machine.check()["usable"]
+    machine.env["DRIVER_ERROR"] = "999"
+    assert machine.problem()[0] == "driver-error"
 
 
 def test_the_library_without_devices(machine: Machine) -> None:
@@ -700,6 +749,19 @@ def test_a_cpu_without_the_instructions_of_the_engine(
         assert done.returncode == (CONFIGURATION if lacks else 0), text
         assert f"lacks instructions that the engine is compiled for: {lacks}\n" in text or not lacks
         assert "BUILDER_CPU" not in text
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+@pytest.mark.parametrize(("release", "step"), [("6.12.0\n", "-cpu host"), (WSL, "a machine whose")])
+def test_a_virtual_machine_may_hide_instructions_and_wsl_does_not(
+    machine: Machine, release: str, step: str
+) -> None:
+    machine.write("/opt/builder/needs", "cpu avx2\n")
+    machine.write("/proc/sys/kernel/osrelease", release)
+    command = ["qemu-x86_64-static", "-cpu", "Nehalem", machine.programs / "entrypoint", "x", "--"]
+    env = {"BUILDER_CPU": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert step in done.stderr
 
 
 @pytest.mark.skipif(

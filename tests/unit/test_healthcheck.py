@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -105,6 +107,30 @@ def test_it_follows_the_server_wherever_it_listens(root: Path, start: Start, hos
         assert asked(root, port)[0] == 0
 
 
+WITHOUT_IPV6 = """
+import fcntl, socket, struct
+open("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w").write("1")
+with socket.socket() as any:
+    fcntl.ioctl(any, 0x8914, struct.pack("16sh22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+"""
+ASKED = """
+import subprocess, threading
+threading.Thread(target=served.serve_forever, daemon=True).start()
+os.symlink(f"/proc/{os.getpid()}", f"{sys.argv[3]}/root/proc/{os.getpid()}")
+sys.exit(subprocess.call([sys.argv[3] + "/healthcheck", "1", "health"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="makes a network")
+def test_a_server_on_all_addresses_of_a_container_without_ipv6(root: Path) -> None:
+    """It listens on ::, and ::1 does not exist."""
+    script = WITHOUT_IPV6 + SERVER.replace("served.serve_forever()\n", ASKED)
+    command = ["unshare", "--net", sys.executable, "-c", script, "::", "/health", root.parent]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[::1]" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "env"),
     [
@@ -168,3 +194,14 @@ def test_without_the_files_of_processes_it_asks_the_images_port(root: Path, star
     port = start("127.0.0.1", "/health", own=False)
     assert asked(root, port)[0] == 0
     assert asked(root, NOWHERE)[0] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up a right of root")
+def test_a_server_that_another_user_runs_is_asked_on_the_images_port(
+    root: Path, start: Start
+) -> None:
+    """Root of a container without CAP_SYS_PTRACE does not see its files."""
+    port = start("127.0.0.1", "/health")
+    command = ["setpriv", "--bounding-set=-sys_ptrace", root.parent / "healthcheck", port, "health"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{port}: /health answers 200\n")
