@@ -240,14 +240,19 @@ class Together:
                 if not (driver and DRIVER_SYMBOL.match(name))
             ]
             if lacking:
-                yield file.path, f"{file.path} needs {_several(lacking)}, which nothing that is loaded with it defines"
+                yield (
+                    file.path,
+                    f"{file.path} needs {_several(lacking)}, which nothing that is loaded with it defines",
+                )
 
     @cached_property
     def _preloaded(self) -> set[int]:
         """What the files of LD_PRELOAD define: each program loads them first."""
         names = re.split("[ :]+", self.contents.environment.get("LD_PRELOAD", ""))
         folders = [*self.loader.searched, ""]
-        places = {self.contents.resolve(posixpath.join(at, name)) for at in folders for name in names}
+        places = {
+            self.contents.resolve(posixpath.join(at, name)) for at in folders for name in names
+        }
         return self._defined(path for path in places if path in self.contents.files)
 
     def _left(self, names: Iterable[str], paths: frozenset[str]) -> list[str]:

@@ -49,8 +49,8 @@ class Start:
     """The file that Python starts."""
 
 
-def followed(words: Sequence[str], contents: Contents) -> Start:
-    """The programs that an image starts by these words."""
+def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = False) -> Start:
+    """The programs that an image starts by these words; ``by_docker``: Docker starts the first."""
     start, left = Start(), list(words)
     prefix: list[str] = []
     while left and len(start.chain) < MOST:
@@ -66,6 +66,8 @@ def followed(words: Sequence[str], contents: Contents) -> Start:
                 why = f"{path} cannot be read by the image's user"
             elif file.script.endswith("\r"):
                 why = f"the first line of {path} ends with a carriage return: write it as on Linux"
+            elif by_docker and not file.script and not start.chain[1:]:
+                why = f"{path} is neither an ELF file nor begins with #!: Docker cannot start it"
             if why:
                 return replace(start, fault=why, at=path)
             # A text without "#!" is the shell's: execvp(3), ENOEXEC.

@@ -113,6 +113,13 @@ def test_a_program_that_cannot_be_started_is_named(
     assert followed(words.split(), contents_of(tmp_path, files, **modes)).fault.startswith(fault)
 
 
+def test_docker_starts_no_text_without_an_interpreter(tmp_path: Path) -> None:
+    contents = contents_of(tmp_path, {"run": b"exec vllm\n", "bin": "->usr/bin"})
+    fault = "/run is neither an ELF file nor begins with #!: Docker cannot start it"
+    assert followed(["/run"], contents, by_docker=True).fault == fault
+    assert followed(["/usr/bin/env", "/run"], contents, by_docker=True).fault == ""
+
+
 def test_roots_programs_are_roots(tmp_path: Path) -> None:
     files = {"secret/a": TRUE, "usr/bin/noexec": TRUE}
     contents = contents_of(tmp_path, files, "", secret=0o700, a=0o700, noexec=0o644)
