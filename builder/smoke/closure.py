@@ -202,7 +202,8 @@ class Together:
 
         What a program loads when it starts finds its symbols there.  A library that no program
         needs is loaded by one later: it may also find them in any program, in a library that needs
-        it, and in Python packages beside it.  The symbols of a file that lacks a library are not judged.
+        it, and in Python packages beside it.  The symbols of a file that lacks a library are not
+        judged.
         """
         hosts = self.hosts
         everywhere = self._defined(path for path, programs in hosts.items() if programs)
@@ -212,11 +213,6 @@ class Together:
             if PACKAGES.search(file.path):
                 beside[_packages(file.path)] |= file.defines
                 beside["*"] |= file.defines
-        with_users: dict[str, set[int]] = defaultdict(set)
-        for file, _ in self.contents.elves():
-            paths = () if hosts.get(file.path) else self.loaded(file.path)
-            for path in paths:
-                with_users[path] |= set() if hosts.get(path) else self._defined(paths)
         driver, others = bool(self.driver), for_other_torch(self.contents)
         for file, _ in self.contents.elves():
             incomplete = any(path in self.missing for path in self.loaded(file.path))
@@ -232,7 +228,7 @@ class Together:
                     break
             if programs or not left:
                 continue
-            known = beside.get(_packages(file.path), set()) | with_users[file.path]
+            known = beside.get(_packages(file.path), set()) | self._users.get(file.path, set())
             lacking = [
                 name
                 for name in left
@@ -240,10 +236,19 @@ class Together:
                 if not (driver and DRIVER_SYMBOL.match(name))
             ]
             if lacking:
-                yield (
-                    file.path,
-                    f"{file.path} needs {_several(lacking)}, which nothing that is loaded with it defines",
-                )
+                what = f"{file.path} needs {_several(lacking)}"
+                yield file.path, f"{what}, which nothing that is loaded with it defines"
+
+    @cached_property
+    def _users(self) -> dict[str, set[int]]:
+        """By path of a library that no program needs, what is defined with those that need it."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for file, _ in self.contents.elves():
+            if not self.hosts.get(file.path) and len(paths := self.loaded(file.path)) > 1:
+                defined = self._defined(paths)
+                for path in paths - self.hosts.keys():
+                    found[path] |= defined
+        return found
 
     @cached_property
     def _preloaded(self) -> set[int]:
@@ -253,7 +258,7 @@ class Together:
         places = {
             self.contents.resolve(posixpath.join(at, name)) for at in folders for name in names
         }
-        return self._defined(path for path in places if path in self.contents.files)
+        return self._defined(path for path in places if path and path in self.contents.files)
 
     def _left(self, names: Iterable[str], paths: frozenset[str]) -> list[str]:
         """The names that no file of these defines."""

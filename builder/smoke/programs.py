@@ -61,14 +61,7 @@ def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = Fals
             return start
         name = posixpath.basename(left[0])
         if file.elf is None:
-            why = ""
-            if not _may(file, contents, 4):
-                why = f"{path} cannot be read by the image's user"
-            elif file.script.endswith("\r"):
-                why = f"the first line of {path} ends with a carriage return: write it as on Linux"
-            elif by_docker and not file.script and not start.chain[1:]:
-                why = f"{path} is neither an ELF file nor begins with #!: Docker cannot start it"
-            if why:
+            if why := _unstarted(path, file, contents, by_docker=by_docker and not start.chain[1:]):
                 return replace(start, fault=why, at=path)
             # A text without "#!" is the shell's: execvp(3), ENOEXEC.
             line = file.script.removeprefix("#!").strip(" \t") or "/bin/sh"
@@ -86,6 +79,17 @@ def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = Fals
             return start
     why = "programs start each other without end" if left else "it names no program"
     return replace(start, fault=why, at=start.chain[-1] if start.chain else "")
+
+
+def _unstarted(path: str, file: File, contents: Contents, *, by_docker: bool) -> str:
+    """Why no interpreter is started for a text; empty: one is."""
+    if not _may(file, contents, 4):
+        return f"{path} cannot be read by the image's user"
+    if file.script.endswith("\r"):
+        return f"the first line of {path} ends with a carriage return: write it as on Linux"
+    if by_docker and not file.script:
+        return f"{path} is neither an ELF file nor begins with #!: Docker cannot start it"
+    return ""
 
 
 def _after_options(name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
