@@ -105,7 +105,8 @@ def _after_options(name: str, words: Sequence[str]) -> tuple[list[str], dict[str
             left = left[1:]
             break
         if name == "env" and (split := SPLIT.match(word)):
-            left = [*shlex.split(" ".join([word[split.end() :], *left[1:]]))]
+            texts = [each for each in (word[split.end() :], *left[1:]) if each.strip()]
+            left = [*_split(texts[0]), *texts[1:]] if texts else []
         elif word in values.split():
             given["-C"] = left[1] if word in {"-C", "--chdir"} and left[1:] else given.get("-C", "")
             left = left[2:]
@@ -117,6 +118,13 @@ def _after_options(name: str, words: Sequence[str]) -> tuple[list[str], dict[str
         else:
             break
     return left[operands:], given
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # it has one quote
+        return text.split()
 
 
 def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:

@@ -113,6 +113,12 @@ def test_a_program_that_cannot_be_started_is_named(
     assert followed(words.split(), contents_of(tmp_path, files, **modes)).fault.startswith(fault)
 
 
+def test_env_splits_only_its_own_word(tmp_path: Path) -> None:
+    contents = contents_of(tmp_path, {**PYTHON, "m.py": b"x"})
+    assert followed(["env", "-S", "python3 -u", "/m.py", "it's"], contents).file == "/m.py"
+    assert followed(["env", "-S python3 -u /m.py it's"], contents).file == "/m.py"
+
+
 def test_docker_starts_no_text_without_an_interpreter(tmp_path: Path) -> None:
     contents = contents_of(tmp_path, {"run": b"exec vllm\n", "bin": "->usr/bin"})
     fault = "/run is neither an ELF file nor begins with #!: Docker cannot start it"
