@@ -21,7 +21,7 @@ from builder.smoke.verdict import Check
 from builder.tools.elf import ElfFile
 
 # NVIDIA's container runtime mounts these from the host.
-DRIVER = re.compile(r"lib(?:cuda|nvidia-[a-z-]+|nvcuvid)\.so(?:\.\d+)*$")
+DRIVER = re.compile(r"lib(?:cuda|cudadebugger|nvidia-[a-z-]+|nvcuvid|nvoptix)\.so(?:\.\d+)*$")
 ENGINE = f"{LAYOUT.engine}/"
 BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # noqa: S108
 VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
@@ -31,6 +31,7 @@ ROOTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 # preloaded with its collector into the profiled program.
 HOSTLESS = re.compile(r"/libthread_db\.so\.1$|/gprofng/libgp-[a-z]+\.so$")
 PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+EXTENSION = re.compile(r"\.(?:cpython-[\w-]+|abi3)\.so$")
 # Functions of the driver's libraries: cuda.h, nvml.h, nvcuvid.h, nvEncodeAPI.h.
 DRIVER_SYMBOL = re.compile(r"cu[A-Z]|nvml[A-Z]|cuvid[A-Z]|NvEnc")
 
@@ -49,14 +50,20 @@ def _environment(contents: Contents) -> list[str]:
 
 
 def _expand(paths: tuple[str, ...], file: File) -> list[str]:
-    origin = posixpath.dirname(file.path)
-    return [re.sub(r"\$(ORIGIN|\{ORIGIN\})", origin, path) for path in paths if path]
+    """Paths with ld.so's tokens replaced; $LIB is as on Debian."""
+    machine = file.elf.machine if file.elf else ""
+    tokens = {"ORIGIN": posixpath.dirname(file.path), "LIB": f"lib/{TRIPLETS.get(machine, '')}"}
+    token = re.compile(r"\$(?:(ORIGIN|LIB)\b|\{(ORIGIN|LIB)\})")
+    return [token.sub(lambda each: tokens[each[1] or each[2]], path) for path in paths if path]
 
 
 def _packages(path: str) -> str:
-    """The directory of Python's packages that a path is in; empty: none."""
+    """The directory of Python's packages that a path is in; empty: none.
+
+    Python can import an extension elsewhere, as in a source tree, beside any packages: "*".
+    """
     match = PACKAGES.search(path)
-    return path[: match.end()] if match else ""
+    return path[: match.end()] if match else "*" if EXTENSION.search(path) else ""
 
 
 class Loader:
@@ -94,9 +101,10 @@ class Loader:
         """
         found: dict[tuple[str, str, str], tuple[str, ElfFile]] = {}
         for file, parsed in self.contents.elves():
-            if place := _packages(file.path):
+            if PACKAGES.search(file.path):
                 for name in {posixpath.basename(file.path), parsed.soname or ""}:
-                    found.setdefault((place, name, parsed.machine), (file.path, parsed))
+                    for place in (_packages(file.path), "*"):
+                        found.setdefault((place, name, parsed.machine), (file.path, parsed))
         return found
 
     def _directories(self, file: File, parsed: ElfFile) -> list[str]:
@@ -193,17 +201,18 @@ class Together:
         """The files that need a symbol that no file defines which is loaded with them.
 
         What a program loads when it starts finds its symbols there.  A library that no program
-        needs is loaded by one later: it may also find them in any program, and in Python packages
-        beside it.  The symbols of a file that lacks a library are not judged.
+        needs is loaded by one later: it may also find them in any program, in a library that needs
+        it, and in Python packages beside it.  The symbols of a file that lacks a library are not
+        judged.
         """
         hosts = self.hosts
         everywhere = self._defined(path for path, programs in hosts.items() if programs)
-        preloaded = self.contents.environment.get("LD_PRELOAD", "").replace(":", " ").split()
-        everywhere |= self._defined(filter(None, map(self.contents.resolve, preloaded)))
+        everywhere |= self._preloaded
         beside: dict[str, set[int]] = defaultdict(set)
         for file, _ in self.contents.elves():
-            beside[_packages(file.path)] |= file.defines
-        beside[""] = set()
+            if PACKAGES.search(file.path):
+                beside[_packages(file.path)] |= file.defines
+                beside["*"] |= file.defines
         driver, others = bool(self.driver), for_other_torch(self.contents)
         for file, _ in self.contents.elves():
             incomplete = any(path in self.missing for path in self.loaded(file.path))
@@ -219,7 +228,7 @@ class Together:
                     break
             if programs or not left:
                 continue
-            known = beside[_packages(file.path)]
+            known = beside.get(_packages(file.path), set()) | self._users.get(file.path, set())
             lacking = [
                 name
                 for name in left
@@ -227,11 +236,33 @@ class Together:
                 if not (driver and DRIVER_SYMBOL.match(name))
             ]
             if lacking:
-                yield file.path, f"{file.path} needs {_several(lacking)}, which nothing defines"
+                what = f"{file.path} needs {_several(lacking)}"
+                yield file.path, f"{what}, which nothing that is loaded with it defines"
+
+    @cached_property
+    def _users(self) -> dict[str, set[int]]:
+        """By path of a library that no program needs, what is defined with those that need it."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for file, _ in self.contents.elves():
+            if not self.hosts.get(file.path) and len(paths := self.loaded(file.path)) > 1:
+                defined = self._defined(paths)
+                for path in paths - self.hosts.keys():
+                    found[path] |= defined
+        return found
+
+    @cached_property
+    def _preloaded(self) -> set[int]:
+        """What the files of LD_PRELOAD define: each program loads them first."""
+        names = re.split("[ :]+", self.contents.environment.get("LD_PRELOAD", ""))
+        folders = [*self.loader.searched, ""]
+        places = {
+            self.contents.resolve(posixpath.join(at, name)) for at in folders for name in names
+        }
+        return self._defined(path for path in places if path and path in self.contents.files)
 
     def _left(self, names: Iterable[str], paths: frozenset[str]) -> list[str]:
         """The names that no file of these defines."""
-        tables = [self.contents.files[path].defines for path in paths]
+        tables = [self._preloaded, *(self.contents.files[path].defines for path in paths)]
         driver = any(path in self.driver for path in paths)
         return [
             name

@@ -48,7 +48,7 @@ FAMILY_12 = 12
 PACKAGE = re.compile(r"/(flashinfer_\w+)-([^/]+)\.dist-info/METADATA$")
 META = re.compile(r"/(flashinfer\w*)/_build_meta\.py$")
 META_VERSION = re.compile(r"^__version__ = ['\"]([^'\"]+)", re.MULTILINE)
-CUDA_LOCAL = re.compile(r"cu(\d\d)(\d)")
+CUDA_LOCAL = re.compile(r"cu(\d\d)(\d)\b")  # "cu130", and "cu130.sm120" of one GPU family
 BLACKWELL = 10  # major version of the compute capability
 
 
@@ -299,8 +299,8 @@ def _needed(context: File | None, card: Capability) -> str:
 def _flashinfer(context: Context) -> Iterator[Check]:
     """The packages of FlashInfer have one version, and are built for torch's CUDA.
 
-    It refuses or ignores the others (``flashinfer/jit/env.py``): kernels would be compiled or
-    downloaded when the server runs.
+    It refuses other public versions (``flashinfer/jit/env.py``).  Kernels for another CUDA need its
+    runtime.
     """
     files = context.contents.files
     stated: list[tuple[str, str, str]] = []  # path, package, version
@@ -312,15 +312,19 @@ def _flashinfer(context: Context) -> Iterator[Check]:
             stated.append((path, package, meta[1]))
     texts = (file.text or "" for path, file in files.items() if path.endswith(TORCH_VERSION))
     torch = {found[1] for text in texts if (found := CUDA_OF_TORCH.search(text))}
-    own = {version for _, package, version in stated if package == "flashinfer_python"}
+    own = {
+        version.partition("+")[0]
+        for _, package, version in stated
+        if package == "flashinfer_python"
+    }
     faults = []
     for path, package, version in stated:
         others = {each for _, name, each in stated if name == package} - {version}
         public, _, local = version.partition("+")
-        cuda = CUDA_LOCAL.fullmatch(local)
+        cuda = CUDA_LOCAL.match(local)
         if others:
             faults.append((path, f"{path} is of {version}, another file of {', '.join(others)}"))
-        elif own and not {version, public} & own:
+        elif own and public not in own:
             faults.append((path, f"{package} {version} beside flashinfer_python {', '.join(own)}"))
         elif cuda and torch and f"{cuda[1]}.{cuda[2]}" not in torch:
             faults.append((path, f"{package} {version} beside torch for CUDA {', '.join(torch)}"))

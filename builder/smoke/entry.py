@@ -87,18 +87,21 @@ def check_programs(context: Context) -> Iterator[Check]:
         for each in (LAYOUT.entrypoint, LAYOUT.probe):
             yield from _started(context, each, [each])
     if engine or context.subject.recipe is not None:
-        yield from _started(context, "the engine's program", engine)
+        first = (config.get("Entrypoint") or [""])[0] != LAYOUT.entrypoint
+        yield from _started(context, "the engine's program", engine, by_docker=first)
     if engine[1:2] == [LAYOUT.start] and (plan := contents.files.get(LAYOUT.start_plan)):
         words = json.loads(plan.text or "{}").get("entrypoint") or []
         yield from _started(context, "the program after the steps", words)
     kind, *test = (config.get("Healthcheck") or {}).get("Test") or ["NONE"]
     if kind != "NONE":
         words = ["/bin/sh", "-c", *test] if kind == "CMD-SHELL" else test
-        yield from _started(context, "the health check's program", words)
+        yield from _started(context, "the health check's program", words, by_docker=True)
 
 
-def _started(context: Context, subject: str, words: Sequence[str]) -> Iterator[Check]:
-    start = followed(words, context.contents)
+def _started(
+    context: Context, subject: str, words: Sequence[str], *, by_docker: bool = False
+) -> Iterator[Check]:
+    start = followed(words, context.contents, by_docker=by_docker)
     faults = [(start.at, start.fault)] if start.fault else []
     chain = " starts ".join(start.chain)
     expected = "exists, and the image's user can execute it"

@@ -19,6 +19,8 @@ from builder.tools.docker import containers, copies
 KIND = "imports"
 TIMEOUT = 600.0  # seconds
 DONE = "builder: imported "
+RUNS = 4  # the program itself runs when it is imported, as an unguarded __main__ does
+ENDS = "it ends with status "
 UNKNOWN = 3  # the package has no server where the family knows it
 KILLED = 137  # 128 + SIGKILL: the kernel's, where memory is short
 # The user's caches are where it may write; nothing is asked of the Hub.
@@ -40,22 +42,34 @@ def exists(name):
         if error.name and (name + ".").startswith(error.name + "."):
             return False
         raise
+ends = ""
+def start(function, *arguments, **options):
+    global ends
+    try:
+        function(*arguments, **options)
+    except SystemExit as error:
+        if isinstance(error.__context__, ImportError):
+            raise
+        ends = "it ends with status %s when it is imported without its arguments" % error.code
 try:
     if not module:
         sys.path[:] = filter(None, sys.path)  # scripts are not given the working directory
     if file:
         sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
-        runpy.run_path(file, run_name="imported")
+        start(runpy.run_path, file, run_name="imported")
     if module:
         importlib.import_module(module)
         if exists(module + ".__main__"):
-            importlib.import_module(module + ".__main__")
+            start(importlib.import_module, module + ".__main__")
     known = [name for name in modules if exists(name)]
     if modules and not known:
         print("none of these modules exists: " + ", ".join(modules), flush=True)
         os._exit(1 if any(exists(".".join(name.split(".")[:2])) for name in modules) else 3)
     for name in known:
         importlib.import_module(name)
+    if ends:
+        print("\\n" + ends, flush=True)
+        os._exit(4)
     print("\\nbuilder: imported " + " ".join(filter(None, [file, module, *known])), flush=True)
     os._exit(0)
 except BaseException:
@@ -90,6 +104,10 @@ def check(context: Context) -> Iterator[Check]:
             return
         if done.status == KILLED:
             yield Check.untried(KIND, what, "can be imported", "it was killed: too little memory?")
+            return
+        if done.status == RUNS:
+            why = next(line for line in printed.splitlines() if line.startswith(ENDS))
+            yield Check.skipped(KIND, what, "can be imported", why)
             return
         if done.status == UNKNOWN and not start.python:
             yield Check.skipped(KIND, what, "can be imported", _error(printed))

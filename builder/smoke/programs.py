@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from builder.contents.contents import Contents, File
@@ -13,9 +13,18 @@ from builder.contents.contents import Contents, File
 MACHINES = {"linux/amd64": "x86-64", "linux/arm64": "aarch64"}
 PYTHON = re.compile(r"(?:python|pypy)\d*(?:\.\d+)?t?$")
 SHELLS = {"sh", "bash", "dash", "ash"}
-WRAPPERS = {"tini", "dumb-init", "nice", "nohup"}
-WITH_VALUE = {"-C", "--chdir", "-u", "--unset", "-n", "-p"}
-"""Options of ``env`` and the wrappers whose value is a word of its own."""
+WRAPPERS: Mapping[str, tuple[str, int]] = {
+    "env": ("-C --chdir -u --unset", 0),
+    "nice": ("-n --adjustment", 0),
+    **dict.fromkeys(("nohup", "catatonit"), ("", 0)),
+    "stdbuf": ("-i --input -o --output -e --error", 0),
+    **dict.fromkeys(("tini", "tini-static"), ("-p -e", 0)),
+    "dumb-init": ("-r --rewrite", 0),
+    **dict.fromkeys(("gosu", "su-exec"), ("", 1)),
+}
+"""Programs that become another one: the options whose value is a word of its own, and how many
+words are before the program."""
+SPLIT = re.compile(r"(?:-[i0v]*S|--split-string=?)")
 DEFAULT_PATH = "/bin:/usr/bin"  # execvp(3), where PATH is not set
 MOST = 8  # programs that start each other
 
@@ -40,8 +49,8 @@ class Start:
     """The file that Python starts."""
 
 
-def followed(words: Sequence[str], contents: Contents) -> Start:
-    """The programs that an image starts by these words."""
+def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = False) -> Start:
+    """The programs that an image starts by these words; ``by_docker``: Docker starts the first."""
     start, left = Start(), list(words)
     prefix: list[str] = []
     while left and len(start.chain) < MOST:
@@ -52,16 +61,16 @@ def followed(words: Sequence[str], contents: Contents) -> Start:
             return start
         name = posixpath.basename(left[0])
         if file.elf is None:
-            if not _may(file, contents, 4):
-                why = f"{path} cannot be read by the image's user"
+            if why := _unstarted(path, file, contents, by_docker=by_docker and not start.chain[1:]):
                 return replace(start, fault=why, at=path)
             # A text without "#!" is the shell's: execvp(3), ENOEXEC.
             line = file.script.removeprefix("#!").strip(" \t") or "/bin/sh"
             left, prefix = [*re.split(r"[ \t]+", line, maxsplit=1), path, *left[1:]], []
         elif PYTHON.match(name) or PYTHON.match(posixpath.basename(file.path)):
             return _of_python(start, [*prefix, left[0]], left[1:], contents)
-        elif name == "env" or name in WRAPPERS:
-            after = _after_options(left[1:])
+        elif name in WRAPPERS:
+            after, given = _after_options(name, left[1:])
+            contents = _changed(contents, given)
             # Words of one that is split (env -S) are none of the command line's.
             prefix, left = [*prefix, *left[: max(0, len(left) - len(after))]], after
         elif name in SHELLS:
@@ -72,23 +81,60 @@ def followed(words: Sequence[str], contents: Contents) -> Start:
     return replace(start, fault=why, at=start.chain[-1] if start.chain else "")
 
 
-def _after_options(words: Sequence[str]) -> list[str]:
-    """The words after the options, and the variables, of ``env`` or a wrapper."""
-    left = list(words)
+def _unstarted(path: str, file: File, contents: Contents, *, by_docker: bool) -> str:
+    """Why no interpreter is started for a text; empty: one is."""
+    if not _may(file, contents, 4):
+        return f"{path} cannot be read by the image's user"
+    if file.script.endswith("\r"):
+        return f"the first line of {path} ends with a carriage return: write it as on Linux"
+    if by_docker and not file.script:
+        return f"{path} is neither an ELF file nor begins with #!: Docker cannot start it"
+    return ""
+
+
+def _after_options(name: str, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The words after the options, and the variables, of ``env`` or a wrapper.
+
+    Also the variables and the directory that ``env`` sets; the latter is "-C".
+    """
+    values, operands = WRAPPERS[name]
+    left, given = list(words), dict[str, str]()
     while left:
         word = left[0]
         if word == "--":
-            return left[1:]
-        if word in {"-S", "--split-string"} or word.startswith("-S "):
-            text = " ".join(left) if word.startswith("-S ") else " ".join(left[1:])
-            left = shlex.split(text.removeprefix("-S "))
-        elif word in WITH_VALUE:
+            left = left[1:]
+            break
+        if name == "env" and (split := SPLIT.match(word)):
+            texts = [each for each in (word[split.end() :], *left[1:]) if each.strip()]
+            left = [*_split(texts[0]), *texts[1:]] if texts else []
+        elif word in values.split():
+            given["-C"] = left[1] if word in {"-C", "--chdir"} and left[1:] else given.get("-C", "")
             left = left[2:]
-        elif word.startswith("-") or re.match(r"\w+=", word):
+        elif name == "env" and (set_ := re.match(r"(\w+|--chdir)=(.*)", word, re.DOTALL)):
+            given["-C" if set_[1] == "--chdir" else set_[1]] = set_[2]
+            left = left[1:]
+        elif word.startswith("-"):
             left = left[1:]
         else:
             break
-    return left
+    return left[operands:], given
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # it has one quote
+        return text.split()
+
+
+def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:
+    """An image whose environment and working directory ``env`` has changed."""
+    config = dict(contents.config)
+    if folder := given.get("-C"):
+        config["WorkingDir"] = _absolute(folder, contents)
+    if "PATH" in given:
+        config["Env"] = [*(config.get("Env") or []), f"PATH={given['PATH']}"]
+    return replace(contents, image={**contents.image, "config": config})
 
 
 def _of_python(start: Start, prefix: list[str], words: list[str], contents: Contents) -> Start:
@@ -105,7 +151,7 @@ def _of_python(start: Start, prefix: list[str], words: list[str], contents: Cont
                 return replace(start, python=(*prefix, *more), module=value)
             return replace(start, unknown=f"Python runs code of its command line: {value[:60]}")
         prefix.append(option)
-        if option in {"-X", "-W"} and left:
+        if option in {"-X", "-W", "--check-hash-based-pycs"} and left:
             prefix.append(left.pop(0))
     if not left or left[0] == "-":
         return replace(start, unknown="Python is given no program")
@@ -122,7 +168,8 @@ def _of_shell(start: Start, words: list[str], contents: Contents) -> Start:
     scripts = [word for word in words[:1] if not word.startswith("-")]
     for script in scripts:
         path = _absolute(script, contents)
-        if contents.resolve(path) is None:
+        # A shell looks for a name also in PATH.
+        if "/" in script and contents.resolve(path) is None:
             return replace(start, fault=f"{path}, which a shell is to run, does not exist", at=path)
     what = scripts[0] if scripts else "a command line"
     return replace(start, unknown=f"{what} is a shell's: the programs that it starts are not known")

@@ -29,6 +29,7 @@ PARTS = """
 {track}
 channel = "nightly"
 limit   = 2
+still   = 3650   # the days of upstream's commits are long ago
 
 [[patch]]
 pull  = 1

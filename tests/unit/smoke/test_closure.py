@@ -148,6 +148,18 @@ def test_symbols_are_defined_by_whatever_is_loaded_with_a_file(root: Root) -> No
     root.library("usr/lib/libd.so", call.format("cuMemCreate"), "libcuda.so.1", "libc.so.6")
     weak = "extern int w(void) __attribute__((weak)); int g(void) { return w ? w() : 0; }"
     root.library("usr/lib/libw.so", weak, "libc.so.6")
+    # The library's that needs it, as of UCX: libucs.so needs libucm.so, which calls libucs.so.
+    root.library("usr/lib/libucm.so", call.format("ucs_f"), "libc.so.6")
+    root.library("usr/lib/libucs.so", "int ucs_f() { return 1; }", "libucm.so", "libc.so.6")
+    # The preloaded library's; a package's, for an extension in a source tree.
+    root.env = {"LD_PRELOAD": "libearly.so"}
+    root.library("usr/lib/libearly.so", "int early_f() { return 1; }")
+    root.program("usr/bin/q", call.format("early_f") + "int main() {}", "libc.so.6")
+    root.library("src/v/_C.abi3.so", call.format("c10_f"), "libc10.so", "libc.so.6")
+    # A library in a directory that ld.so names.
+    root.library("opt/q/lib/x86_64-linux-gnu/libl.so", "int l_f() { return 1; }")
+    options = ("-Wl,-rpath,$ORIGIN/../$LIB",)
+    root.program("opt/q/bin/q", call.format("l_f") + "int main() {}", "libl.so", flags=options)
     # A program's library that finds its own by the program's run path: it is loaded already.
     root.library("opt/p/l/libb.so", "int b_f() { return 1; }", flags=("-Wl,-soname,libb.so",))
     root.library("opt/p/l/liba.so", call.format("b_f"), "libb.so")

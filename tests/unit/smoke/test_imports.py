@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.smoke.imports import CODE, DONE, NO_CARD, UNKNOWN, _error
+from builder.smoke.imports import CODE, DONE, ENDS, NO_CARD, RUNS, UNKNOWN, _error
 
 SERVER = "engine.entrypoints.api_server"
 GOOD = {
@@ -20,6 +20,9 @@ GOOD = {
     "bin/engine": "#!python\nimport sys\nfrom engine.ops import *\n"
     "if __name__ == '__main__':\n    sys.exit(1)\n",
 }
+
+
+GIVES_UP = "import sys\ntry:\n    import gone\nexcept ImportError:\n    sys.exit(1)\n"
 
 
 def imported(
@@ -86,6 +89,7 @@ def test_what_cannot_be_imported_fails_with_its_error(
         ("engine", "", {"engine/__main__.py": "import gone"}, "No module named 'gone'"),
         ("", "bin/engine", {"bin/engine": "from engine.gone import main"}, "'engine.gone'"),
         ("", "bin/engine", {"engine/ops.py": "1/0"}, "ZeroDivisionError"),
+        ("engine", "", {"engine/__main__.py": GIVES_UP}, "SystemExit: 1"),
     ],
 )
 def test_what_the_entrypoint_starts_is_imported(
@@ -93,6 +97,20 @@ def test_what_the_entrypoint_starts_is_imported(
 ) -> None:
     status, printed = imported(tmp_path, changes, module, file)
     assert (status, error in _error(printed.strip())) == (1, True), printed
+
+
+@pytest.mark.parametrize(("module", "file"), [("engine", ""), ("", "bin/engine")])
+@pytest.mark.parametrize("error", ["", "raise ImportError('no')"])
+def test_a_program_that_runs_when_it_is_imported_is_unknown_and_its_server_is_tried(
+    tmp_path: Path, module: str, file: str, error: str
+) -> None:
+    runs = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('model')\n"
+    text = runs + "parser.parse_args()\n"
+    changes = {"engine/__main__.py": text, "bin/engine": text}
+    server = {"engine/entrypoints/api_server.py": error}
+    status, printed = imported(tmp_path, {**changes, **server}, module, file, SERVER)
+    assert status == (1 if error else RUNS), printed
+    assert error or f"\n{ENDS}2 when" in printed
 
 
 def test_a_package_without_a_server_is_unknown(tmp_path: Path) -> None:

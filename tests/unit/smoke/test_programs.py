@@ -59,6 +59,13 @@ PYTHON = {"opt/engine/bin/python3": "->python3.12", "opt/engine/bin/python3.12":
         ("python3 -um a.b", PYTHON, ("", "a.b")),
         ("python3 -Ximporttime -I -ma.b", PYTHON, ("", "a.b")),
         ("script", {"usr/bin/script": b"#!/usr/bin/env -S python3 -u\n", **PYTHON}, ("/usr/bin/script", "")),
+        ("script", {"usr/bin/script": b"#!/usr/bin/env -vS python3 -u\n", **PYTHON}, ("/usr/bin/script", "")),
+        ("script", {"usr/bin/script": b"#!/usr/bin/env --split-string=A=b python3\n", **PYTHON}, ("/usr/bin/script", "")),
+        ("env -C /opt python3 m.py", {"opt/m.py": b"x", **PYTHON}, ("/opt/m.py", "")),
+        ("env --chdir=/opt PATH=/x python3 m.py", {"opt/m.py": b"x", "x/python3": TRUE}, ("/opt/m.py", "")),
+        ("tini -e 143 -- python3 -m a", {"usr/bin/tini": TRUE, **PYTHON}, ("", "a")),
+        ("dumb-init --rewrite 15:3 python3 -m a", {"usr/bin/dumb-init": TRUE, **PYTHON}, ("", "a")),
+        ("gosu 10001:1 python3 -m a", {"usr/bin/gosu": TRUE, **PYTHON}, ("", "a")),
         ("link", {"usr/bin/link": "->/x/vllm", "x/vllm": VLLM, **PYTHON}, ("/usr/bin/link", "")),
     ],
 )  # fmt: skip
@@ -85,10 +92,11 @@ def test_programs_are_followed_to_what_python_starts(
         ("vllm", {"usr/bin/vllm": b"#!/usr/bin/env python3\n"}, "python3 is in no directory"),
         ("vllm", {"usr/bin/vllm": b"#!/usr/bin/env -S python3 -u\n"}, "python3 is in no directory"),
         ("vllm", {"usr/bin/vllm": b"#!/bin/bash\nexec x\n"}, "/bin/bash does not exist"),
-        ("vllm", {"usr/bin/vllm": b"#!/usr/bin/sh\r\nexec x\n"}, "/usr/bin/sh\r does not exist"),
+        ("vllm", {"usr/bin/vllm": b"#!/usr/bin/sh\r\nexec x\n"}, "the first line of /usr/bin/vllm ends with a carriage return"),
         ("vllm", {"usr/bin/vllm": b"#!/usr/bin/vllm\n"}, "programs start each other without end"),
         ("python3 server.py", PYTHON, "/srv/server.py, which Python is to run, does not exist"),
         ("sh /start.sh", {}, "/start.sh, which a shell is to run, does not exist"),
+        ("gosu vllm vllm", {"usr/bin/gosu": TRUE}, "vllm is in no directory"),
         ("tini -- vllm", {"usr/bin/tini": TRUE}, "vllm is in no directory"),
         ("noexec", {"usr/bin/noexec": TRUE}, "/usr/bin/noexec cannot be executed by the image's user (mode 0644)"),
         ("owned", {"usr/bin/owned": TRUE}, "/usr/bin/owned cannot be executed by the image's user (mode 0700)"),
@@ -103,6 +111,19 @@ def test_a_program_that_cannot_be_started_is_named(
 ) -> None:
     modes = {"noexec": 0o644, "owned": 0o700, "secret": 0o700}
     assert followed(words.split(), contents_of(tmp_path, files, **modes)).fault.startswith(fault)
+
+
+def test_env_splits_only_its_own_word(tmp_path: Path) -> None:
+    contents = contents_of(tmp_path, {**PYTHON, "m.py": b"x"})
+    assert followed(["env", "-S", "python3 -u", "/m.py", "it's"], contents).file == "/m.py"
+    assert followed(["env", "-S python3 -u /m.py it's"], contents).file == "/m.py"
+
+
+def test_docker_starts_no_text_without_an_interpreter(tmp_path: Path) -> None:
+    contents = contents_of(tmp_path, {"run": b"exec vllm\n", "bin": "->usr/bin"})
+    fault = "/run is neither an ELF file nor begins with #!: Docker cannot start it"
+    assert followed(["/run"], contents, by_docker=True).fault == fault
+    assert followed(["/usr/bin/env", "/run"], contents, by_docker=True).fault == ""
 
 
 def test_roots_programs_are_roots(tmp_path: Path) -> None:
