@@ -201,7 +201,8 @@ class Images:
     def _published(self, *, once: bool) -> _Image | None:
         """The registry's image of the version tag; None where it has none.
 
-        ``once``: Docker has an image to start, so the registry gets one attempt.  Without a namespace nothing is asked: the name is then somebody else's image.  Raises
+        ``once``: Docker has an image to start, so the registry gets one attempt.  Without a
+        namespace nothing is asked: the name is then somebody else's image.  Raises
         ``RegistryError``, ``FetchError``; ``GoneError`` where it is for other platforms.
         """
         if not self.settings.namespace:
