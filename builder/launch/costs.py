@@ -29,7 +29,7 @@ def of_image(
 ) -> Iterator[str]:
     """The image that has to be built or pulled; nothing where Docker has it."""
     if image.what:
-        yield f"build {images.tagged}, {build_time(catalog, recipe, settings)}: {image.what}"
+        yield f"build {images.tagged}, {build_time(catalog, recipe, settings)}; {image.what}"
     elif not image.local:  # what Docker has of its layers is not known
         yield f"pull {image.name}" + (f": at most {sizes.shown(image.size)}" if image.size else "")
 
