@@ -29,9 +29,9 @@ def of_image(
 ) -> Iterator[str]:
     """The image that has to be built or pulled; nothing where Docker has it."""
     if image.what:
-        yield f"build {images.tagged}, {build_time(catalog, recipe, settings)}"
-    elif not image.local:
-        yield f"pull {image.name}" + (f": {sizes.shown(image.size)}" if image.size else "")
+        yield f"build {images.tagged}, {build_time(catalog, recipe, settings)}; {image.what}"
+    elif not image.local:  # what Docker has of its layers is not known
+        yield f"pull {image.name}" + (f": at most {sizes.shown(image.size)}" if image.size else "")
 
 
 def of_files(missing: Sequence[Missing], directory: Path) -> Iterator[str]:

@@ -16,6 +16,8 @@ from builder.settings import Settings
 from builder.tools.docker import engine as docker
 from builder.tools.log import Log
 from builder.tools.registry.client import Repository
+from builder.tools.registry.transport import split
+from builder.tools.web.retry import GIVEN_UP
 
 UNVERIFIED = "unverified-"
 """The beginning of a candidate's tag: ``Plan.candidate``."""
@@ -116,7 +118,7 @@ class Images:
         if current and not published_first and (current.built or not follows):
             return RunImage(current.name, key=current.key)
         try:
-            there = self._published()
+            there = self._published(once=bool(current or (follows and here)))
         except (FetchError, RegistryError) as failed:
             error = failed
         if there and (there.current or follows):
@@ -151,7 +153,7 @@ class Images:
         if error:
             gone = isinstance(error, GoneError)
             so = "" if gone else ", so whether it is published is not known"
-            parts.append(f"{error.what}{so} ({error.why})")
+            parts.append(f"{error.what}{so}" + (f" ({error.why})" if error.why else ""))
             build = f"{error.hint}; or {build}" if error.hint else build
         elif there:
             parts.append(f"the published image {there.name} {self._other(there)}")
@@ -160,7 +162,7 @@ class Images:
         else:
             build += ", or set BUILDER_NAMESPACE to the account that publishes it"
         if here or there:
-            build += "; to start the image of the other state: --old"
+            build += "; to start the image of the other state: `builder run` with --old"
         return "; ".join(parts).replace("; and", ", and"), build
 
     def _other(self, image: _Image) -> str:
@@ -196,14 +198,17 @@ class Images:
         frozen = image.labels.get(VERSION, "").startswith(f"{self._channel}-")
         return image.platform == self.platform and (named or bool(self._channel and frozen))
 
-    def _published(self) -> _Image | None:
+    def _published(self, *, once: bool) -> _Image | None:
         """The registry's image of the version tag; None where it has none.
 
-        Without a namespace nothing is asked: the name is then somebody else's image.  Raises
+        ``once``: Docker has an image to start, so the registry gets one attempt.  Without a
+        namespace nothing is asked: the name is then somebody else's image.  Raises
         ``RegistryError``, ``FetchError``; ``GoneError`` where it is for other platforms.
         """
         if not self.settings.namespace:
             return None
+        if once:
+            GIVEN_UP.add(split(self.repository)[0])
         repository = Repository(self.repository, self.log, self.settings.token_hosts)
         found = remote_image(repository, self.recipe.image.tags[0])
         if found is None:

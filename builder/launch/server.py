@@ -116,7 +116,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     if len(errors) == 1 and not faults and _can_obtain(image, files):
         raise errors[0]
     if not (faults or errors) and _can_obtain(image, files):
-        for note in (*ready.caveats, *([image.what] if lacking and image.what else [])):
+        for note in ready.caveats:
             job.log(note)
         if lacking and means.agrees(lacking):
             image = _obtained(images, image, means)

@@ -5,6 +5,7 @@ The registry is the state: any machine that has the recipes and a login gives th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -34,6 +35,8 @@ from builder.upstream import snapshot
 from builder.upstream import track as tracking
 
 CURRENT = ("moved", "unchanged")
+REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
+"""The request in a registry's error: without it, one cause is the same text for all recipes."""
 State = Literal["current", "behind", "stale", "still", "empty", "unknown"]
 
 
@@ -170,7 +173,7 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
 
 
 def _with_problems(status: Status, *errors: BuilderError) -> Status:
-    problem = "\n".join(map(str, errors))
+    problem = REQUEST.sub("", "\n".join(map(str, errors)))
     unanswered = any(isinstance(error, FetchError) for error in errors)
     return replace(status, problem=problem, unanswered=unanswered)
 

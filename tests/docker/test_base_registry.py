@@ -21,7 +21,7 @@ from support.environment import REPOSITORY
 from support.registries import Fault, Proxy, proxied, put_image
 from support.smoke_tests import docker as run_docker
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("base registry")]
 Base = tuple[Published, Proxy, str]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # As containerd's resolver and authorizer, and registries, word it: a 401 or 403; no such image;
 # no response.
 REFUSED = re.compile(
-    r"authorization failed|may require authorization|: 40[13] |access denied|unauthorized|"
+    r"authorization failed|may require authorization|: 40[13] |(?<!permission )denied|unauthorized|"
     r"requested access|insufficient_scope|no basic auth",
     re.IGNORECASE,
 )
@@ -31,9 +31,10 @@ GONE = re.compile(
     r"does not exist",
     re.IGNORECASE,
 )
-SILENT = re.compile(r"failed to do request|no response|timeout|dial tcp|EOF|deadline", re.I)
+SILENT = re.compile(r"failed to do request|no response|timeout|dial tcp|\bEOF\b|deadline", re.I)
 UNTRUSTED_HINT = (
-    "Docker does not trust the certificate: put it at /etc/docker/certs.d/REGISTRY/ca.crt"
+    "Docker does not trust the certificate: put its authority's at "
+    "/etc/docker/certs.d/REGISTRY/ca.crt"
 )
 TAG_ATTEMPTS = 10
 START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
@@ -229,22 +230,27 @@ def refusal(reference: str, why: str) -> BuilderError:
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.transport import split
 
-    registry = split(reference)[0]
-    if REFUSED.search(why):  # before GONE: "does not exist or may require authorization"
+    registry, path = split(reference)
+    repository = re.split("[:@]", path)[0]
+    text = why.replace(f"/{repository}", "/")  # a name may have such words
+    if REFUSED.search(text):  # before GONE: "does not exist or may require authorization"
         return RegistryError(
             f"{registry} refuses to give {reference} with this login",
             why,
             "check the name, because a registry may answer like that where there is no such "
             f"image; for a private one: `docker login{'' if registry == HUB else f' {registry}'}`",
         )
-    if GONE.search(why) and not SILENT.search(why):
+    if GONE.search(text) and not SILENT.search(text):
         return GoneError(
             f"{registry} has no {reference}",
             why,
             "check the name and the tag: it may have been deleted there",
         )
-    verb = "does not answer" if SILENT.search(why) else "fails"
-    hint = UNTRUSTED_HINT if "x509" in why else "check the network, or try again later"
+    if "x509" in text:
+        what = f"{registry}: no secure connection: {reference}"
+        return FetchError(what, why, UNTRUSTED_HINT)
+    verb = "does not answer" if SILENT.search(text) else "fails"
+    hint = "check the network, or try again later"
     return FetchError(f"{registry} {verb}: {reference}", why, hint)
 
 

@@ -69,7 +69,15 @@ class Transport:
         plain = certificate is None and is_loopback(re.sub(r":\d+$", "", host).strip("[]"))
         self._base = f"{'http' if plain else 'https'}://{host}/v2/{self._path}/"
         self._client = Client(certificate)
-        self._authorization = Authorization(self._registry, self._base, self._client, token_hosts)
+        try:
+            self._authorization = Authorization(
+                self._registry, self._base, self._client, token_hosts
+            )
+        except WebError as error:  # a port above 65535
+            raise RegistryError(
+                f"{self._registry} is no address of a registry: {name}",
+                hint="correct the name: BUILDER_NAMESPACE is REGISTRY/ACCOUNT",
+            ) from error
         self._retry = RetryPolicy(self._registry, log)
         self.ahead = 0.0
 

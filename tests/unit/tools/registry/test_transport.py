@@ -271,3 +271,8 @@ def test_a_registry_that_was_given_up_gets_one_attempt() -> None:
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
         assert len(requests) == 2 * retry.ATTEMPTS + 2
+
+
+def test_a_port_that_no_host_has_is_no_address() -> None:
+    with pytest.raises(RegistryError, match=r"127\.0\.0\.1:99999 is no address"):
+        Repository("127.0.0.1:99999/me/x", print)
