@@ -125,7 +125,8 @@ def test_an_image_on_a_base_that_upstream_deleted_is_named(
     (catalog / "patches").symlink_to(REPOSITORY / "patches")
     file = catalog / "recipes" / "bases" / "vllm-openai-0.20.2.toml"
     pinned = f'image = "{published.image}"\ndigest = "sha256:{"1" * 64}"'
-    file.write_text(re.sub(r"(?m)^image .*$\n^note .*$", pinned, file.read_text()))
+    text = re.sub(r"(?m)^disk .*$", "disk = 1.0", file.read_text())
+    file.write_text(re.sub(r"(?m)^image .*$\n^note .*$", pinned, text))
     plan = Resolver(load(catalog), "amd64", "mmdebstrap", namespace=f"{proxy.address}/me")
     image = plan.resolve(name)
     done = builder("build", name, "--catalog", catalog)

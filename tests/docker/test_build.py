@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -192,8 +193,9 @@ def test_failed_checks_move_no_tag(builder: Builder, one_file: Path, tmp_path: P
     source(one_file).with_name("one.cu").write_text(KERNEL)
     lists = source(one_file).with_name("CMakeLists.txt")
     text = lists.read_text().replace("(one C)", "(one C CUDA)").replace("one.c)", "one.c one.cu)")
+    text = re.sub(r"(?m)^(project\(.*)$", r"\1\nset(CMAKE_CUDA_ARCHITECTURES 90)", text)
     lists.write_text(text)
-    edit(one_file, '"first"', '"second", CMAKE_CUDA_ARCHITECTURES = "90"')
+    edit(one_file, '"first"', '"second"')
     edit(one_file, 'arch = ["120"]', 'arch = ["120", "90"]')
     edit(one_file, '["answer_first"]', '["answer_first"]\narchitectures = ["sm_120", "sm_90"]')
     done = builder("build", "variant", "--catalog", one_file)

@@ -119,9 +119,18 @@ def test_an_option_that_the_engine_does_not_know(try_fit: TryFit) -> None:
     assert "--help` lists the engine's options" in done.stderr
 
 
-def test_an_engine_that_never_gets_ready(try_fit: TryFit) -> None:
-    done = try_fit("--seconds", "3", "--", "--port", "9")
-    assert done.returncode == 8
+def test_an_engine_that_never_gets_ready(
+    builder: Builder, hello: dict[str, Any], model: Path
+) -> None:
+    deaf = "builder-test/fit-deaf:1"
+    dockerfile = f"FROM {hello['references'][0]}\nENV HELLO_ARG_PORT=9\n"
+    docker("build", "--quiet", f"--tag={deaf}", "-", text=dockerfile)
+    named = ("--model", str(model), "--card", CARD, "--context", "512")
+    try:
+        done = builder("fit", deaf, *named, "--seconds", "3")
+    finally:
+        docker("image", "rm", "--force", deaf)
+    assert done.returncode == 8, done.stderr
     assert "is not ready to serve 512 tokens in 3 s" in done.stderr
     assert "-> give it more time: --seconds" in done.stderr
 

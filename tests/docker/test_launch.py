@@ -184,7 +184,7 @@ def test_run_builds_the_image_and_starts_its_server(
         assert done.returncode == 0, done.stderr
         (asked,) = [line for line in done.stderr.splitlines() if line.startswith("  build ")]
         assert asked.startswith(f"  build {repository}:0.1.0, which takes about ")
-        assert asked.endswith(": 9 compile steps")
+        assert ": 9 compile steps; there is no image" in asked
         assert done.stdout.splitlines()[0] == f"http://127.0.0.1:{port}/v1"
         assert ServerClient(f"http://127.0.0.1:{port}").get("/v1/models", ModelList, 10).data
         again = builder(*command)
@@ -198,7 +198,7 @@ def test_run_builds_the_image_and_starts_its_server(
             for line in builder(*command, "--yes").stderr.splitlines()
             if line.startswith("  build ")
         ]
-        assert re.fullmatch(rf"  build {repository}:0.1.0, which took [\d. a-z]+ last time", asked)
+        assert re.match(rf"  build {repository}:0.1.0, which took [\d. a-z]+ last time;", asked)
     finally:
         containers.remove(RUNS)
         _remove_images(repository)

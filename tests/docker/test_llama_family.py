@@ -95,8 +95,8 @@ card    = "5090"
 model   = { name = "M", repository = "unsloth/Qwen3.5-0.8B-GGUF", published_size = "0.6 GB" }
 
 [serve]
-arguments   = ["-ngl", "99", "--spec-type", "draft-mtp", "-ctk", "q8_0"]
-environment = { LLAMA_ARG_PORT = "8080" }
+arguments   = ["--spec-type", "draft-mtp", "-ctk", "q8_0"]
+environment = { LLAMA_ARG_N_GPU_LAYERS = "99" }
 context     = 4096
 """
 
@@ -390,7 +390,7 @@ LIES = [
     ),
     ('"draft-mtp"', '"dflash"', "--spec-type does not have dflash, only draft-mtp"),
     ('"q8_0"', '"turbo3"', "-ctk does not have turbo3, only "),
-    ("LLAMA_ARG_PORT", "LLAMA_ARG_PORTS", "LLAMA_ARG_PORTS is the variable of no option"),
+    ("_N_GPU_LAYERS", "_GPU_LAYER", "LLAMA_ARG_GPU_LAYER is the variable of no option"),
 ]
 
 

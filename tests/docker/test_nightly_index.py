@@ -27,7 +27,7 @@ def upstream(two: Two, tmp_path: Path) -> Upstream:
     commit = found.commit("one", CMakeLists__txt="project(two NONE)\n")
     found.git("tag", "b1")
     source = f'[source]\ngit = "{found.url}"\ncommit = "{commit}"'
-    track = '[track]\ntag = "b*"\nchannel = "nightly"'
+    track = '[track]\ntag = "b*"\nchannel = "nightly"\nstill = 3650'
     write_recipe(two.catalog, source, track, ', "nightly"')
     return found
 

@@ -308,7 +308,7 @@ def test_0_20_2_out_of_its_wheel_is_patched_by_its_script(
     recipe = (REPOSITORY / "recipes" / f"{name}.toml").read_text()
     recipe = recipe.replace('"vllm-sm120"', '"builder-test/vllm-sm120"')
     recipe = re.sub(r'(?m)^sha256  = ".*"', f'sha256  = "{small_wheel}"', recipe, count=1)
-    # Of other packages, too.
+    # Other packages are read, too.
     recipe = re.sub(r'\[\[accept\]\]\ncheck = "closure"\n.*\n.*\n', "", recipe)
     head, script = recipe.split("[patch.script]")
     for key, value in {

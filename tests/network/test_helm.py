@@ -159,7 +159,7 @@ def test_any_text_and_all_needs_of_a_container_reach_kubernetes(answers: Answers
     local = replace(BASE, local=True, cache="/cache")
     found = rendered(answers, (hostile, {}), (needy, {}), (local, {}))
     as_exported(found[0], hostile)
-    assert "- {{ .Values.absent.absent }}\n" in found[0].notes
+    assert "- Caveat: {{ .Values.absent.absent }}\n" in found[0].notes
     as_exported(found[1], needy)
     as_exported(found[2], local)
 
