@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 from typing import Literal
 
 from builder import families
@@ -166,7 +165,7 @@ def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) ->
     if not model.whole:
         if shape is None:
             return size
-        rows = [math.prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
+        rows = [prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
         if "output.weight" not in shape.tensors:  # the first is the output, too
             rows = rows[1:]
         wide = re.search(r"F(16|32)", f"{model.quantization} {model.file}")
@@ -190,7 +189,7 @@ def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -
     )
     if found is None and OTHER_BITS.search(names) and not FOUR_BITS.search(names):
         return 0
-    return int(sum(math.prod(each) for each in shape.tensors.values()) * bits / 8)
+    return int(sum(prod(each) for each in shape.tensors.values()) * bits / 8)
 
 
 def trained(preset: Preset, words: Sequence[str]) -> int:

@@ -25,6 +25,7 @@ from builder.recipes.schema import (
     RunProbe,
     Serve,
 )
+from builder.tools.versions import RELEASE
 
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
@@ -225,7 +226,7 @@ def machine_code(recipe: Recipe) -> list[str]:
 def _is_release(recipe: Recipe) -> bool:
     """Whether the recipe is of a release, by its version or the tag of its source."""
     ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
-    return any(re.fullmatch(r"v?[0-9]+(?:\.[0-9]+)+", name) for name in (recipe.version, ref or ""))
+    return any(RELEASE.fullmatch(name) for name in (recipe.version, ref or ""))
 
 
 def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:

@@ -8,6 +8,9 @@ PRE_RELEASE = re.compile(
     r"(?:^|[._-]|\d)(?:a|alpha|b|beta|dev|pre|preview|rc)[._-]?\d*$", re.IGNORECASE
 )
 
+RELEASE = re.compile(r"v?[0-9]+(?:\.[0-9]+)+")
+"""A tag or a version of a release: "v0.5.0"; of no pre-release."""
+
 Counted = tuple[tuple[int, str], ...]
 
 

@@ -13,7 +13,7 @@ from builder.families.layout import LAYOUT
 from builder.platforms import Platforms
 from builder.recipes.draft import DraftTable, Line, lines_of
 from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, Recipe, RunProbe
-from builder.upstream.source_names import CMAKE_FILE, OF_CMAKE
+from builder.upstream.source_names import OF_CMAKE
 from builder.upstream.source_tree import SourceTree
 
 TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
@@ -35,7 +35,7 @@ def foreign_definitions(like: Recipe, tree: SourceTree) -> frozenset[str]:
 
     None where submodules may name them.  Raises ``FetchError``.
     """
-    texts = "" if tree.gitlinks else _cmake_texts(tree)
+    texts = "" if tree.gitlinks else tree.cmake
     names = {name for call in like.cmake for name in call.define if not OF_CMAKE.fullmatch(name)}
     return frozenset(name for name in names if texts and not _mentions(texts, name))
 
@@ -134,7 +134,7 @@ def lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int,
     links = tuple(f"{link}/" for link in tree.gitlinks)
     if family.install is None or any(f"{call.source}/".startswith(links) for call in recipe.cmake):
         return
-    texts = _cmake_texts(tree)
+    texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}
     made = ", ".join(sorted({each[1] for each in PROGRAM_MADE.finditer(texts)})) or "none"
     seen = f"; programs in its CMake files: {made}"
@@ -171,12 +171,6 @@ def _parts(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("probe", index, "program"), probe.program.rpartition("/")[2]
         elif isinstance(probe, LibraryProbe) and not probe.alternatives:
             yield ("probe", index, "library"), probe.library.rpartition("/")[2]
-
-
-def _cmake_texts(tree: SourceTree) -> str:
-    """The text of all CMake files and ``configure_file`` inputs of a tree, without comments."""
-    texts = tree.texts(filter(CMAKE_FILE.search, tree.paths)).values()
-    return "\n".join(re.sub(r"#(?!cmakedefine)[^\n]*", "", text) for text in texts)
 
 
 def _mentions(texts: str, name: str) -> bool:

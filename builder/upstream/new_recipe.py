@@ -277,9 +277,10 @@ def _named(tree: SourceTree) -> str:
 
 
 def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
-    found = tree.heading()
     if given is not None:
         return Line("summary", given)
+    place = urlsplit(tree.url).path.strip("/").removesuffix(".git")
+    found = tree.heading()
     if found is not None:
         sources = [entry.recipe.source for entry in catalog.engines.values() if entry.recipe]
         urls = [each.git for each in sources if isinstance(each, GitSource)]
@@ -287,10 +288,9 @@ def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
             url.lower().endswith(f"/{found[0].lower()}") and not _same(url, tree.url)
             for url in urls
         ):
-            owner = urlsplit(tree.url).path.strip("/").removesuffix(".git")
-            return Line("summary", f"{found[0]} of {owner}", f"the first heading of {found[1]}")
+            return Line("summary", f"{found[0]} of {place}", f"the first heading of {found[1]}")
         return Line("summary", found[0], f"the first heading of {found[1]}")
-    return Line("summary", urlsplit(tree.url).path.strip("/").removesuffix(".git"))
+    return Line("summary", place)
 
 
 def _license(tree: SourceTree) -> str:

@@ -84,6 +84,14 @@ OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:
 """Definitions that cmake itself or its modules read."""
 
 
+def cmake_text(tree: ReadableTree) -> str:
+    """The text of all CMake files and ``configure_file`` inputs of a tree.
+
+    Raises ``FetchError``.
+    """
+    return "\n".join(tree.texts(filter(CMAKE_FILE.search, tree.paths)).values())
+
+
 def lost_definitions(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Missing:
     """The keys of cmake definitions that no cmake file names now, and one did before; a message.
 
@@ -97,10 +105,7 @@ def lost_definitions(recipe: Recipe, before: ReadableTree, now: ReadableTree) ->
     own = [(path, name) for path, name in own if not OF_CMAKE.fullmatch(name)]
     if not own:
         return
-    texts = [
-        "\n".join(tree.texts(filter(CMAKE_FILE.search, tree.paths)).values())
-        for tree in (before, now)
-    ]
+    texts = [cmake_text(tree) for tree in (before, now)]
     for path, name in own:
         old, new = (re.search(rf"\b{re.escape(name)}\b", text) for text in texts)
         if old and not new:

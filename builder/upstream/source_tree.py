@@ -14,15 +14,15 @@ from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import GITLINK, Item
 from builder.tools.git.submodules import submodule_urls
 from builder.tools.licenses import identified
-from builder.tools.versions import version_order
+from builder.tools.versions import RELEASE, version_order
 from builder.upstream import track
+from builder.upstream.source_names import cmake_text
 
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[._-][\w.-]*)?", re.IGNORECASE)
 README_FILE = re.compile(r"readme(?:\.md|\.markdown)?", re.IGNORECASE)
 FENCED = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^# +(.+?) *#*$", re.MULTILINE)
 MARKUP = re.compile(r"!\[[^\]]*\]\([^)]*\)|<[^>]*>|[`*]|(?<=\])\([^)]*\)|[\[\]]")
-RELEASE = re.compile(r"v?[0-9]+(?:\.[0-9]+)+")
 LONGEST_SUMMARY = 200
 MOST_OTHERS = 4
 TAGS = "refs/tags/"
@@ -70,6 +70,11 @@ class SourceTree:
         self.repositories.contents(self.url, list(found.values()))
         read = self.repositories.scratch.read
         return {path: read(blob).decode("utf-8", "replace") for path, blob in found.items()}
+
+    @cached_property
+    def cmake(self) -> str:
+        """The text of all CMake files and ``configure_file`` inputs, without comments."""
+        return re.sub(r"#(?!cmakedefine)[^\n]*", "", cmake_text(self))
 
     def submodule_urls(self) -> dict[str, str]:
         """The URLs of its submodules by path, as .gitmodules has them.  Raises ``FetchError``."""
@@ -135,24 +140,26 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommi
             NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag"
         )
     newest = tags[0]
-    day = repositories.scratch.text("log", "-1", "--format=%cs", newest.commit)
+    day = track.committed(url, newest.commit, repositories)
     how = f"the newest tag, {newest.name} of {day}"
     if head is not None:
         ahead = repositories.scratch.text("rev-list", "--count", f"{newest.commit}..{head}")
         more = "1 more commit" if ahead == "1" else f"{ahead} more commits"
         how += f"; {branch} has {more}" if ahead != "0" else ""
-    return ChosenCommit(newest, how, tuple(islice(_other_tags(tags, repositories), MOST_OTHERS)))
+    return ChosenCommit(
+        newest, how, tuple(islice(_other_tags(url, tags, repositories), MOST_OTHERS))
+    )
 
 
-def _other_tags(tags: Sequence[NamedCommit], repositories: Repositories) -> Iterator[str]:
+def _other_tags(url: str, tags: Sequence[NamedCommit], repositories: Repositories) -> Iterator[str]:
     """The other tags of the newest commit, and the newest tag of each other kind."""
     newest, kinds = tags[0], set[str]()
     for tag in tags:
         kind = track.glob_of(tag.name)
-        if tag is not newest and (tag.commit == newest.commit or kind not in kinds):
-            day = repositories.scratch.text("log", "-1", "--format=%cs", tag.commit)
-            same = "of the same commit" if tag.commit == newest.commit else f"of {day}"
-            yield f"{tag.name} {same}"
+        if tag is not newest and tag.commit == newest.commit:
+            yield f"{tag.name} of the same commit"
+        elif kind not in kinds and tag is not newest:
+            yield f"{tag.name} of {track.committed(url, tag.commit, repositories)}"
         kinds.add(kind)
 
 

@@ -96,6 +96,7 @@ class Shape:
     tokenizer: Tokenizer | None = None
 
 
+@cache
 def names() -> tuple[str, ...]:
     """The names of all shapes."""
     return tuple(sorted(file.stem for file in _folder().glob("*.toml")))
