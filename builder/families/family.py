@@ -25,6 +25,7 @@ from builder.recipes.schema import (
     Cuda,
     InstalledSource,
     LibraryProbe,
+    Probe,
     Recipe,
     RecipeImage,
     Serve,
@@ -193,9 +194,14 @@ class EngineFamily:
         yield from self._overrides(recipe)
         yield from cmake_calls.contradictions(recipe)
         yield from self._relied(recipe)
-        yield from self._address(recipe)
+        try:
+            complete = self.complete(recipe)
+        except RecipeError:  # it lacks a table, which is a finding of its own
+            yield from self.rules(recipe)
+            return
+        yield from self._address(recipe, complete.image.port)
         yield from self.rules(recipe)
-        yield from self._probes(recipe)
+        yield from self._probes(recipe, complete.probe)
 
     def folder_of(self, recipe: Recipe) -> FolderServer | None:
         """How a recipe's server is started with a model folder; None: it loads a file, or it cannot
@@ -305,12 +311,8 @@ class EngineFamily:
                 wanted = cmake_calls.definition_value(needed[name][0])
                 yield path, f"{name} must be {wanted}: {needed[name][1]}"
 
-    def _probes(self, recipe: Recipe) -> Iterator[Finding]:
+    def _probes(self, recipe: Recipe, every: Sequence[Probe]) -> Iterator[Finding]:
         """Probes that say the opposite of another one, or of one that the family adds."""
-        try:
-            every = self.complete(recipe).probe
-        except RecipeError:
-            return  # it lacks a table: another finding says so
         known = [each for each in every if isinstance(each, LibraryProbe)]
         for index, probe in enumerate(recipe.probe):
             if not isinstance(probe, LibraryProbe):
@@ -328,16 +330,12 @@ class EngineFamily:
                     yield ("probe", index), f"contradicts {where} probe of {probe.library}: {names}"
                     break
 
-    def _address(self, recipe: Recipe) -> Iterator[Finding]:
+    def _address(self, recipe: Recipe, port: int | None) -> Iterator[Finding]:
         """Options and variables that move the server from the port of the image.
 
         The smoke test asks over the container's loopback, where it would not see a wrong host.
         """
         image, given = recipe.image, list[tuple[tuple[str, ...], str, str]]()
-        try:
-            port = self.complete(recipe).image.port
-        except RecipeError:  # it lacks a table, which is a finding of its own
-            return
         if port is None:
             return
         given += ((("image", "env", name), name, value) for name, value in image.env.items())
