@@ -26,13 +26,13 @@ from builder.kernels.selection import unread as unread_ptx
 from builder.smoke.code_paths import cards
 from builder.smoke.context import Context
 from builder.smoke.contract import RUNTIME_LIBRARY, driver_of
+from builder.smoke.programs import MACHINES
 from builder.smoke.verdict import Check
 
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
 NAMED_FOR_TORCH = re.compile(r"torch(\d{2,3})(?!\d)")
 FLASHINFER = "/flashinfer/jit/cpp_ext.py"
-MACHINE = {"linux/amd64": "x86-64", "linux/arm64": "aarch64"}
 PARTS = {
     **dict.fromkeys(("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"), True),
     "nvvm/bin/cicc": True,
@@ -220,7 +220,7 @@ def _no_program(contents: Contents, place: str) -> str:
         return f"is a damaged ELF file: {file.malformed}"
     if file.elf is None:
         return "" if (file.text or "").startswith("#!") else "is neither an ELF file nor a script"
-    own = MACHINE.get(contents.platform, file.elf.machine)
+    own = MACHINES.get(contents.platform, file.elf.machine)
     return "" if file.elf.machine == own else f"is for {file.elf.machine}"
 
 
