@@ -2,8 +2,8 @@
 
 A step reads the weights that are active, the cache and the drafter, and gives one token, or as many
 as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth, which is
-fitted to the published runs, and a fixed time.  ``bench/speeds.py`` fits the figures and writes
-bench/speeds.md: the errors, and the runs that do not fit.
+fitted to the published runs, and a fixed time.  ``studies/speeds.py`` fits the figures and writes
+studies/speeds.md: the errors, and the runs that do not fit.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def choose(
     recommended.
     Speeds come from receipts of the preset on such cards, otherwise from the publication, with its
     card. For other cards a speed is computed from the bandwidth, with the interval of nine of ten
-    runs: bench/speeds.md.
+    runs: studies/speeds.md.
 
     The exit code is 15 if no preset runs.
     """

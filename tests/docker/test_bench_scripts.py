@@ -1,4 +1,4 @@
-"""bench/overhead.py and bench/smoke.py run, for one iteration on a library of one file."""
+"""studies/overhead.py and studies/smoke.py run, for one iteration on a library of one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("variant")]
 
 
 def ran(script: str, *arguments: str | Path) -> Any:
-    command = [sys.executable, f"bench/{script}.py", *map(str, arguments)]
+    command = [sys.executable, f"studies/{script}.py", *map(str, arguments)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

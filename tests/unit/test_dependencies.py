@@ -64,7 +64,7 @@ def test_what_builder_imports_is_what_it_declares() -> None:
 def test_what_the_tests_import_is_declared() -> None:
     data = REPOSITORY / "tests/data"
     tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
-    files = [*tests, *(REPOSITORY / "bench").glob("*.py")]
+    files = [*tests, *(REPOSITORY / "studies").glob("*.py")]
     ours = {"builder", "support", "ptxlab", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
     extra = PROJECT["optional-dependencies"]

@@ -27,7 +27,7 @@ WORDS = r"(?i:\b(?:told|said|aloud|by now|in vain)\b)"
 UNPLAIN = re.compile(f"{PHRASES}|{WORDS}", re.MULTILINE)
 TEXTS = {
     "builder": ("py", "j2", "js"),
-    "bench": ("py",),
+    "studies": ("py",),
     "dockerfiles": ("j2", "cpp"),  # other files go into images: their comments are part of keys
     "presets": ("toml",),
     "simulator": ("md", "py", "cpp", "h", "cu"),
@@ -105,8 +105,17 @@ def test_there_are_commands_to_check() -> None:
 COMMANDS = [
     file
     for name in (
-        *("README.md", "docs", "recipes", "presets", "builder", "dockerfiles", "bench", "engines"),
-        *("simulator", "patches", "cards", "farm", ".github"),
+        *(
+            "README.md",
+            "docs",
+            "recipes",
+            "presets",
+            "builder",
+            "dockerfiles",
+            "studies",
+            "patches",
+        ),
+        *("simulator", "engines", "cards", "farm", ".github"),
     )
     for file in [REPOSITORY / name, *(REPOSITORY / name).rglob("*")]
     if file.suffix in {"", ".md", ".toml", ".py", ".j2", ".yml", ".yaml", ".js", ".c", ".h"}

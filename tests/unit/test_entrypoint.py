@@ -805,7 +805,7 @@ def test_an_engine_that_cannot_be_run(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_the_benchmark_measures_the_entrypoint() -> None:
-    command = [sys.executable, "bench/entrypoint.py", "--runs", "1", "--json"]
+    command = [sys.executable, "studies/entrypoint.py", "--runs", "1", "--json"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     figures = json.loads(done.stdout)
     assert figures.keys() == {"alone", "card", "cpu", "bytes"}

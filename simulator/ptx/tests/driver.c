@@ -1,4 +1,4 @@
-// NVIDIA's driver as bench/silicon calls it, with the interpreter in the place of a card (cuda.h).
+// NVIDIA's driver as studies/silicon calls it, with the interpreter in the place of a card (cuda.h).
 //
 // DRIVER_LIES: each kernel's result is off by its lowest bit.  DRIVER_REFUSES: a module with this text
 // is refused.

@@ -1,4 +1,4 @@
-"""`bench/silicon` runs: the interpreter is in the place of a card, behind the driver's functions."""
+"""`studies/silicon` runs: the interpreter is in the place of a card, behind the driver's functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-COMPARE = HERE.parents[2] / "bench/silicon/compare.py"
+COMPARE = HERE.parents[2] / "studies/silicon/compare.py"
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ def commands(group: Any, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 ALL: Any = dict(commands(all_commands()))
+HELP = REPOSITORY / "tests/data/help.txt"
 
 
 def test_the_commands_are_those_of_the_manual() -> None:
@@ -91,6 +92,22 @@ def test_every_command_and_option_has_help(words: tuple[str, ...]) -> None:
     assert f"Usage: builder {' '.join(words)}" in done.stdout
     for option in ALL[words].params:
         assert option.help, option.name
+
+
+def test_the_help_of_every_command_is_as_kept(request: pytest.FixtureRequest) -> None:
+    """No command, option or default goes or changes without a change of this file."""
+    said = []
+    for words, command in ALL.items():
+        said += [" ".join(words), *(f"    {line}" for line in (command.help or "").splitlines())]
+        for option in command.params:
+            names = " ".join((*option.opts, *option.secondary_opts))
+            default = "" if callable(option.default) else f" [{option.default}]"
+            said.append(f"  {names}{default}: {option.help}")
+    text = "".join(f"{line.rstrip()}\n" for line in said)
+    if request.config.getoption("--update-golden"):
+        HELP.write_text(text)
+    command = "pytest tests/unit/cli/test_app.py --update-golden"
+    assert text == HELP.read_text(), f"`{command}` writes it; git diff shows the change"
 
 
 def test_an_option_name_has_one_meaning() -> None:

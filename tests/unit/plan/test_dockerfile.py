@@ -24,6 +24,7 @@ from support.catalogs import AMD64, load, mmdebstrap, rendered, unasked
 from support.environment import REPOSITORY
 
 GOLDEN = REPOSITORY / "tests/data/golden"
+KEYS = REPOSITORY / "tests/data/keys.txt"
 BASES = sorted(file.stem for file in (REPOSITORY / "recipes/bases").glob("*.toml"))
 ENGINES = sorted(file.stem for file in (REPOSITORY / "recipes").glob("*.toml"))
 
@@ -40,6 +41,15 @@ def compare(name: str, text: str, request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_has_its_golden_dockerfile(name: str, request: pytest.FixtureRequest) -> None:
     compare(name, rendered(REPOSITORY, name).text, request)
+
+
+def test_keys_are_stable(request: pytest.FixtureRequest) -> None:
+    """A key that changes builds an image again on every machine."""
+    keys = "".join(f"{name:34}{rendered(REPOSITORY, name).key}\n" for name in ENGINES)
+    if request.config.getoption("--update-golden"):
+        KEYS.write_text(keys)
+    command = "pytest tests/unit/plan/test_dockerfile.py --update-golden"
+    assert keys == KEYS.read_text(), f"`{command}` writes it; say in the commit why keys change"
 
 
 def test_a_cross_build_has_its_golden_dockerfiles(request: pytest.FixtureRequest) -> None:

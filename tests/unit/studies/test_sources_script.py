@@ -1,4 +1,4 @@
-"""bench/sources.py runs, with the shortest history that it takes."""
+"""studies/sources.py runs, with the shortest history that it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.environment import REPOSITORY
 
 
 def test_it_prints_its_rows_of_the_readme() -> None:
-    command = [sys.executable, "bench/sources.py", "--commits=320", "--recipes=1", "--runs=1"]
+    command = [sys.executable, "studies/sources.py", "--commits=320", "--recipes=1", "--runs=1"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.split("|") for line in done.stdout.splitlines()]

@@ -1,9 +1,9 @@
-"""The errors of computed speeds, as bench/speeds.md, and the figures of builder/choose/speeds.py.
+"""The errors of computed speeds, as studies/speeds.md, and the figures of builder/choose/speeds.py.
 
-    .venv/bin/python bench/speeds.py [--write]
+    .venv/bin/python studies/speeds.py [--write]
 
 Each published run whose size and acceptance are known is computed by a fit to the others.  Then the
-shipped figures are compared with runs of other people, ``bench/speeds.toml``.
+shipped figures are compared with runs of other people, ``studies/speeds.toml``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from builder.recipes.catalog import Catalog
 from builder.simulator import cards
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGE = REPOSITORY / "bench" / "speeds.md"
+PAGE = REPOSITORY / "studies" / "speeds.md"
 NINE_OF_TEN = (5, 95)  # percentiles
 
 
@@ -97,8 +97,8 @@ def published(recipes: Catalog) -> tuple[list[Run], dict[str, str]]:
 
 
 def others(recipes: Catalog) -> list[Run]:
-    """The runs of ``bench/speeds.toml``."""
-    listed = tomllib.loads((REPOSITORY / "bench" / "speeds.toml").read_text("utf-8"))["run"]
+    """The runs of ``studies/speeds.toml``."""
+    listed = tomllib.loads((REPOSITORY / "studies" / "speeds.toml").read_text("utf-8"))["run"]
     runs = []
     for each in listed:
         preset = Preset.model_validate(each)
@@ -161,7 +161,7 @@ def interval(runs: Sequence[Run], computed: Sequence[float]) -> tuple[float, flo
 
 
 def page() -> str:
-    """The text of bench/speeds.md."""
+    """The text of studies/speeds.md."""
     recipes = load_catalog(REPOSITORY)
     runs, reasons = published(recipes)
     checked = others(recipes)
@@ -194,10 +194,10 @@ def page() -> str:
 TEXT = """# Computed speeds
 
 `choose` and the site show a computed speed beside a figure of another card. This page says how it
-is computed, and how wrong it is. `bench/speeds.py --write` writes it.
+is computed, and how wrong it is. `studies/speeds.py --write` writes it.
 
 ```console
-$ .venv/bin/python bench/speeds.py           # prints this page
+$ .venv/bin/python studies/speeds.py           # prints this page
 ```
 
 ## Model
@@ -262,7 +262,7 @@ file of four bits allows about 40. Its options are not known.
 def main() -> None:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write bench/speeds.md")
+    parser.add_argument("--write", action="store_true", help="write studies/speeds.md")
     if parser.parse_args().write:
         PAGE.write_text(page(), encoding="utf-8")
     else:

@@ -1,6 +1,6 @@
 """Two nights of an engine on an unchanged base, as rows of docs/measurements.md.
 
-    # .venv/bin/python bench/update.py [--compression zstd] [--json]
+    # .venv/bin/python studies/update.py [--compression zstd] [--json]
 
 hello-sm120 is built with another build number each night, smoke-tested and pushed to Debian's
 docker-registry.  A second Docker engine, which this script starts, pulls both nights.  The bytes

@@ -1,6 +1,6 @@
 """The cost of a smoke test, as rows of docs/measurements.md.
 
-    ./farm build hello-sm120 && .venv/bin/python bench/smoke.py [IMAGE...] [--json]
+    ./farm build hello-sm120 && .venv/bin/python studies/smoke.py [IMAGE...] [--json]
 
 Static: the checks that read the layers, over a bare ``docker image save`` of the same image to
 /dev/null, and the peak memory of their process.  Verdict: all checks without a GPU, including the

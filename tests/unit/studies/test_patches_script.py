@@ -1,4 +1,4 @@
-"""bench/patches.py runs, on a generated history and on itself as another repository."""
+"""studies/patches.py runs, on a generated history and on itself as another repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.environment import REPOSITORY
 def test_it_counts_what_is_recognised(tmp_path: Path) -> None:
     made = histories.make(tmp_path, 1, pulls=12)
     folder = made.upstream.folder
-    command = [sys.executable, "bench/patches.py", str(folder), "--pulls=3", "--json"]
+    command = [sys.executable, "studies/patches.py", str(folder), "--pulls=3", "--json"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)

@@ -1,7 +1,7 @@
 """``builder fit`` for the published runs of Qwen3.6 27B with vLLM, as rows of docs/fit.md, "vLLM".
 
     ./farm build vllm-0.33.0-wheel
-    .venv/bin/python bench/fit_vllm.py [ROW...] [--target RECIPE|IMAGE]
+    .venv/bin/python studies/fit_vllm.py [ROW...] [--target RECIPE|IMAGE]
 
 A model is a folder with a configuration and without weights: vLLM makes them up.  A row takes about
 ten minutes on two cores.

@@ -1,8 +1,8 @@
 """The PTX interpreter against a real card: the same PTX, the same operands, the results compared.
 
     make -C simulator/ptx
-    python bench/silicon/compare.py                 # needs numpy and NVIDIA's driver, nothing else
-    python bench/silicon/compare.py --only cvt --json results.json
+    python studies/silicon/compare.py        # needs numpy and NVIDIA's driver, nothing else
+    python studies/silicon/compare.py --only cvt --json results.json
 
 Each instruction of the interpreter's unit vectors, and a product of quantized rows, runs on the
 card and in the interpreter, and must give the same bits.  Approximate functions, and products of

@@ -2,7 +2,7 @@
 
 Needs git, no engine and no network: the repositories are generated.
 
-    .venv/bin/python bench/sources.py [--commits 4000] [--recipes 20] [--json]
+    .venv/bin/python studies/sources.py [--commits 4000] [--recipes 20] [--json]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an image of wheels launches on a simulated card, with the diet and without it.
 
     ./farm build vllm-0.33.0-wheel
-    .venv/bin/python bench/diet.py [RECIPE] [--card CARD] [--json]
+    .venv/bin/python studies/diet.py [RECIPE] [--card CARD] [--json]
 
 Without the diet: a layer on the image with the libraries as their wheels have them, which is
 deleted in the end.  Both images pass the smoke test's stage *device*; their servers are compared by

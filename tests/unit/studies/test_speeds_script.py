@@ -1,4 +1,4 @@
-"""bench/speeds.py: the page is current, and the program has the figures of the fit."""
+"""studies/speeds.py: the page is current, and the program has the figures of the fit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.environment import REPOSITORY
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    command = [sys.executable, "bench/speeds.py"]
+    command = [sys.executable, "studies/speeds.py"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def test_the_page_is_current(page: str) -> None:
-    text = (REPOSITORY / "bench" / "speeds.md").read_text("utf-8")
-    assert page == text, "run: .venv/bin/python bench/speeds.py --write"
+    text = (REPOSITORY / "studies" / "speeds.md").read_text("utf-8")
+    assert page == text, "run: .venv/bin/python studies/speeds.py --write"
 
 
 def test_the_median_error_is_below_fifteen_percent(page: str) -> None:

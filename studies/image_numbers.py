@@ -1,7 +1,7 @@
 """The time and the memory of the check ``numbers``, as rows of docs/measurements.md.
 
     ./farm build llama-cpp-python
-    .venv/bin/python bench/image_numbers.py [RECIPE] [--card CARD] [--json]
+    .venv/bin/python studies/image_numbers.py [RECIPE] [--card CARD] [--json]
 
 Seconds: of the cases of test-backend-ops, and of the server's numbers, each with the start of its
 containers.  Memory: the most of the processes of all containers during all checks, without files

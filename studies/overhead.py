@@ -1,6 +1,6 @@
 """The overhead of builder over buildx, as rows of docs/measurements.md.
 
-    ./farm build hello-sm120 && .venv/bin/python bench/overhead.py [RECIPE] [--runs N] [--json]
+    ./farm build hello-sm120 && .venv/bin/python studies/overhead.py [RECIPE] [--runs N] [--json]
 
 Overhead: the wall time of ``builder build RECIPE --rebuild`` over the wall time of a bare
 ``docker buildx build --no-cache`` of the same rendered context; both take turns, and the medians

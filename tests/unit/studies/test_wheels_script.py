@@ -1,4 +1,4 @@
-"""bench/wheels.py reads the wheels of a base, and checks them by the recipe."""
+"""studies/wheels.py reads the wheels of a base, and checks them by the recipe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def measured(
     with served() as index:
         (catalog / "recipes/bases/locks/wheels.toml").write_text(locked(index))
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
-        command = [sys.executable, "bench/wheels.py", "x-1", *wheels, "--json"]
+        command = [sys.executable, "studies/wheels.py", "x-1", *wheels, "--json"]
         command += ["--catalog", str(catalog)]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr

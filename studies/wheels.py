@@ -1,6 +1,6 @@
 """The device code of a recipe's wheels, and what the diet saves: without Docker, wheel by wheel.
 
-    .venv/bin/python bench/wheels.py RECIPE [WHEEL...] [--json]
+    .venv/bin/python studies/wheels.py RECIPE [WHEEL...] [--json]
 
 Each wheel of the base's lock is fetched, unpacked, pruned as in the base's build, read as a layer
 of an image, and deleted: the disk holds one wheel at a time.  The table has, for the first card of

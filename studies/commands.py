@@ -1,6 +1,6 @@
 """The CPU time of commands that only read and print, as rows of docs/measurements.md.
 
-    .venv/bin/python bench/commands.py [--recipes N] [--presets N] [--runs N] [--json]
+    .venv/bin/python studies/commands.py [--recipes N] [--presets N] [--runs N] [--json]
 
 They run on the farm itself, and on one with copies of its recipes and presets under other names.
 The user time and the system time of the command and of the docker client are measured, since the

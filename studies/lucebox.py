@@ -1,7 +1,7 @@
 """The memory of Lucebox's server on a simulated card, as a row of docs/measurements.md.
 
     ./farm build lucebox-f12a87c
-    .venv/bin/python bench/lucebox.py [--card CARD] [--size GB] [--context TOKENS...] [--json]
+    .venv/bin/python studies/lucebox.py [--card CARD] [--size GB] [--context TOKENS...] [--json]
 
 The smoke test cannot start it: its engine takes only a GGUF of Qwen3.5 or 3.6 27B, and wants its
 drafter in safetensors.  Here both are sparse files of zeros: the target has the shape of Qwen3.6

@@ -1,6 +1,6 @@
 """From nothing to a verified image, as rows of docs/measurements.md.
 
-    # .venv/bin/python bench/fresh.py [RECIPE] [--runs N] [--checkout DIR]... [--json]
+    # .venv/bin/python studies/fresh.py [RECIPE] [--runs N] [--checkout DIR]... [--json]
 
 Fresh: ``builder build RECIPE`` with empty caches, on a Docker engine without images that this
 script starts and removes.  Bare: the compile of the same context by ``docker buildx build`` alone,

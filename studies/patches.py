@@ -2,7 +2,7 @@
 
 Needs git and a clone with merged pull requests (merge commits, or squashes named "... (#N)"):
 
-    .venv/bin/python bench/patches.py CLONE [--branch REF] [--pulls 60]
+    .venv/bin/python studies/patches.py CLONE [--branch REF] [--pulls 60]
         [--foreign OTHER_CLONE[=REF]] [--verbose] [--json]
 
 Each of the last pull requests is given as a diff file, as a pull request, as a range of commits

@@ -1,7 +1,7 @@
 """The time and the memory of ``builder fit``, as rows of docs/measurements.md.
 
     ./farm build llama-cpp-python
-    .venv/bin/python bench/fit.py [RECIPE|IMAGE] [--card CARD] [--json] [-- OPTION...]
+    .venv/bin/python studies/fit.py [RECIPE|IMAGE] [--card CARD] [--json] [-- OPTION...]
 
 A dense 27B in 4 bits, with real shapes and a hole for its weights, at four contexts on a card with
 24 GB.  Seconds: from the start of the command to its verdict, without the search.  Memory: the most

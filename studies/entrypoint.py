@@ -1,6 +1,6 @@
 """The cost of the entrypoint at an engine's start, as rows of docs/measurements.md.
 
-    .venv/bin/python bench/entrypoint.py [--runs N] [--json]
+    .venv/bin/python studies/entrypoint.py [--runs N] [--json]
 
 The engine is /bin/true; the driver is a library that answers at once, so that NVIDIA's own time is
 not counted.  Each figure is a median.
