@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import UntriedError
+from builder.simulator.errors import SimulatorError
 
 HEADER = "ggml-cuda/vecdotq.cuh"
 FUNCTION = re.compile(r"\bfloat\s+vec_dot_(\w+)_q8_1\s*\(\s*const\s+void\s*\*")
@@ -69,11 +69,11 @@ class Tree:
 def find(folder: Path) -> Tree:
     """The tree of ggml at or below ``folder``.
 
-    Raises ``UntriedError`` where there is none.
+    Raises ``SimulatorError`` where there is none.
     """
     found = sorted(folder.rglob(HEADER), key=lambda file: (len(file.parts), file))
     if not found:
-        raise UntriedError(
+        raise SimulatorError(
             "the source has no quantization kernels of ggml",
             f"no file of it ends in {HEADER}",
             "name a recipe of llama.cpp or of one of its forks",

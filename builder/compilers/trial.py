@@ -15,7 +15,7 @@ from builder.compilers.interpreter import KernelError, KernelLaunch, run
 from builder.compilers.matrices import MatrixShape
 from builder.compilers.table import NOT_RUN, Result
 from builder.compilers.tree import Tree
-from builder.errors import UntriedError
+from builder.simulator.errors import SimulatorError
 
 ARCHITECTURE = "compute_120a"
 FLAGS = ("-std=c++17", "-O3", "-use_fast_math", "-extended-lambda", "-allow-unsupported-compiler")
@@ -44,7 +44,7 @@ class Kernels:
 def kernels_of(found: Tree) -> Kernels:
     """The kernels of a tree that can be compared with gguf-py.
 
-    Raises ``UntriedError`` where there are none.
+    Raises ``SimulatorError`` where there are none.
     """
     names, lacking = tree.types(found)
     cases: dict[str, BlockCase] = {}
@@ -60,7 +60,7 @@ def kernels_of(found: Tree) -> Kernels:
         if name not in {*names, *lacking}:
             lacking[name] = f"the tree has no vec_dot_{name}_q8_1"
     if not cases:
-        raise UntriedError(
+        raise SimulatorError(
             f"{tree.HEADER} has no kernel that can be compared",
             "\n".join(f"{name}: {why}" for name, why in lacking.items()),
         )

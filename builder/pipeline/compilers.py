@@ -11,11 +11,13 @@ from builder.compilers import toolkits, tree, trial
 from builder.compilers.table import Compiler, Table
 from builder.compilers.toolkits import Toolkit
 from builder.compilers.trial import Kernels
+from builder.errors import UntriedError
 from builder.plan.inputs import GitCommit, where
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog
 from builder.settings import Settings
 from builder.simulator import interpreter
+from builder.simulator.errors import SimulatorError
 from builder.sources import gather
 from builder.sources.gather import GatherOptions
 from builder.tools.files import workspace
@@ -43,7 +45,10 @@ def tabled(
     program = interpreter.program(settings.cache_dir, log)
     with workspace(settings.cache_dir) as work:
         source, committed = gather.source_of(plan, GatherOptions(settings.cache_dir, log), work)
-        kernels = trial.kernels_of(tree.find(source))
+        try:
+            kernels = trial.kernels_of(tree.find(source))
+        except SimulatorError as error:
+            raise UntriedError(*error.args) from error
         rows = []
         for toolkit in releases:
             row = _row(toolkit, kernels, program, settings.cache_dir, log)

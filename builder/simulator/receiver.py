@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.errors import UntriedError
+from builder.simulator.errors import SimulatorError
 
 MESSAGE = 4 << 20  # bytes of one message; llama.cpp's have 20 KB
 PROCESSES = 256
@@ -49,7 +49,7 @@ class Receiver:
     def messages(self) -> dict[int, bytes]:
         """The last message of each process, by its id, with all that was sent before this call.
 
-        Raises ``UntriedError`` where the container sent anything else, or too much.
+        Raises ``SimulatorError`` where the container sent anything else, or too much.
         """
         until = time.monotonic() + DRAIN
         with self._lock:
@@ -57,7 +57,7 @@ class Receiver:
                 pass
             if not self._refused:
                 return dict(self._kept)
-        raise UntriedError(
+        raise SimulatorError(
             "the container's reports of its simulated cards cannot be used",
             self._refused,
             "a program of the image, and not the simulator, wrote to the simulator's socket",

@@ -7,6 +7,7 @@ error never shows the message itself.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,8 +15,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from builder.errors import UntriedError, plain
 from builder.kernels.work import WorkPath, paths_taken
+from builder.simulator.errors import SimulatorError
 
 LONGEST = 4096  # characters of a text: names of template functions have up to thousands
 MOST = 1 << 14  # parts of one kind
@@ -24,9 +25,19 @@ DEPTH = 64  # frames of a stack (stacks.cpp)
 NOT_COMPUTED = "not computed"  # begins a violation that is a gap of the simulator (compute.cpp)
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 def _shown(text: str) -> str:
     """Text as it is safe to show and to publish."""
-    line = " ".join(plain(text).split()) if not text.isprintable() else text
+    line = text
+    if not text.isprintable():
+        kept = (each for each in text if each.isspace() or not _CONTROL.match(each))
+        words = "".join(
+            each if each.isprintable() or each.isspace() else each.encode("unicode_escape").decode()
+            for each in kept
+        )
+        line = " ".join(words.split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
 
 
@@ -245,7 +256,7 @@ class Report(ReportPart):
 def read(messages: Mapping[int, bytes]) -> Report | None:
     """The reports of processes, by their ids, as one; None where none called a function of CUDA.
 
-    Raises ``UntriedError`` for a message that is no report.
+    Raises ``SimulatorError`` for a message that is no report.
     """
     found = [_parsed(process, message) for process, message in sorted(messages.items())]
     used = [report for report in found if report.called]
@@ -256,7 +267,7 @@ def _parsed(process: int, message: bytes) -> Report:
     try:
         return Report.model_validate_json(message)
     except ValidationError as error:
-        raise UntriedError(
+        raise SimulatorError(
             f"process {process} of the container sent no report of the simulator",
             _fault(error),
             "a program of the image, and not the simulator, wrote to the simulator's socket",

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.errors import UntriedError
 from builder.servers.server import Mounts
 from builder.simulator import report
+from builder.simulator.errors import SimulatorError
 from builder.simulator.receiver import Receiver, receiving
 from builder.simulator.report import Report
 
@@ -41,7 +43,10 @@ class Simulation:
 
     def report(self) -> Report | None:
         """All processes' reports as they are now; raises ``UntriedError``."""
-        return report.read(self.receiver.messages())
+        try:
+            return report.read(self.receiver.messages())
+        except SimulatorError as error:
+            raise UntriedError(*error.args) from error
 
     def settled(self) -> Report | None:
         """All processes' reports, with all that happened until now; raises ``UntriedError``."""

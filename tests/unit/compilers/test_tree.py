@@ -8,7 +8,7 @@ import pytest
 
 from builder.compilers import trial
 from builder.compilers.tree import Tree, find, program, types
-from builder.errors import UntriedError
+from builder.simulator.errors import SimulatorError
 from support.environment import REPOSITORY
 
 QUANTIZED = REPOSITORY / "tests" / "data" / "quantized"
@@ -69,8 +69,8 @@ def test_headers_are_found_from_the_directory_of_the_kernels(tmp_path: Path) -> 
 
 
 def test_a_source_without_kernels_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UntriedError, match="has no quantization kernels of ggml"):
+    with pytest.raises(SimulatorError, match="has no quantization kernels of ggml"):
         find(tmp_path)
-    with pytest.raises(UntriedError, match="no kernel that can be compared") as refused:
+    with pytest.raises(SimulatorError, match="no kernel that can be compared") as refused:
         trial.kernels_of(made(tmp_path, FUNCTION.format("turbo3")))
-    assert "turbo3: the tree has no VDR_TURBO3" in refused.value.why
+    assert "turbo3: the tree has no VDR_TURBO3" in refused.value.args[1]

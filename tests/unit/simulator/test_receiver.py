@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UntriedError
 from builder.simulator import receiver
+from builder.simulator.errors import SimulatorError
 from builder.simulator.receiver import Receiver, receiving
 
 
@@ -94,7 +94,7 @@ def test_another_message_ends_it(received: Receiver, folder: Path, sent: bytes, 
     send(folder, b"7 2\n{}")
     send(folder, sent)
     for _ in range(2):
-        with pytest.raises(UntriedError, match=why):
+        with pytest.raises(SimulatorError, match=why):
             received.messages()
     with pytest.raises(ConnectionRefusedError):
         connected(folder)
@@ -104,7 +104,7 @@ def test_processes_and_bytes_are_bounded(received: Receiver, folder: Path) -> No
     with suppress(ConnectionError):
         for process in range(receiver.PROCESSES + 1):
             send(folder, b"%d 1\nx" % process)
-    with pytest.raises(UntriedError, match="more than 256 processes"):
+    with pytest.raises(SimulatorError, match="more than 256 processes"):
         received.messages()
 
 
@@ -114,7 +114,7 @@ def test_messages_that_are_not_finished_are_bounded(received: Receiver, folder: 
         for _ in range(6):
             streams.append(connected(folder))
             streams[-1].sendall(b"1 %d\n" % receiver.MESSAGE + (receiver.MESSAGE - 1) * b"x")
-    with pytest.raises(UntriedError, match="16 MiB in all"):
+    with pytest.raises(SimulatorError, match="16 MiB in all"):
         received.messages()
     for each in streams:
         each.close()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from builder.errors import UntriedError
 from builder.simulator import report
+from builder.simulator.errors import SimulatorError
 
 STACK = ["/opt/engine/lib/libllama.so+0x10 _ZN11llama_model12load_tensorsEv"]
 ONE: dict[str, Any] = {
@@ -140,7 +140,7 @@ FALSE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FALSE)
 def test_a_false_report_is_refused_and_not_shown(name: str) -> None:
-    with pytest.raises(UntriedError) as raised:
+    with pytest.raises(SimulatorError) as raised:
         report.read(sent(ONE, FALSE[name]))
     assert "process 1 of the container sent no report" in str(raised.value)
     assert SECRET not in str(raised.value)
@@ -160,7 +160,7 @@ def test_a_false_report_is_refused_and_not_shown(name: str) -> None:
     ],
 )
 def test_what_is_no_report_is_refused_and_not_shown(text: bytes) -> None:
-    with pytest.raises(UntriedError) as raised:
+    with pytest.raises(SimulatorError) as raised:
         report.read({9: text})
     assert "process 9 of the container sent no report" in str(raised.value)
     assert SECRET not in str(raised.value)
