@@ -13,11 +13,12 @@ from builder.compilers import matrices, tree
 from builder.compilers.blocks import ROWS, BlockCase, case_of, known, nmse
 from builder.compilers.interpreter import KernelError, KernelLaunch, run
 from builder.compilers.matrices import MatrixShape
-from builder.compilers.table import NOT_RUN, Result
 from builder.compilers.tree import Tree
 from builder.simulator.errors import SimulatorError
 
 ARCHITECTURE = "compute_120a"
+Result = float | str
+"""The normalized mean square error, or how the kernel ended: "not …" where it was not run."""
 FLAGS = ("-std=c++17", "-O3", "-use_fast_math", "-extended-lambda", "-allow-unsupported-compiler")
 """As ggml's cmake has them; the host's code is not compiled, so its compiler does not matter."""
 WARP = 32
@@ -119,7 +120,7 @@ def _product_error(kernels: Kernels, shape: MatrixShape, ptx: Path, program: Pat
     for kernel in shape.kernels:
         name = matrices.mangled(text, kernel, shape.tile)
         if not name:
-            raise KernelError(f"{NOT_RUN}compiled: the PTX has no {kernel} x{shape.tile}")
+            raise KernelError(f"not compiled: the PTX has no {kernel} x{shape.tile}")
         warps = matrices.threads(text, name) // WARP
         grid = (shape.blocks, 1 if kernel == matrices.KERNEL else matrices.ROWS // WARP)
         names = kernels.parameters[kernel]
@@ -148,7 +149,7 @@ def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, s
     words = " ".join(errors[:LINES])
     for folder in (found.cuda, source.parent, nvcc.parent):
         words = words.replace(f"{folder}/", "")
-    return ptx, f"{NOT_RUN}compiled: {words or f'nvcc ended with {done.returncode}'}"
+    return ptx, f"not compiled: {words or f'nvcc ended with {done.returncode}'}"
 
 
 def _result(error: Callable[[], float]) -> Result:
