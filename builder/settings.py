@@ -26,7 +26,7 @@ from builder.platforms import Architecture
 from builder.recipes.parse import suggestion
 from builder.recipes.schema.fields import REPOSITORY
 from builder.recipes.toml_lines import line_numbers, line_of
-from builder.tools.apt.servers import Servers
+from builder.tools.apt.sources import Servers
 from builder.tools.files import require_writable
 from builder.tools.web.json_model import VALUE_ERROR
 

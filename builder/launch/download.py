@@ -5,8 +5,7 @@ right.  A run that is stopped leaves the part for the next one.
 
 ``hf_hub_download`` is not used: since version 1.18 of huggingface_hub it gives each run a file of
 its own and removes it on failure, so that a model of 17 GB begins anew after Ctrl-C (issue 4196 of
-its repository); it compares no sha256, and only warns where the disk has no room.  Its transfer,
-``http_get``, is used: it continues at a given byte.
+its repository); it compares no sha256, and only warns where the disk has no room.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from builder.errors import BuilderError, BusyError, FetchError, WorldError
+from builder.errors import BusyError, FetchError, WorldError
 from builder.models import hub
 from builder.models.location import Location, refused
 from builder.tools.file_names import PART
@@ -97,13 +96,12 @@ def _download(fetch: Fetch, progress: Progress) -> None:
                 fetch.part.unlink(missing_ok=True)
                 return
             _Transfer(fetch, part, progress).run()
-        except Exception as error:
-            if is_disk_full(error):
-                raise full_disk(f"writing {fetch.part}", fetch.part.parent) from error
-            failed = _failure(error)
-            if failed is None:
+        except WebError as error:
+            raise refused(fetch.location, error) from error
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
-            raise refused(fetch.location, failed) from error
+            raise full_disk(f"writing {fetch.part}", fetch.part.parent) from error
         finally:
             if fetch.size and os.fstat(part.fileno()).st_size == 0:
                 fetch.part.unlink(missing_ok=True)
@@ -112,17 +110,13 @@ def _download(fetch: Fetch, progress: Progress) -> None:
 
 
 class _Transfer:
-    """One file on its way: the bytes so far, and their digest.
-
-    It is the file that the Hub's client writes to.  The client truncates it where the server
-    begins anew.
-    """
+    """One file on its way: the bytes so far, and their digest."""
 
     def __init__(self, fetch: Fetch, part: BinaryIO, progress: Progress) -> None:
         self._fetch = fetch
         self._part = part
         self._progress = progress
-        self._policy = RetryPolicy(failure_of=_failure)
+        self._policy = RetryPolicy()
         self._digest = hashlib.sha256()
         self._there = 0
 
@@ -132,35 +126,26 @@ class _Transfer:
         while block := self._part.read(hub.BLOCK):
             self._count(block)
         if self._there > self._fetch.size:
-            self.truncate()
+            self._begin_anew()
         self._policy.call(self._receive)
         found = self._digest.hexdigest()
         if self._fetch.sha256 not in {None, found}:
             raise self._wrong(f"expected sha256 {self._fetch.sha256}, got {found}")
 
-    def write(self, block: bytes) -> None:
-        """Append a block.  Raises ``FetchError`` where the file is larger than it should be."""
+    def _write(self, block: bytes) -> None:
         if self._there + len(block) > self._fetch.size:
             raise self._wrong(f"it is larger than {self._fetch.size} bytes")
         self._part.write(block)
         self._count(block)
         self._policy.server_responded()
 
-    def tell(self) -> int:
-        """The bytes so far."""
-        return self._there
-
-    def seek(self, position: int) -> None:
-        """The client seeks only to the beginning, before it truncates."""
-
-    def truncate(self) -> None:
-        """Begin anew."""
+    def _begin_anew(self) -> None:
         self._part.truncate(0)
         self._digest, self._there = hashlib.sha256(), 0
 
     def _receive(self) -> None:
         url, size = self._fetch.location.place, self._fetch.size
-        hub.receive(url, cast(BinaryIO, self), self._there, size)
+        hub.receive(url, self._there, size, self._write, self._begin_anew)
         self._part.flush()
 
     def _count(self, block: bytes) -> None:
@@ -176,8 +161,3 @@ class _Transfer:
             "the download was removed: try again; if it fails again, the server, or a proxy, "
             "alters the file",
         )
-
-
-def _failure(error: BaseException) -> WebError | None:
-    ours = isinstance(error, BuilderError) or is_disk_full(error)
-    return hub.failure(error) if isinstance(error, Exception) and not ours else None

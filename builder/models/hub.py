@@ -1,40 +1,53 @@
-"""The Hugging Face Hub, asked by its own client: files, addresses, the user's token, the cache.
+"""The Hugging Face Hub: files, addresses; by its own client the user's token and the cache.
 
-The client reads its variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE ...)
+That client reads its variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE ...)
 when it is imported.  Importing it takes 0.3 s, so functions do it.
 """
 
 from __future__ import annotations
 
-import logging
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated
+from urllib.parse import quote
 
-from pydantic import Field, StringConstraints
-from pydantic.dataclasses import dataclass
+from pydantic import Field, StringConstraints, ValidationError
 
 from builder.errors import FetchError
 from builder.tools.file_names import require_writable_names
-from builder.tools.web.client import READ_TIMEOUT
-from builder.tools.web.errors import WebError, connection_error
+from builder.tools.web.client import Client, Follow
+from builder.tools.web.downloads import PATIENT
+from builder.tools.web.errors import WebError
+from builder.tools.web.json_model import JsonModel
 
 LARGEST_FILE = 1 << 50  # bytes
+LARGEST_LIST = 64 << 20  # bytes of a list of files
 BLOCK = 1 << 20
 OFFLINE = "HF_HUB_OFFLINE is set"
-Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository: its path, size in bytes, and sha256 where the Hub tells it.
-
-    Raises ``ValueError`` where the Hub gives something else.
-    """
+    """A file of a repository: its path, size in bytes, and sha256 where the Hub tells it."""
 
     path: str
+    size: int
+    sha256: str | None = None
+
+
+class _LargeFile(JsonModel):
+    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+
+class _ListedFile(JsonModel):
+    rfilename: str
     size: Annotated[int, Field(ge=0, le=LARGEST_FILE)]
-    sha256: Sha256 | None = None
+    lfs: _LargeFile | None = None
+
+
+class _Repository(JsonModel):
+    siblings: list[_ListedFile]
 
 
 def endpoint() -> str:
@@ -64,7 +77,6 @@ def authorization(url: str) -> dict[str, str]:
         return {}
     from huggingface_hub import get_token
 
-    _prepare()
     try:
         token = get_token()
     except Exception as error:  # whatever the login of the user needs
@@ -79,22 +91,26 @@ def files(repository: str, revision: str | None = None) -> list[HubFile]:
     names that no file can have.
     """
     what = f"cannot list the files of {repository} on the Hugging Face Hub"
-    from huggingface_hub import HfApi
-
-    _prepare()
+    url = f"{endpoint()}/api/models/{quote(repository)}"
+    url += f"/revision/{quote(revision, safe='')}" if revision else ""
     try:
-        found = HfApi(library_name="builder").model_info(
-            repository, revision=revision, files_metadata=True, timeout=READ_TIMEOUT
+        _require_online()
+        response = Client().request(
+            "GET",
+            f"{url}?blobs=true",
+            headers=authorization(url),
+            limit=LARGEST_LIST,
+            follow=Follow.ANYWHERE,
         )
+        response.require(200)
         listed = [
-            HubFile(each.rfilename, cast(int, each.size), each.lfs.sha256 if each.lfs else None)
-            for each in found.siblings or []
+            HubFile(each.rfilename, each.size, each.lfs.sha256 if each.lfs else None)
+            for each in _Repository.model_validate_json(response.content).siblings
         ]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except ValidationError as error:
         raise FetchError(what, "its answer is not a list of files") from error
-    except Exception as error:
-        failed = failure(error)
-        raise FetchError(what, failed.why, next_step(repository, failed)) from error
+    except WebError as error:
+        raise FetchError(what, error.why, next_step(repository, error)) from error
     require_writable_names([each.path for each in listed], repository)
     return listed
 
@@ -116,39 +132,39 @@ def cached(repository: str, revision: str | None = None, *, whole: bool = False)
     return Path(found)
 
 
-def receive(url: str, sink: BinaryIO, there: int, size: int) -> None:
-    """Write the bytes of a file after the first ``there``; the client continues after a cut.
+def receive(
+    url: str, there: int, size: int, write: Callable[[bytes], None], begin_anew: Callable[[], None]
+) -> None:
+    """Write the bytes of a file after the first ``there``.
 
-    Where the server begins anew, so does the client: it truncates ``sink``.  Raises ``FetchError``
-    where the client refuses the size, and the errors of ``sink``; ``failure`` explains others.
+    Where the server begins anew, ``begin_anew`` is called before.  Raises ``FetchError`` where the
+    Hub gives files of that size in another way alone, ``WebError`` where the server fails or stops.
     """
     from huggingface_hub import constants
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils.tqdm import silent_tqdm
 
-    _prepare()
+    _require_online()
     if size > constants.MAX_HTTP_DOWNLOAD_SIZE and not there:
         raise FetchError(
             f"cannot download {url}",
             "the Hub gives files of more than 50 GB only through Xet",
             "download it with `hf download`, then run the same command again",
         )
-    http_get(
-        url,
-        sink,
-        resume_size=there,
-        headers=authorization(url),
-        expected_size=size,
-        tqdm_class=silent_tqdm,
-    )
-
-
-def failure(error: Exception) -> WebError:
-    """Why the client had no answer, in plain words."""
-    for each in (error, error.__cause__):
-        if isinstance(each, WebError):
-            return each
-    return connection_error(error)
+    if there == size:
+        return
+    headers = authorization(url) | ({"Range": f"bytes={there}-"} if there else {})
+    with Client().open("GET", url, headers=headers, **PATIENT) as opened:
+        opened.require(200, 206 if there else 200)
+        if opened.status == 200 and there:
+            begin_anew()
+            there = 0
+        elif there and not opened.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
+            why = "the server gives another range than the requested one"
+            raise WebError(why, temporary=False)
+        for block in opened.blocks():
+            write(block)
+            there += len(block)
+    if there < size:
+        raise WebError("the server closed the connection within its response")
 
 
 def next_step(repository: str, error: WebError) -> str:
@@ -161,27 +177,8 @@ def next_step(repository: str, error: WebError) -> str:
     return "check the name of the repository" if error.status == 404 else ""
 
 
-def _prepare() -> None:
-    """Make the client ask as builder does, send no telemetry, print nothing, keep received bytes.
+def _require_online() -> None:
+    from huggingface_hub import is_offline_mode
 
-    Its requests raise ``WebError``.
-    """
-    from huggingface_hub import constants
-
-    _replace_transport()
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-    constants.DOWNLOAD_CHUNK_SIZE = BLOCK  # else a cut response loses up to its last 10 MiB
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-
-
-@cache
-def _replace_transport() -> None:
-    from huggingface_hub import is_offline_mode, set_client_factory
-
-    from builder.tools.web.httpx_client import HttpxClient
-
-    def require_online(_: object) -> None:
-        if is_offline_mode():
-            raise WebError(OFFLINE, temporary=False)
-
-    set_client_factory(lambda: HttpxClient(event_hooks={"request": [require_online]}))
+    if is_offline_mode():
+        raise WebError(OFFLINE, temporary=False)

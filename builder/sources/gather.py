@@ -28,7 +28,7 @@ from builder.sources.context import BuildContext, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import archive_of
-from builder.tools.apt.servers import Servers
+from builder.tools.apt.sources import Servers
 from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE

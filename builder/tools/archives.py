@@ -54,7 +54,7 @@ def unpack(archive: Path, target: Path, *, texts_only: bool = False) -> None:
     with _filling(target, archive.name):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as found:
-                members = text_members(found) if texts_only else found.infolist()
+                members = _texts(found) if texts_only else found.infolist()
                 _write(found, members, target, _Budget(size))
         else:
             with _opened_tar(name=archive) as tar:
@@ -71,16 +71,10 @@ def unpack_stream(tar: IO[bytes], target: Path, packed: int | None = None) -> No
         _extract(found, target, _Budget(LARGEST if packed is None else packed))
 
 
-def extract(
-    archive: zipfile.ZipFile,
-    name: str,
-    size: int,
-    members: Iterable[zipfile.ZipInfo],
-    target: Path,
-) -> None:
-    """Write members of a zip of ``size`` bytes to the new ``target``; raises like ``unpack``."""
+def extract_texts(archive: zipfile.ZipFile, name: str, size: int, target: Path) -> None:
+    """Like ``unpack`` with ``texts_only``, of an open zip of ``size`` bytes."""
     with _filling(target, name):
-        _write(archive, members, target, _Budget(size))
+        _write(archive, _texts(archive), target, _Budget(size))
 
 
 class _Budget:
@@ -131,17 +125,15 @@ def _why(error: BaseException, target: Path) -> str:
 def _opened_tar(**named: Any) -> Any:
     """A tar whose headers are bounded; errors that it would only note are raised."""
     tarfile = _tarfile()
-    names = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
-    records = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
+    longest = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+    longest |= {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
 
-    base: Any = tarfile.TarInfo
-
-    class ArchiveMember(base):  # type: ignore[misc]
+    class ArchiveMember(tarfile.TarInfo):  # type: ignore[misc, name-defined]
         def _proc_member(self, tar: Any) -> Any:
-            if self.type in names | records and not 0 <= self.size <= LONGEST_HEADER:
+            if self.type in longest and not 0 <= self.size <= LONGEST_HEADER:
                 raise tarfile.ReadError("it has a member with too long a name")
             if self.type == tarfile.GNUTYPE_SPARSE:
-                raise tarfile.ReadError(f"its member {escaped(self.name)} is a sparse file")
+                self._proc_gnusparse_10()
             return super()._proc_member(tar)
 
         def _proc_gnusparse_10(self, *_: Any) -> None:
@@ -173,31 +165,20 @@ def _require_direct(member: Any, symlinks: set[str]) -> None:
     (CVE-2025-4517), and ``tarfile`` writes a copy of a link without asking it (CVE-2025-4330).
     """
     shown = escaped(member.name)
-    if len(member.linkname.encode(errors="replace")) > LONGEST_PATH:
-        raise ValueError(
-            f"its member {shown} is a link to a path of more than {LONGEST_PATH} bytes"
-        )
-    name = _direct(member.name.lstrip("/"), shown, symlinks)
-    if name == "." and not member.isdir():
-        raise ValueError(f"its member {shown} is in the place of the directory")
-    if member.islnk():
-        _direct(member.linkname, shown, symlinks)
-    if member.issym():
-        symlinks.add(name)
-
-
-def _direct(path: str, shown: str, symlinks: set[str]) -> str:
-    """A normal form of a path of an archive that neither is, nor passes, a link or ``..``."""
-    parts = PurePosixPath(path).parts
-    if len(path.encode(errors="replace")) > LONGEST_PATH or len(parts) > DEEPEST:
+    name, leads = PurePosixPath(member.name.lstrip("/")), PurePosixPath(member.linkname)
+    longest = max(len(each.encode(errors="replace")) for each in (member.name, member.linkname))
+    if longest > LONGEST_PATH or len(name.parts) > DEEPEST or len(leads.parts) > DEEPEST:
         limits = f"{LONGEST_PATH} bytes, or {DEEPEST} components"
         raise ValueError(f"its member {shown} has a path of more than {limits}")
-    if ".." in parts:
-        raise ValueError(f"its member {shown} has a path with ..")
-    for end in range(1, len(parts) + 1):
-        if "/".join(parts[:end]) in symlinks:
+    for path in (name, leads) if member.islnk() else (name,):
+        if ".." in path.parts:
+            raise ValueError(f"its member {shown} has a path with ..")
+        if any(str(each) in symlinks for each in (path, *path.parents)):
             raise ValueError(f"its member {shown} is reached by way of a link of the archive")
-    return "/".join(parts) or "."
+    if not name.parts and not member.isdir():
+        raise ValueError(f"its member {shown} is in the place of the directory")
+    if member.issym():
+        symlinks.add(str(name))
 
 
 def _tarfile() -> Any:
@@ -211,7 +192,7 @@ def _tarfile() -> Any:
     return newer
 
 
-def text_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+def _texts(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """The members that are neither shared objects nor static libraries, in the file's order."""
     found = [member for member in archive.infolist() if not OBJECT.search(member.filename)]
     return sorted(found, key=lambda member: member.header_offset)

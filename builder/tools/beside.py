@@ -21,47 +21,43 @@ class GivenUpError(Exception):
     """The work around this step is given up."""
 
 
-class _Begun:
-    """Work in a thread of its own: a daemon, for the program may end before it."""
+class Beside:
+    """Work beside the body of ``beside``, each in a daemon: the program may end before it."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
+    def __init__(self) -> None:
         self.given_up = False
-        self._processes: set[subprocess.Popen[Any]] = set()
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self.processes: set[subprocess.Popen[Any]] = set()
+        self.lock = threading.Lock()
 
-    def _run(self) -> None:
-        _here.set(self)
-        with suppress(Exception):  # whoever needs the result does it again, and raises
-            self._work()
+    def begin(self, work: Callable[[], object]) -> None:
+        """Begin ``work`` now."""
+
+        def run() -> None:
+            _here.set(self)
+            with suppress(Exception):  # whoever needs the result does it again, and raises
+                work()
+
+        self._threads.append(threading.Thread(target=copy_context().run, args=(run,), daemon=True))
+        self._threads[-1].start()
 
     def wait(self) -> None:
-        self._thread.join()
+        """Wait until all of it has ended, well or not."""
+        for thread in self._threads:
+            thread.join()
 
     def give_up(self) -> None:
-        with self._lock:
+        """End unfinished work."""
+        with self.lock:
             self.given_up = True
-            for process in self._processes:
+            for process in self.processes:
                 process.terminate()
-        self._thread.join(PATIENCE)
-
-    @contextmanager
-    def ending(self, process: subprocess.Popen[Any]) -> Iterator[None]:
-        with self._lock:
-            self._processes.add(process)
-            if self.given_up:
-                process.terminate()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._processes.discard(process)
+        for thread in self._threads:
+            thread.join(PATIENCE)
 
 
-_here: ContextVar[_Begun | None] = ContextVar("_here", default=None)
-"""The work that this thread does beside other work."""
+_here: ContextVar[Beside | None] = ContextVar("_here", default=None)
+"""The work that this thread belongs to."""
 
 
 @contextmanager
@@ -71,8 +67,15 @@ def ends_with_its_work(process: subprocess.Popen[Any]) -> Iterator[None]:
     if work is None:
         yield
         return
-    with work.ending(process):
+    with work.lock:
+        work.processes.add(process)
+        if work.given_up:
+            process.terminate()
+    try:
         yield
+    finally:
+        with work.lock:
+            work.processes.discard(process)
 
 
 def require_wanted() -> None:
@@ -80,27 +83,6 @@ def require_wanted() -> None:
     work = _here.get()
     if work is not None and work.given_up:
         raise GivenUpError
-
-
-class Beside:
-    """Begins work beside the body of ``beside``."""
-
-    def __init__(self) -> None:
-        self._begun: list[_Begun] = []
-
-    def begin(self, work: Callable[[], object]) -> None:
-        """Begin ``work`` now."""
-        self._begun.append(_Begun(work))
-
-    def wait(self) -> None:
-        """Wait until all of it has ended, well or not."""
-        for begun in self._begun:
-            begun.wait()
-
-    def give_up(self) -> None:
-        """End unfinished work."""
-        for begun in self._begun:
-            begun.give_up()
 
 
 @contextmanager

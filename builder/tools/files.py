@@ -48,27 +48,26 @@ def workspace(cache: Path) -> Iterator[Path]:
     work = cache / "work"
     with ExitStack() as mine:
         with file_lock(work / ".lock"):
-            _sweep(work)
+            for old in work.iterdir():
+                if old.is_dir() and not old.is_symlink():
+                    with suppress(BlockingIOError), file_lock(_beside(old), wait=False):
+                        _remove(old)
             folder = Path(tempfile.mkdtemp(dir=work))
             mine.enter_context(file_lock(_beside(folder)))
         try:
             with _name_full_disk(folder):
                 yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            _beside(folder).unlink(missing_ok=True)
+            _remove(folder)
 
 
 def _beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
 
 
-def _sweep(work: Path) -> None:
-    for folder in work.iterdir():
-        if folder.is_dir() and not folder.is_symlink():
-            with suppress(BlockingIOError), file_lock(_beside(folder), wait=False):
-                shutil.rmtree(folder, ignore_errors=True)
-                _beside(folder).unlink(missing_ok=True)
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _beside(folder).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -117,10 +116,7 @@ def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
 
 
 def _opened(file: Path) -> int:
-    """Open a lock file in this user's directory; links are not followed.
-
-    Raises like ``file_lock``.
-    """
+    """Open a lock file in this user's directory; links are not followed."""
     folder = _own_directory(file.parent)
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -134,17 +130,14 @@ def _opened(file: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise _is_link(file) from error
+        lock = None
     finally:
         os.close(folder)
-    if os.fstat(lock).st_nlink > 1:
+    if lock is not None and os.fstat(lock).st_nlink == 1:
+        return lock
+    if lock is not None:
         os.close(lock)
-        raise _is_link(file)
-    return lock
-
-
-def _is_link(file: Path) -> WorldError:
-    return WorldError(
+    raise WorldError(
         f"the lock file {file} is a link to another file",
         "locking it would overwrite that file",
         f"find out who created the link, then remove it: `rm {shlex.quote(str(file))}`",
@@ -152,10 +145,7 @@ def _is_link(file: Path) -> WorldError:
 
 
 def _own_directory(folder: Path) -> int:
-    """Open a directory, created if absent.
-
-    Raises ``WorldError`` where it cannot be created, or another user owns it.
-    """
+    """Open a directory of this user, created if absent."""
     hint = "set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of your own"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -232,30 +222,26 @@ def require_writable(folder: Path, hint: str = "") -> None:
     It is tried: a file in it, and directories that do not exist, are created and removed.
     """
     there = nearest_existing(folder)
-    why = "" if there.is_dir() else f"{there} is not a directory"
-    if not why and not os.access(there, os.W_OK):
+    missing = [each for each in (folder, *folder.parents) if there in each.parents]
+    why = ""
+    if not there.is_dir():
+        why = f"{there} is not a directory"
+    elif not os.access(there, os.W_OK):
         why = f"this user may not write to {there}, or its disk is read-only"
-    if not why:
-        why = _why_not_writable(folder, there)
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            why = f"{error.filename or folder}: {error.strerror or error}"
+        finally:
+            for each in missing:
+                with suppress(OSError):  # it was not created, or another run uses it
+                    each.rmdir()
     if why:
         raise WorldError(f"cannot write to the directory {folder}", why, hint)
-
-
-def _why_not_writable(folder: Path, there: Path) -> str:
-    """Why no file can be created in ``folder``; empty where one can.  ``there`` exists above it."""
-    missing = [each for each in (folder, *folder.parents) if there in each.parents]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        if is_disk_full(error):
-            raise
-        return f"{error.filename or folder}: {error.strerror or error}"
-    finally:
-        for each in missing:
-            with suppress(OSError):  # it was not created, or another run uses it
-                each.rmdir()
 
 
 def require_space(folder: Path, gib: float, what: str) -> None:

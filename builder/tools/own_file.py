@@ -21,46 +21,33 @@ def own_file(file: Path) -> Iterator[BinaryIO]:
     Raises ``WorldError`` where something else has its name: a link, another kind of file, a file of
     another user; and where everybody may replace it.
     """
+    at = file.parent
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _unusable(file.parent, error) from error
-    try:
-        about = os.fstat(folder)
-        if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+        at.mkdir(parents=True, exist_ok=True)
+        folder = at.stat()
+        if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
             raise WorldError(
-                f"cannot write to the directory {file.parent}",
+                f"cannot write to the directory {at}",
                 "every user of this machine may replace the files in it",
-                f"`chmod o-w {shlex.quote(str(file.parent))}`",
+                f"`chmod o-w {shlex.quote(str(at))}`",
             )
+        at = file
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-        opened = os.open(file.name, flags, 0o666, dir_fd=folder)
+        opened = os.open(file, flags, 0o666)
     except OSError as error:
-        raise _unusable(file, error) from error
-    finally:
-        os.close(folder)
+        if is_disk_full(error):
+            raise
+        why = f"it is a link to {at.readlink()}" if at.is_symlink() else error.strerror
+        raise WorldError(f"cannot write to {at}", why or str(error), _remove(at)) from error
     found = os.fstat(opened)
-    own = {os.geteuid(), about.st_uid}  # root also appends to files of the directory's owner
+    own = {os.geteuid(), folder.st_uid}  # root also appends to files of the directory's owner
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in own:
         os.close(opened)
-        raise WorldError(
-            f"cannot write to {file}",
-            "it is no file of this user alone: a device, a second name of a file, or another "
-            "user's file",
-            _remove(file),
-        )
+        why = "a device, a second name of a file, or another user's file"
+        why = f"it is no file of this user alone: {why}"
+        raise WorldError(f"cannot write to {file}", why, _remove(file))
     with os.fdopen(opened, "a+b") as stream:
         yield stream
-
-
-def _unusable(path: Path, error: OSError) -> OSError | WorldError:
-    if is_disk_full(error):
-        return error
-    why = error.strerror or str(error)
-    if path.is_symlink():
-        why = f"it is a link to {path.readlink()}"
-    return WorldError(f"cannot write to {path}", why, _remove(path))
 
 
 def _remove(path: Path) -> str:

@@ -17,8 +17,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.apt.servers import SNAPSHOT, Servers
-from builder.tools.apt.sources import AptSource, sources_at
+from builder.tools.apt.sources import SNAPSHOT, AptSource, Servers, sources_at
 from builder.tools.web import downloads
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError, cause
@@ -68,22 +67,7 @@ def archive_of(suite: str, servers: Servers) -> PackageArchive:
 
 def cached(file: DebFile, cache: Path) -> Path | None:
     """The file in the cache, or None; not verified."""
-    folder = _folder(file, cache)
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return found[0] if found else None
-
-
-def _folder(file: DebFile, cache: Path) -> Path:
-    return cache / "debian" / file.sha256
-
-
-def _damaged(file: DebFile, cache: Path) -> bool:
-    """Whether the cache has the file with other bytes: a disk that was full or failed, an edit."""
-    path = cached(file, cache)
-    if path is None:
-        return False
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256
+    return downloads.stored(_folder(file, cache))
 
 
 def fetch(
@@ -102,45 +86,36 @@ def fetch(
     not in the cache, or damaged, and ``offline``.
     """
     wanted = list(files)
-    damaged = {file for file in dict.fromkeys(wanted) if _damaged(file, cache)}
-    for file in sorted(damaged, key=_name):
-        log(f"{_name(file)} in the cache is damaged: its sha256 is not the lock's")
-    missing = [
-        file for file in dict.fromkeys(wanted) if file in damaged or cached(file, cache) is None
-    ]
+    missing, damaged = [], []
+    for file in dict.fromkeys(wanted):
+        path = cached(file, cache)
+        if path is None:
+            missing.append(file)
+        elif _sha256(path) != file.sha256:  # a disk that was full or failed, an edit
+            log(f"{_name(file)} in the cache is damaged: its sha256 is not the lock's")
+            damaged.append(file)
+    missing += damaged
     if missing and offline:
         names = ", ".join(_name(file) for file in missing)
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
-    for file in damaged:
-        shutil.rmtree(_folder(file, cache))
     if missing:
         log(f"fetching {len(missing)} of {len(wanted)} Debian packages")
         client, silent = Client(), set[str]()
         for file in missing:
-            store = _store(client, file, _folder(file, cache))
-            _first(file, archive.urls(file.path, as_of), silent, store)
-    found = {file: path for file in wanted if (path := cached(file, cache)) is not None}
-    for file in wanted:
-        if file not in found:
-            raise FetchError(
-                f"{_name(file)} was removed from the cache",
-                f"it was below {cache / 'debian'} a moment ago",
-                "run the same command again",
-            )
-    return [found[file] for file in wanted]
+            shutil.rmtree(_folder(file, cache), ignore_errors=True)
+            _fetch(file, archive.urls(file.path, as_of), client, _folder(file, cache), silent)
+    found = [path for file in wanted if (path := cached(file, cache))]
+    if len(found) < len(wanted):
+        why = f"they were below {cache / 'debian'} a moment ago"
+        hint = "run the same command again"
+        raise FetchError("Debian packages were removed from the cache", why, hint)
+    return found
 
 
-def _store(client: Client, file: DebFile, folder: Path) -> Callable[[str], None]:
-    return lambda url: downloads.store(client, url, _name(file), file.sha256, folder)
-
-
-def _first(
-    file: DebFile, urls: Iterable[str], silent: set[str], work: Callable[[str], None]
+def _fetch(
+    file: DebFile, urls: Iterable[str], client: Client, folder: Path, silent: set[str]
 ) -> None:
-    """Call ``work`` with each address until it raises nothing; servers in ``silent`` are left out.
-
-    Raises ``GoneError`` where every server answers that it has no such file, else ``FetchError``.
-    """
+    """Store a file from the first address that gives it; servers in ``silent`` are left out."""
     why: dict[str, str] = {}
     gone = True
     for url in urls:
@@ -150,11 +125,13 @@ def _first(
             why.setdefault(server, f"{server} does not answer")
             continue
         try:
-            return work(url)
-        except (WebError, FetchError) as error:
-            failure = error if isinstance(error, WebError) else None
-            gone = gone and failure is not None and failure.status in {404, 410}
-            if failure is not None and not failure.status:
+            return downloads.store(client, url, _name(file), file.sha256, folder)
+        except FetchError as error:
+            gone = False
+            why[server] = f"{url}: {error}"
+        except WebError as error:
+            gone = gone and error.status in {404, 410}
+            if not error.status:
                 silent.add(server)
             why[server] = f"{url}: {cause(error)}"
     kind = GoneError if gone else FetchError
@@ -162,5 +139,14 @@ def _first(
     raise kind(f"{what} the Debian package {_name(file)}", "\n".join(why.values()))
 
 
+def _folder(file: DebFile, cache: Path) -> Path:
+    return cache / "debian" / file.sha256
+
+
 def _name(file: DebFile) -> str:
     return file.path.rpartition("/")[2]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -49,8 +49,6 @@ class Solver:
 
     folder: Path
     sources: tuple[AptSource, ...]
-    architectures: tuple[str, ...]
-    """The native one first."""
 
     def as_of(self) -> datetime:
         """The date of the newest of the package lists."""
@@ -67,23 +65,18 @@ class Solver:
 
         ``installed`` is a database of dpkg.  Raises ``RecipeError`` where apt cannot install them.
         """
-        text = self._apt(
-            ["--print-uris", "--no-install-recommends", "install", "--", *packages], installed
-        )
-        lines = [LINE.fullmatch(line) for line in text.splitlines()]
-        return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
-
-    def _apt(self, arguments: list[str], installed: str) -> str:
         (self.folder / "status").write_text(installed, "utf-8")
-        options = ["-qq", "--yes", "-oAcquire::ForceHash=SHA256"]
-        done = _run(["apt-get", *options, *arguments], self.folder)
+        options = ["-qq", "--yes", "-oAcquire::ForceHash=SHA256", "--print-uris"]
+        install = ["--no-install-recommends", "install", "--", *packages]
+        done = _run(["apt-get", *options, *install], self.folder)
         if done.returncode != 0:
             raise RecipeError(
                 "apt cannot install the packages",
                 _errors(done.stderr),
                 "check their names: https://packages.debian.org",
             )
-        return done.stdout
+        lines = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
+        return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
 
     def _found(self, line: re.Match[str]) -> SolvedPackage:
         uri = line["uri"]
@@ -129,7 +122,7 @@ def open_solver(
             _errors(done.stderr),
             "check that this machine reaches a Debian mirror, and has debian-archive-keyring",
         )
-    return Solver(folder, tuple(sources), tuple(architectures))
+    return Solver(folder, tuple(sources))
 
 
 def _configuration(folder: Path, architectures: Sequence[str]) -> Iterator[str]:
@@ -143,9 +136,8 @@ def _configuration(folder: Path, architectures: Sequence[str]) -> Iterator[str]:
     yield f'Dir::State::status "{folder}/status";'
     yield f'Dir::Cache "{folder}/cache";'
     yield f'APT::Architecture "{architectures[0]}";'
-    yield f"APT::Architectures {{ {' '.join(f'{each!r};' for each in architectures)} }};".replace(
-        "'", '"'
-    )
+    for each in architectures:
+        yield f'APT::Architectures:: "{each}";'
     yield 'Acquire::Languages "none";'
     yield 'APT::Sandbox::User "root";\n'  # the directory is this user's alone
 

@@ -25,7 +25,7 @@ from builder.tools.python import remote_wheel
 from builder.tools.python.wheel_tags import rank
 from builder.tools.web.address import origin, split_url
 from builder.tools.web.client import Client, Follow, Response
-from builder.tools.web.downloads import store
+from builder.tools.web.downloads import store, stored
 from builder.tools.web.errors import WebError, cause
 from builder.tools.web.retry import with_retries
 
@@ -48,11 +48,22 @@ class ReleaseFile(Protocol):
     def sha256(self) -> str: ...  # noqa: D102
 
 
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A file of the index."""
+
+    name: str
+    version: str
+    sha256: str
+    size: int = 0
+    """Bytes; 0 where the index does not say."""
+    day: str = ""
+    """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
+
+
 def cached(file: ReleaseFile, cache: Path) -> Path | None:
-    """The file in the cache, or None.  Files in the cache are complete: they are moved there."""
-    folder = cache / "pypi" / file.sha256
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return found[0] if found else None
+    """The file in the cache, or None."""
+    return stored(cache / "pypi" / file.sha256)
 
 
 def fetch(
@@ -70,10 +81,99 @@ def fetch(
         raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
     if missing:
         log(f"fetching {len(missing)} of {len(wanted)} files from the package index")
-        index = Index()
+        index = _Index()
         for file in missing:
-            _fetch_one(index, file, cache, log)
+            package = index.find(file)
+            size = f" ({sizes.shown(package.size)})" if package.size else ""
+            log(f"fetching {package.filename}{size}")
+            name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
+            with _explained(file.name, file.version):
+                store(index.client, package.url, name, file.sha256, folder)
     return [path for file in wanted if (path := cached(file, cache))]
+
+
+def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]) -> None:
+    """Fetch only the text files of a wheel, into the new directory ``target``.
+
+    They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
+    ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
+    """
+    index = _Index()
+    package = index.find(file)
+    log(f"reading the text files of {package.filename}")
+    with _explained(file.name, file.version):
+        remote_wheel.unpack(index.client, package, target)
+
+
+def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
+    """For each name and version the best wheel for CPython ``python`` on linux x86_64.
+
+    Raises ``FetchError`` where the index does not answer, or has none.
+    """
+    index = _Index()
+    found = []
+    for name, version in pins:
+        packages = index.page(name, version).packages
+        best = _best((each for each in packages if _same(each.version, version)), python)
+        if best is None:
+            raise GoneError(
+                f"the package index has no wheel of {name} {version} for CPython {python} on "
+                "linux x86_64"
+            )
+        found.append(IndexFile(name, version, _sha256(best), best.size or 0))
+    return found
+
+
+def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFile:
+    """The counterpart of ``file`` in another version, or in the newest.
+
+    For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
+    sdist.  Raises ``FetchError`` where the index does not answer, or has none.
+    """
+    kind, offered = _of_kind(_Index().page(file.name, file.version), file)
+    finals = _by_version(offered)
+    wanted = version or (finals[max(finals)][0].version if finals else None)
+    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
+    best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
+    if best is None or wanted is None:
+        raise GoneError(
+            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
+            hint=f"`pip index versions {file.name}` lists the versions",
+        )
+    return IndexFile(file.name, wanted, _sha256(best))
+
+
+def newer_releases(file: ReleaseFile) -> list[IndexFile]:
+    """The releases after the release of ``file``, oldest first: one file each, of the same kind.
+
+    Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
+    answer, or does not have the project.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    finals = _by_version(_of_kind(_Index().page(file.name, file.version), file)[1])
+    try:
+        later = sorted(version for version in finals if version > Version(file.version))
+    except InvalidVersion:
+        return []
+    return [_found(file.name, finals[version][0]) for version in later]
+
+
+def releases(name: str, python: str) -> list[IndexFile]:
+    """The best wheel of each release for CPython ``python`` on linux x86_64, oldest first.
+
+    Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
+    ``FetchError`` where the index does not answer, or does not have the project.
+    """
+    finals = _by_version(_Index().page(name).packages)
+    best = [_best(packages, python) for _, packages in sorted(finals.items())]
+    return [_found(name, package) for package in best if package is not None]
+
+
+def pip_setting(name: str) -> str | None:
+    """A setting of pip: "index-url", "cert"."""
+    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    return from_environment or _configured(name)
 
 
 @cache
@@ -88,14 +188,8 @@ def _configured(name: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def pip_setting(name: str) -> str | None:
-    """A setting of pip: "index-url", "cert"."""
-    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
-    return from_environment or _configured(name)
-
-
-class Index:
-    """The index that pip is configured to use; threads may share it."""
+class _Index:
+    """The index that pip is configured to use."""
 
     def __init__(self) -> None:
         from pypi_simple import PYPI_SIMPLE_ENDPOINT
@@ -104,12 +198,12 @@ class Index:
         self.client = Client(Path(certificate) if certificate else None)
         self._endpoint = (pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT).rstrip("/")
 
-    def page(self, project: str) -> ProjectPage:
-        """The page of a project.
+    def page(self, project: str, version: str = "") -> ProjectPage:
+        """The page of a project; ``version`` is for the error."""
+        with _explained(project, version):
+            return with_retries(lambda: self._page(project))
 
-        Raises ``GoneError`` where the index does not have the project, ``WebError`` where it does
-        not answer, or with something else.
-        """
+    def _page(self, project: str) -> ProjectPage:
         from packaging.utils import canonicalize_name
         from pypi_simple import ACCEPT_ANY
 
@@ -129,10 +223,24 @@ class Index:
         response.require(200)
         return _parsed(project, response)
 
-    def located(self, package: DistributionPackage) -> DistributionPackage:
+    def find(self, file: ReleaseFile) -> DistributionPackage:
+        page = self.page(file.name, file.version)
+        for package in page.packages:
+            if _sha256(package) == file.sha256:
+                with _explained(file.name, file.version):
+                    return self._with_login(package)
+        there = [package.filename for package in page.packages if package.version == file.version]
+        raise GoneError(
+            f"the package index has no file of {file.name} {file.version} with sha256 "
+            f"{file.sha256}",
+            "it has: " + (", ".join(there) or "no file of that version"),
+            "the file was removed from the index, or the digest belongs to another version",
+        )
+
+    def _with_login(self, package: DistributionPackage) -> DistributionPackage:
         """A file with the user and the password of the index, where it is on the same host.
 
-        So pip does; nothing else has the login of a private index.  Raises ``WebError``.
+        So pip does; nothing else has the login of a private index.
         """
         own, file = split_url(self._endpoint), split_url(package.url)
         if own.username is None or origin(package.url) != origin(self._endpoint):
@@ -141,8 +249,20 @@ class Index:
         return replace(package, url=file._replace(netloc=f"{login}@{address}").geturl())
 
 
+@contextmanager
+def _explained(name: str, version: str) -> Iterator[None]:
+    try:
+        yield
+    except WebError as error:
+        raise FetchError(
+            f"cannot fetch {name} {version}".rstrip(),
+            cause(error),
+            "try again; `pip config list` shows which index is used",
+        ) from error
+
+
 def _parsed(project: str, response: Response) -> ProjectPage:
-    """A page of the Simple repository API, in any of its formats.  Raises ``WebError``."""
+    """A page of the Simple repository API, in any of its formats."""
     from email.message import Message
 
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError
@@ -160,60 +280,13 @@ def _parsed(project: str, response: Response) -> ProjectPage:
     raise WebError("its page is not a page of a package index", temporary=False)
 
 
-def _fetch_one(index: Index, file: ReleaseFile, cache: Path, log: Callable[[str], None]) -> None:
-    with _explained(file):
-        package = with_retries(lambda: _find(index, file))
-        size = f" ({sizes.shown(package.size)})" if package.size else ""
-        log(f"fetching {package.filename}{size}")
-        name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
-        store(index.client, package.url, name, file.sha256, folder)
+def _sha256(package: DistributionPackage) -> str:
+    return package.digests.get("sha256", "")
 
 
-def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]) -> None:
-    """Fetch only the text files of a wheel, into the new directory ``target``.
-
-    They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
-    ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
-    """
-    index = Index()
-    with _explained(file):
-        package = with_retries(lambda: _find(index, file))
-        log(f"reading the text files of {package.filename}")
-        remote_wheel.unpack(index.client, package, target)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFile:
-    """A file of the index."""
-
-    name: str
-    version: str
-    sha256: str
-    size: int = 0
-    """Bytes; 0 where the index does not say."""
-    day: str = ""
-    """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
-
-
-def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
-    """For each name and version the best wheel for CPython ``python`` on linux x86_64.
-
-    Raises ``FetchError`` where the index does not answer, or has none.
-    """
-    index = Index()
-    return [_wheel(index, IndexFile(name, version, ""), python) for name, version in pins]
-
-
-def _wheel(index: Index, pin: IndexFile, python: str) -> IndexFile:
-    with _explained(pin):
-        page = with_retries(lambda: index.page(pin.name))
-    best = _best((each for each in page.packages if _same(each.version, pin.version)), python)
-    if best is None:
-        raise GoneError(
-            f"the package index has no wheel of {pin.name} {pin.version} for CPython {python} on "
-            "linux x86_64"
-        )
-    return IndexFile(pin.name, pin.version, _sha256(best), best.size or 0)
+def _found(name: str, package: DistributionPackage) -> IndexFile:
+    day = package.upload_time.date().isoformat() if package.upload_time else ""
+    return IndexFile(name, package.version or "", _sha256(package), package.size or 0, day)
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
@@ -234,82 +307,11 @@ def _same(one: str | None, other: str) -> bool:
         return False
 
 
-def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFile:
-    """The counterpart of ``file`` in another version, or in the newest.
-
-    For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
-    sdist.  Raises ``FetchError`` where the index does not answer, or has none.
-    """
-    index = Index()
-    with _explained(file):
-        page = with_retries(lambda: index.page(file.name))
-    kind, offered = _of_kind(page.packages, file)
-    finals = _finals(offered)
-    wanted = version or (finals[max(finals)].version if finals else None)
-    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
-    best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
-    if best is None or wanted is None:
-        raise GoneError(
-            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
-            hint=f"`pip index versions {file.name}` lists the versions",
-        )
-    return IndexFile(file.name, wanted, _sha256(best))
-
-
-def _sha256(package: DistributionPackage) -> str:
-    return package.digests.get("sha256", "")
-
-
-def newer_releases(file: ReleaseFile) -> list[IndexFile]:
-    """The releases after the release of ``file``, oldest first: one file each, of the same kind.
-
-    Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
-    answer, or does not have the project.
-    """
-    from packaging.version import InvalidVersion, Version
-
-    index = Index()
-    with _explained(file):
-        page = with_retries(lambda: index.page(file.name))
-    finals = _finals(_of_kind(page.packages, file)[1])
-    try:
-        later = sorted(version for version in finals if version > Version(file.version))
-    except InvalidVersion:
-        return []
-    return [_found(file.name, finals[version]) for version in later]
-
-
-def releases(name: str, python: str) -> list[IndexFile]:
-    """The best wheel of each release for CPython ``python`` on linux x86_64, oldest first.
-
-    Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
-    ``FetchError`` where the index does not answer, or does not have the project.
-    """
-    index = Index()
-    with _explained(IndexFile(name, "", "")):
-        page = with_retries(lambda: index.page(name))
-    best = [_best(packages, python) for _, packages in sorted(_by_version(page.packages).items())]
-    return [_found(name, package) for package in best if package is not None]
-
-
-def _found(name: str, package: DistributionPackage) -> IndexFile:
-    day = package.upload_time.date().isoformat() if package.upload_time else ""
-    return IndexFile(name, package.version or "", _sha256(package), package.size or 0, day)
-
-
-def _of_kind(
-    packages: Iterable[DistributionPackage], file: ReleaseFile
-) -> tuple[str | None, list[DistributionPackage]]:
+def _of_kind(page: ProjectPage, file: ReleaseFile) -> tuple[str | None, list[DistributionPackage]]:
     """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
-    several = list(packages)
-    of_file = [package for package in several if _sha256(package) == file.sha256]
-    kind = of_file[0].package_type if of_file else "wheel"
-    return kind, [package for package in several if package.package_type == kind]
-
-
-def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, DistributionPackage]:
-    """The first file of each version that is neither yanked nor a pre-release."""
-    return {version: files[0] for version, files in _by_version(packages).items()}
+    kinds = [each.package_type for each in page.packages if _sha256(each) == file.sha256]
+    kind = kinds[0] if kinds else "wheel"
+    return kind, [package for package in page.packages if package.package_type == kind]
 
 
 def _by_version(
@@ -325,28 +327,3 @@ def _by_version(
             if not package.is_yanked and not version.is_prerelease:
                 found[version].append(package)
     return found
-
-
-@contextmanager
-def _explained(file: ReleaseFile) -> Iterator[None]:
-    try:
-        yield
-    except WebError as error:
-        raise FetchError(
-            f"cannot fetch {file.name} {file.version}".rstrip(),
-            cause(error),
-            "try again; `pip config list` shows which index is used",
-        ) from error
-
-
-def _find(index: Index, file: ReleaseFile) -> DistributionPackage:
-    page = index.page(file.name)
-    for package in page.packages:
-        if _sha256(package) == file.sha256:
-            return index.located(package)
-    of_version = [package.filename for package in page.packages if package.version == file.version]
-    raise GoneError(
-        f"the package index has no file of {file.name} {file.version} with sha256 {file.sha256}",
-        "it has: " + (", ".join(of_version) or "no file of that version"),
-        "the file was removed from the index, or the digest belongs to another version",
-    )

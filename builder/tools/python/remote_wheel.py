@@ -37,8 +37,7 @@ def unpack(client: Client, package: DistributionPackage, target: Path) -> None:
     remote = RemoteFile(client, package.url)
     try:
         with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
-            members = archives.text_members(wheel)
-            archives.extract(wheel, package.filename, remote.size, members, target)
+            archives.extract_texts(wheel, package.filename, remote.size, target)
         _verify(target, (package.metadata_digests or {}).get("sha256"))
     except (FetchError, csv.Error, *archives.DAMAGED) as error:
         raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error

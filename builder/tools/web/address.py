@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -57,6 +59,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     found = getattr(found, "ipv4_mapped", None) or found
     return found.is_loopback or found.is_unspecified
+
+
+def leads_here(host: str) -> bool:
+    """Whether any address of a host is this machine's: loopback's, its network's, or a bridge's.
+
+    Whoever connects to an address of the own machine has the same one.  Nothing is sent.
+    """
+    with suppress(OSError, UnicodeError):
+        for family, *_, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                there = probe.getpeername()[0]
+                if is_loopback(there) or there == probe.getsockname()[0]:
+                    return True
+    return False
 
 
 def github_page(url: str, path: str = "") -> str:

@@ -8,23 +8,28 @@ is not read, and no cookie is kept.
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
-import zlib
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.tools import sizes
-from builder.tools.web.address import is_loopback, join_url, origin, split_url
-from builder.tools.web.connections import Connections, Deadline, Exchange
+from builder.tools.web.address import is_loopback, join_url, leads_here, origin, split_url
 from builder.tools.web.errors import WebError, status_error, web_error
 
 if TYPE_CHECKING:
+    import socket
+
     import requests
-    from requests import Session
+    from _typeshed import WriteableBuffer
+    from requests.adapters import HTTPAdapter
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 20.0  # seconds without a byte of the response
@@ -36,8 +41,7 @@ REDIRECTS = 5
 REDIRECTING = {301, 302, 303, 307, 308}
 BLOCK = 1 << 18
 CREDENTIALS = {"authorization", "cookie"}
-CODINGS = {"gzip", "x-gzip", "deflate"}
-EITHER_FORMAT = zlib.MAX_WBITS | 32  # zlib finds out whether its input is gzip's or its own
+PACKED = {"gzip", "x-gzip", "deflate"}
 
 
 class Follow(Enum):
@@ -95,37 +99,41 @@ class Opened(Head):
     """A response whose content is still to be read."""
 
     _raw: requests.Response
-    _deadline: Deadline
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self, *, unpacked: bool = False) -> Iterator[bytes]:
         """The content in blocks of at most ``BLOCK`` bytes, as they come.
 
-        It is not decoded: no request asks for packed bytes.  Raises ``WebError``.
+        Without ``unpacked`` it is not decoded: no request asks for packed bytes.  Raises
+        ``WebError``.
         """
         while True:
-            with _explained(self.url, self._deadline):
-                block = self._raw.raw.read1(BLOCK, decode_content=False)
-                self._deadline.received(len(block or b""))
+            with _explained(self.url):
+                block = self._raw.raw.read1(BLOCK, decode_content=unpacked)
             if not block:
                 return
             yield block
 
     def read(self, limit: int) -> bytes:
-        """The whole content, unpacked: at most ``limit`` bytes, of an error only the beginning.
+        """The whole content, unpacked: at most ``limit`` bytes, of an error only a small one.
 
         Raises ``WebError``.
         """
         failed = self.status >= 300
+        plain, packed = self.coding in {"", "identity"}, self.coding in PACKED
         content = bytearray()
-        for block in self.blocks():
+        for block in self.blocks(unpacked=packed and not failed):
             content += block
             if failed and len(content) > ERROR_SIZE:
                 return b""
             if len(content) > limit:
-                raise _too_large(limit)
-        if self.coding in {"", "identity"} or not content:
-            return bytes(content)
-        return b"" if failed else _unpacked(bytes(content), self.coding, limit)
+                why = f"its response is larger than {sizes.shown(limit)}"
+                raise WebError(why, temporary=False)
+        if failed:
+            return bytes(content) if plain else b""
+        if content and not (plain or packed):
+            why = f"its response has the content coding {self.coding[:SHOWN]}"
+            raise WebError(f"{why}, which was not asked for", temporary=False)
+        return bytes(content)
 
 
 class Client:
@@ -137,10 +145,7 @@ class Client:
     def __init__(self, certificate: Path | None = None) -> None:
         bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
         self._verify: str | bool = str(certificate) if certificate else bundle or True
-        self._connections = Connections()
-        self._session: Session = _session()
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, self._connections.adapter())
+        self._adapter = _adapter()
 
     def request(self, method: str, url: str, *, limit: int = SMALL, **more: Any) -> Response:
         """The response to a request; its content has at most ``limit`` bytes.
@@ -149,14 +154,8 @@ class Client:
         a bound; never for its status.
         """
         with self.open(method, url, **more) as opened:
-            return Response(
-                opened.method,
-                opened.url,
-                opened.status,
-                opened.reason,
-                opened.headers,
-                opened.read(limit),
-            )
+            head = (opened.method, opened.url, opened.status, opened.reason, opened.headers)
+            return Response(*head, opened.read(limit))
 
     @contextmanager
     def open(
@@ -182,62 +181,51 @@ class Client:
         sent = dict(headers or {})
         seconds = TOTAL_TIMEOUT if total_timeout is None else total_timeout
         for _ in range(REDIRECTS + 1):
-            with self._connections.exchange(seconds, least, outward=outward) as exchange:
-                with _explained(url, exchange.deadline):
-                    raw = self._send(exchange, method, url, sent, data, (read_timeout, seconds))
-                with raw:
-                    opened = Opened(
-                        method,
-                        raw.url,
-                        raw.status_code,
-                        raw.reason or "",
-                        raw.headers,
-                        raw,
-                        exchange.deadline,
-                    )
-                    target = opened.headers.get("Location", "")
-                    if follow is Follow.NOWHERE or not (target and opened.status in REDIRECTING):
-                        yield opened
-                        return
+            host = split_url(url).hostname or ""
+            if outward and leads_here(host):
+                raise WebError(f"it names {host}, which is this machine", temporary=False)
+            proxies = _proxies(url)
+            _bounds.set((seconds, least))
+            with _explained(url):
+                raw = self._send(method, url, sent, data, proxies, (read_timeout, seconds))
+            with raw:
+                head = (method, raw.url, raw.status_code, raw.reason or "", raw.headers)
+                opened = Opened(*head, raw)
+                target = opened.headers.get("Location", "")
+                if follow is Follow.NOWHERE or not (target and opened.status in REDIRECTING):
+                    yield opened
+                    return
             url = redirect_url(opened, target, follow)
-            outward = outward or not exchange.here
+            outward = outward or bool(proxies) or not leads_here(host)
             if origin(url) != origin(opened.url):
                 sent = {k: v for k, v in sent.items() if k.lower() not in CREDENTIALS}
         raise WebError(f"it redirects more than {REDIRECTS} times", temporary=False)
 
     def _send(
         self,
-        exchange: Exchange,
         method: str,
         url: str,
         headers: Mapping[str, str],
         data: Any,
+        proxies: Mapping[str, str],
         timeouts: tuple[float, float],
     ) -> requests.Response:
-        from requests.utils import get_environ_proxies, select_proxy
+        """Send it without a session, which would add cookies and ~/.netrc, and read redirects."""
+        from requests import Request
+        from requests.utils import default_headers
 
-        parts = split_url(url)
-        host = parts.hostname or ""
-        proxies = {} if is_loopback(host) else get_environ_proxies(url)
-        exchange.proxied = select_proxy(url, proxies) is not None
-        if exchange.proxied and exchange.outward:
-            exchange.require_resolved(host)
-        if parts.scheme == "https" and isinstance(self._verify, str):
-            _require_bundle(Path(self._verify))
+        if isinstance(self._verify, str) and not Path(self._verify).exists():
+            raise WebError(f"there is no file of certificates {self._verify}", temporary=False)
+        wanted = default_headers()
+        wanted.update({"Accept-Encoding": "identity"} | dict(headers))
         read, total = timeouts
-        # Only one of the two bounds may end a silent response: else its error is a matter of luck.
-        silent = read if read < total else total + CONNECT_TIMEOUT
-        return self._session.request(
-            method,
-            url,
-            data=data,
-            headers=dict(headers),
+        return self._adapter.send(
+            Request(method, url, headers=wanted, data=data).prepare(),
+            stream=True,
             # The first bounds each write, too.
-            timeout=(min(max(CONNECT_TIMEOUT, read / 5), total), silent),
+            timeout=(min(max(CONNECT_TIMEOUT, read / 5), total), read),
             verify=self._verify,
             proxies=proxies,
-            allow_redirects=False,
-            stream=True,
         )
 
 
@@ -253,13 +241,21 @@ def redirect_url(response: Head, target: str, follow: Follow) -> str:
     return url
 
 
+def _proxies(url: str) -> dict[str, str]:
+    """The proxy for a URL, for requests; empty where it is asked directly."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    proxies = get_environ_proxies(url)
+    found = None if is_loopback(split_url(url).hostname or "") else select_proxy(url, proxies)
+    return {"all": found} if found else {}
+
+
 @contextmanager
-def _explained(url: str, deadline: Deadline) -> Iterator[None]:
+def _explained(url: str) -> Iterator[None]:
     """Raise ``WebError`` for whatever the libraries for HTTP raise."""
     try:
         yield
     except Exception as error:
-        deadline.require_in_time()
         failure = web_error(error)
         if failure is None and isinstance(error, ValueError | OverflowError):
             failure = WebError("the response is not HTTP", temporary=False)
@@ -269,48 +265,70 @@ def _explained(url: str, deadline: Deadline) -> Iterator[None]:
         raise failure from error
 
 
-def _require_bundle(file: Path) -> None:
-    if not file.exists():
-        raise WebError(f"there is no file of certificates {file}", temporary=False)
+_bounds: ContextVar[tuple[float, int]] = ContextVar("_bounds")
+"""``seconds`` and ``least`` of the request that is sent."""
 
 
-def _too_large(limit: int) -> WebError:
-    return WebError(f"its response is larger than {sizes.shown(limit)}", temporary=False)
+class _Timed(io.RawIOBase):
+    """What a server sends, head and content; raises ``WebError`` where it takes too long.
 
-
-def _unpacked(content: bytes, coding: str, limit: int) -> bytes:
-    """Content without its coding (RFC 9110, section 8.4), which was not asked for."""
-    if coding not in CODINGS:
-        why = f"its response has the content coding {coding[:SHOWN]}, which was not asked for"
-        raise WebError(why, temporary=False)
-    unpacker = zlib.decompressobj(EITHER_FORMAT)
-    try:
-        found = unpacker.decompress(content, limit + 1)
-    except zlib.error as error:
-        raise WebError("the compression of the response is damaged") from error
-    if len(found) > limit:
-        raise _too_large(limit)
-    if not unpacker.eof:
-        raise WebError("the compression of the response is damaged: it ends too early")
-    return found
-
-
-def _session() -> Session:
-    """A session that ignores redirects, ``~/.netrc`` and cookies.
-
-    The one of ``requests`` reads the address and the content of redirects even where it does not
-    follow them.
+    The time begins with it, and again whenever ``least`` bytes came, if that is not 0.
     """
-    from http.cookiejar import DefaultCookiePolicy
 
-    from requests import Session
+    def __init__(self, connection: socket.socket, seconds: float, least: int) -> None:
+        self._connection = connection
+        self._stream = connection.makefile("rb", buffering=0)
+        self._silence = connection.gettimeout() or seconds
+        self._seconds = seconds
+        self._least = least
+        self._until = time.monotonic() + seconds
+        self._count = 0
 
-    class Plain(Session):
-        def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002
-            return None
+    def readable(self) -> bool:
+        return True
 
-    session = Plain()
-    session.trust_env = False  # else ~/.netrc replaces the login
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    session.headers["Accept-Encoding"] = "identity"
-    return session
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        self._connection.settimeout(min(left, self._silence))
+        try:
+            count = self._stream.readinto(buffer) or 0
+        except TimeoutError:
+            if self._until <= time.monotonic():
+                raise self._late() from None
+            raise
+        self._count += count
+        if self._least and self._count >= self._least:
+            self._count, self._until = 0, time.monotonic() + self._seconds
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def _late(self) -> WebError:
+        within = "did not send enough" if self._least else "was not complete"
+        why = f"its response {within} after {self._seconds:.0f} seconds"
+        return WebError(why, temporary=False)
+
+
+def _adapter() -> HTTPAdapter:
+    """An adapter whose responses are read by way of ``_Timed``."""
+    from requests.adapters import HTTPAdapter
+
+    class TimedResponse(http.client.HTTPResponse):
+        def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+            super().__init__(sock, *arguments, **named)
+            self.fp.close()
+            self.fp = io.BufferedReader(_Timed(sock, *_bounds.get()))
+
+    class Adapter(HTTPAdapter):
+        def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+            pool: Any = super().get_connection_with_tls_context(*arguments, **named)
+            if pool.ConnectionCls.response_class is http.client.HTTPResponse:
+                timed = {"response_class": TimedResponse}
+                pool.ConnectionCls = type("Timed", (pool.ConnectionCls,), timed)
+            return pool
+
+    return Adapter()

@@ -1,10 +1,9 @@
-"""Downloads: files streamed into a directory and verified by their sha256."""
+"""Downloads: files streamed into a directory of their own and verified by their sha256."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,13 +12,19 @@ from builder.errors import FetchError
 from builder.tools import sizes
 from builder.tools.beside import require_wanted
 from builder.tools.file_names import require_writable_names
-from builder.tools.web.client import Client, Follow, Opened
+from builder.tools.web.client import Client, Follow
 from builder.tools.web.errors import WebError
 from builder.tools.web.retry import RetryPolicy
 
 LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
 PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
 """How files are requested: from wherever they are, and a MiB has to come in ``TOTAL_TIMEOUT``."""
+
+
+def stored(folder: Path) -> Path | None:
+    """The complete file that ``store`` wrote into ``folder``; None where there is none."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return found[0] if found else None
 
 
 def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:
@@ -39,14 +44,18 @@ def _store(
 ) -> None:
     waiting = folder.parent / f".{uuid4().hex}"
     waiting.mkdir(parents=True)
+    digest, received = hashlib.sha256(), 0
     try:
-        digest = hashlib.sha256()
-        with client.open("GET", url, **PATIENT) as opened:
+        with client.open("GET", url, **PATIENT) as opened, (waiting / name).open("wb") as sink:
             opened.require(200)
-            with (waiting / name).open("wb") as sink:
-                for block in _blocks(opened, policy):
-                    digest.update(block)
-                    sink.write(block)
+            for block in opened.blocks():
+                require_wanted()
+                received += len(block)
+                if received > LARGEST:
+                    why = f"its response is larger than {sizes.shown(LARGEST)}"
+                    raise WebError(why, temporary=False)
+                digest.update(block)
+                sink.write(block)
         if digest.hexdigest() != sha256:
             raise FetchError(
                 f"{name} does not have the pinned digest",
@@ -55,27 +64,10 @@ def _store(
             )
         try:
             waiting.rename(folder)
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise  # not only another run that was faster
+        except OSError:
+            if stored(folder) is None:  # else another run was faster
+                raise
     finally:
-        if waiting.exists():
-            for part in waiting.iterdir():
-                part.unlink()
-            waiting.rmdir()
-
-
-def _blocks(opened: Opened, policy: RetryPolicy) -> Iterator[bytes]:
-    """A file's bytes.  A server that sent some has responded, also where they stop."""
-    received = 0
-    try:
-        for block in opened.blocks():
-            require_wanted()
-            received += len(block)
-            if received > LARGEST:
-                why = f"its response is larger than {sizes.shown(LARGEST)}"
-                raise WebError(why, temporary=False)
-            yield block
-    finally:
-        if received:
+        if received:  # a server that sent some has responded, also where they stop
             policy.server_responded()
+        shutil.rmtree(waiting, ignore_errors=True)

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from builder.tools.web import http_time
 
@@ -64,10 +64,9 @@ def status_error(status: int, why: str, retry_after: str, url: str) -> WebError:
 
     429 and 5xx are temporary (RFC 6585, section 4; RFC 9110, section 15.6).
     """
-    temporary = _passes(status)
     why = f"{why}: {PROXY_LOGIN}" if status == 407 else why
     wait = http_time.retry_after(retry_after)
-    return WebError(why, status=status, retry_after=wait, temporary=temporary, url=url)
+    return WebError(why, status=status, retry_after=wait, temporary=_passes(status), url=url)
 
 
 def _passes(status: int) -> bool:
@@ -81,43 +80,27 @@ def web_error(error: BaseException) -> WebError | None:
 
     if isinstance(error, WebError):
         return error
-    web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
-    if not isinstance(error, (*web, ConnectionError, TimeoutError, ssl.SSLError)):
-        return None
     broken = (
         *(requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError),
         *(urllib3.exceptions.ProtocolError, urllib3.exceptions.TimeoutError),
         *(ConnectionError, TimeoutError, ssl.SSLError),
     )
-    found = connection_error(error)
-    refused = _refusal_of_proxy(_chain(error))
-    found.temporary = isinstance(error, broken) and not found.untrusted
-    found.temporary = found.temporary and (refused is None or _passes(int(refused[1])))
-    return found
-
-
-def connection_error(error: BaseException) -> WebError:
-    """Any error of a client for HTTP in plain words; temporary where the network is the reason."""
-    import urllib3
-
+    web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
+    if not isinstance(error, (*web, *broken)):
+        return None
     chain = list(_chain(error))
     untrusted = any(
         isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
     )
     unresolved = any(isinstance(each, socket.gaierror) for each in chain)
-    network = any(isinstance(each, OSError) for each in chain)
-    proxy = any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain)
-    why, temporary = _cause(chain), network and not untrusted
-    if refused := _refusal_of_proxy(chain):
+    why, temporary = _cause(chain), isinstance(error, broken) and not untrusted
+    if refused := next(filter(None, (TUNNEL.search(str(each)) for each in chain)), None):
         temporary = temporary and _passes(int(refused[1]))
         why = f"it does not connect: {refused[1]}{refused[2]}"
         why += f": {PROXY_LOGIN}" if refused[1] == "407" else ""
-    why = f"{'the proxy: ' if proxy else ''}{why}"
+    if any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain):
+        why = f"the proxy: {why}"
     return WebError(why, temporary=temporary, untrusted=untrusted, unresolved=unresolved)
-
-
-def _refusal_of_proxy(chain: Iterable[BaseException]) -> re.Match[str] | None:
-    return next(filter(None, (TUNNEL.search(str(each)) for each in chain)), None)
 
 
 def cause(error: BaseException) -> str:

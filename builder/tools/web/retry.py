@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from builder.tools.log import Log
 from builder.tools.web.errors import WebError, web_error
 from builder.tools.web.http_time import time_span
-
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
 
 T = TypeVar("T")
 ATTEMPTS = 7
@@ -61,56 +58,47 @@ class RetryPolicy:
 
     def call(self, work: Callable[[], T]) -> T:
         """Call ``work``, again where its failure may be temporary; raises its last error."""
-        from tenacity import Retrying, retry_if_exception
-
         self.server_responded()
-        retrying = Retrying(
-            retry=retry_if_exception(self._may_pass),
-            wait=self._seconds,
-            stop=self._is_over,
-            before_sleep=self._before_sleep,
-            reraise=True,
-        )
-        try:
-            result = retrying(work)
-        except Exception as error:
-            if self._may_pass(error):
-                GIVEN_UP.update({self._server} - {""})
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = work()
+            except Exception as error:
+                failure = self._failure_of(error)
+                if failure is None or not failure.temporary:
+                    GIVEN_UP.discard(self._server)
+                    raise
+                if self._is_over(failure, attempt):
+                    GIVEN_UP.update({self._server} - {""})
+                    raise
             else:
                 GIVEN_UP.discard(self._server)
-            raise
-        GIVEN_UP.discard(self._server)
-        return result
+                return result
+            self._sleep(failure, attempt)
 
-    def _may_pass(self, error: BaseException) -> bool:
-        failure = self._failure_of(error)
-        return failure is not None and failure.temporary
-
-    def _failure(self, state: RetryCallState) -> WebError:
-        """The failure of the last attempt; it may be temporary."""
-        error = state.outcome.exception() if state.outcome else None
-        return (self._failure_of(error) if error else None) or WebError("")
-
-    def _seconds(self, state: RetryCallState) -> float:
-        asked = self._failure(state).retry_after
-        return asked if asked is not None else min(2.0 ** (state.attempt_number - 1), 8.0)
-
-    def _is_over(self, state: RetryCallState) -> bool:
-        if state.attempt_number >= ATTEMPTS or self._server in GIVEN_UP:
+    def _is_over(self, failure: WebError, attempt: int) -> bool:
+        if attempt >= ATTEMPTS or self._server in GIVEN_UP or failure.unresolved:
             return True
-        if self._failure(state).unresolved:
-            return True
-        wait = state.upcoming_sleep
-        if self._failure(state).retry_after is not None:
+        wait = _wait(failure, attempt)
+        if failure.retry_after is not None:
             return wait > LONGEST_WAIT or self._waited + wait > LONGEST_IN_ALL
         return time.monotonic() - self._last_response + wait > GIVE_UP
 
-    def _before_sleep(self, state: RetryCallState) -> None:
-        failure, wait = self._failure(state), state.upcoming_sleep
+    def _sleep(self, failure: WebError, attempt: int) -> None:
+        wait = _wait(failure, attempt)
         if wait >= 1:
             name = f"{self._server}: " if self._server else ""
-            asks = "it asks to wait" if failure.retry_after is not None else "trying again in"
+            asks = "trying again in" if failure.retry_after is None else "it asks to wait"
             self._log(f"{name}{failure.why}; {asks} {time_span(wait)}")
         if failure.retry_after is not None:
             self._waited += wait
             self._last_response = time.monotonic() + wait
+        time.sleep(wait)
+
+
+def _wait(failure: WebError, attempt: int) -> float:
+    """Seconds."""
+    if failure.retry_after is not None:
+        return failure.retry_after
+    return min(2.0 ** (attempt - 1), 8.0)
