@@ -405,7 +405,7 @@ class Plan(AnyPlan):
     def _variables(self) -> dict[str, Any]:
         instructions = self.family.instructions(self.recipe, self.platforms)
         needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda, instructions))
-        return {"needs": needs, **self.family.template_variables(self.recipe, self.platforms)}
+        return {"needs": needs, **self.family.variables(self.recipe, self.platforms)}
 
     def _faults(self, text: str) -> Iterable[str]:
         return link_lints(text, self.recipe, self.family.no_vmm)
