@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from builder.errors import Problem, RecipeError
 from builder.recipes.parse import parse, read_text, suggestion
-from builder.recipes.schema import BaseRecipe, GitSource, PickPatch, PullPatch, Recipe
+from builder.recipes.schema import BaseRecipe, GitSource, Recipe
 from builder.recipes.toml_lines import line_numbers, line_of
 
 R = TypeVar("R", Recipe, BaseRecipe)
@@ -245,14 +245,10 @@ def _patch_problems(file: CatalogFile, recipe: Recipe | BaseRecipe) -> Iterable[
     if isinstance(recipe, BaseRecipe) or isinstance(recipe.source, GitSource):
         return
     for index, patch in enumerate(recipe.patch):
-        if isinstance(patch, PullPatch) and patch.git is None:
-            yield file.problem(
-                ("patch", index, "pull"), "needs git = URL: the source is no git repository"
-            )
-        if isinstance(patch, PickPatch) and patch.pick.git is None:
-            yield file.problem(
-                ("patch", index, "pick"), "needs git = URL: the source is no git repository"
-            )
+        kind = patch.origin.kind
+        if kind in {"pull", "pick"} and not patch.origin.git:
+            message = "needs git = URL: the source is no git repository"
+            yield file.problem(("patch", index, kind), message)
 
 
 def _family_problems(

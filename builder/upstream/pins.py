@@ -40,10 +40,8 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Ite
         repositories.walk(source.url, source.commit, target.commit)
         yield f"{source.url} {target.name}: history up to {target.commit}"
     for planned in patch_set.patches:
-        if isinstance(planned.patch, ScriptPatch):
-            repositories.pin(planned.url, planned.patch.script.commit)
-        elif isinstance(planned.patch, AddPatch):
-            repositories.pin(planned.url, planned.patch.add.commit)
+        if isinstance(planned.patch, ScriptPatch | AddPatch):
+            repositories.pin(planned.url, planned.patch.origin.after)
         else:
             for _ in pieces(patch_set.context, planned, ""):
                 pass
