@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -129,7 +130,6 @@ class Resolver:
         return found
 
     def _tools(self, recipe: Recipe, platforms: Platforms) -> BasePlan | None:
-        """The base that the recipe's family compiles the entrypoint in, if it names one."""
         name = families.ENGINES[recipe.family].tools
         if name is None:
             return None
@@ -185,7 +185,10 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     Raises ``RecipeError`` when one of them is wrong.
     """
     entry = catalog.base(name)
-    recipe = _base_for(entry.recipe, platforms)
+    recipe = entry.recipe
+    packages = of_target(recipe.devel.packages, platforms.target)
+    devel = recipe.devel.model_copy(update={"packages": packages})
+    recipe = recipe.model_copy(update={"devel": devel})
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
@@ -194,6 +197,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
     return BasePlan(
         recipe=recipe,
+        family=family,
         file=entry.file,
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
@@ -221,15 +225,21 @@ def plan(
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    recipe = _for(families.complete(entry.recipe.on(platforms.image)), platforms)
+    recipe = families.complete(entry.recipe.on(platforms.image))
+    build = of_target(recipe.debian.build, platforms.target)
+    debian = recipe.debian.model_copy(update={"build": build})
+    recipe = recipe.model_copy(update={"debian": debian})
     _require_tree(entry, catalog.root)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
     _require_stages(entry, base, *family.requires_stages)
     folder = dockerfiles(catalog.root)
+    own = folder / "entrypoint"  # older templates have none
+    names = sorted(each.name for each in own.glob("*")) if family.runs else []
     name = recipe.image.repository
     return Plan(
         recipe=recipe,
+        family=family,
         repository=f"{namespace}/{name}" if namespace else name,
         file=entry.file,
         platforms=platforms,
@@ -238,7 +248,7 @@ def plan(
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_scripts(folder / "scripts", family.scripts),
-        entrypoint=_tree(folder / "entrypoint") if family.runs else {},
+        entrypoint=_scripts(own, names),
         base=base,
         tools=tools,
         debian=debian_packages(
@@ -287,20 +297,6 @@ def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
     )
 
 
-def _for(recipe: Recipe, platforms: Platforms) -> Recipe:
-    """A recipe whose Debian packages name the target's architecture."""
-    build = of_target(recipe.debian.build, platforms.target)
-    debian = recipe.debian.model_copy(update={"build": build})
-    return recipe.model_copy(update={"debian": debian})
-
-
-def _base_for(recipe: BaseRecipe, platforms: Platforms) -> BaseRecipe:
-    """A base whose packages to compile with name the target's architecture."""
-    packages = of_target(recipe.devel.packages, platforms.target)
-    devel = recipe.devel.model_copy(update={"packages": packages})
-    return recipe.model_copy(update={"devel": devel})
-
-
 def _require_tree(entry: Entry[Recipe], root: Path) -> None:
     source = entry.recipe.source
     if isinstance(source, PathSource) and not (root / source.path).is_dir():
@@ -312,12 +308,5 @@ def _require_tree(entry: Entry[Recipe], root: Path) -> None:
         )
 
 
-def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+def _scripts(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-def _tree(folder: Path) -> dict[str, str]:
-    """sha256 (hex) of each file of a directory; older templates have none for the entrypoint."""
-    if not folder.is_dir():
-        return {}
-    return _scripts(folder, tuple(sorted(file.name for file in folder.iterdir())))
