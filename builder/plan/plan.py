@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from builder import families
+from builder.errors import RecipeError
 from builder.families import entrypoint, layout
 from builder.plan.debian import DebianPackages
-from builder.plan.dockerfile import link_lints, rendered
+from builder.plan.dockerfile import link_lints, lints, render_template
 from builder.plan.inputs import PlannedPatch, RegistryRoot, RootChoice, SourceChoice, where
 from builder.platforms import Architecture, Platform, Platforms
 from builder.recipes.lockfile import PinnedFile
@@ -127,7 +128,11 @@ class AnyPlan(ABC):
 
     @cached_property
     def text(self) -> str:
-        """The Dockerfile; raises ``RecipeError`` when it breaks one of our rules."""
+        """The Dockerfile.
+
+        Raises ``RecipeError`` when it breaks one of our rules: that is a fault of the family's
+        template, or of a value that should have been refused earlier.
+        """
         variables = {
             "recipe": self.recipe,
             "packages": self.packages,
@@ -136,7 +141,10 @@ class AnyPlan(ABC):
             "epoch": self.epoch,
             **self._variables(),
         }
-        return rendered(self.name, self.dockerfiles, self.family.template, variables, self._faults)
+        text = render_template(self.dockerfiles, self.family.template, **variables)
+        if faults := [*lints(text), *self._faults(text)]:
+            raise RecipeError(f"the Dockerfile of {self.name} is not acceptable", "\n".join(faults))
+        return text
 
     @abstractmethod
     def _variables(self) -> dict[str, Any]: ...
