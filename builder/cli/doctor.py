@@ -43,7 +43,7 @@ def doctor(as_json: JsonOption = False) -> None:
 def ways(settings: Settings) -> Iterator[Finding]:
     """The way of a build for each platform with these settings; nothing where Docker does not
     answer."""
-    from builder.plan.resolver import compiles_on
+    from builder.images.roots import compiles_on
     from builder.platforms import PLATFORMS, Platforms
     from builder.tools.docker import buildx
 

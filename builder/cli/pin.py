@@ -248,7 +248,7 @@ def image(
     Without a digest, every build asks the registry for the tag and prints the digest that it found.
     The exit code is 5 if the registry does not answer.
     """
-    from builder.plan.published_image import pinned
+    from builder.images.roots import pinned
     from builder.recipes.edit import difference, write
 
     entry = catalog_at(catalog).base(base)

@@ -17,8 +17,9 @@ from builder.errors import RecipeError
 from builder.tools import sizes
 
 if TYPE_CHECKING:
+    from builder.plan.debian import AnyEntry
     from builder.recipes.catalog import Catalog
-    from builder.upstream.lock_debian import AnyEntry, DebianSession, NewDebianLock
+    from builder.upstream.lock_debian import DebianSession, NewDebianLock
     from builder.upstream.resolve_lock import NewLock
 
     Made = NewLock | NewDebianLock

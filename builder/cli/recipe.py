@@ -63,6 +63,7 @@ def check(
     and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
     is invalid, or with --strict if there is a warning.
     """
+    from builder.compilers import table
     from builder.plan import lint
     from builder.presets import catalog as preset_files
     from builder.presets.short_names import is_preset
@@ -72,7 +73,8 @@ def check(
     named = recipes or [*loaded.engines, *presets.entries]
     # The file of a preset may be misnamed: MODEL.toml.
     theirs = {name for name in named if is_preset(name) or name in presets.entries}
-    of_recipes = [lint.check(loaded, name) for name in named if name not in theirs]
+    wrong = table.warnings(loaded.root)
+    of_recipes = [lint.check(loaded, name, wrong) for name in named if name not in theirs]
     chosen = {name: presets.entry(name) for name in named if name in theirs}
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}

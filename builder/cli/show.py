@@ -146,17 +146,16 @@ def _show_recipe(
 
     from builder import settings
     from builder.families import load_catalog
-    from builder.plan.resolver import Resolver, one_of
+    from builder.images.roots import resolver_of
+    from builder.plan.resolver import one_of
 
     recipes, own = load_catalog(root, only=[recipe]), settings.load()
     recipes.engine(recipe)  # reports a broken recipe also where no engine answers
     try:
-        resolver = Resolver.with_settings(recipes, own, log, build_architecture())
-        found = resolver.plans(recipe, platform)
+        found = resolver_of(recipes, own, log, build_architecture()).plans(recipe, platform)
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
-        resolver = Resolver.with_settings(recipes, own, log, machine())
-        found = resolver.plans(recipe, platform)
+        found = resolver_of(recipes, own, log, machine()).plans(recipe, platform)
     if dockerfile:
         one_of(found[0].recipe, platform)
         typer.echo(found[0].text, nl=False)

@@ -117,6 +117,22 @@ def about(found: Iterable[Thread], compiler: Compiler) -> list[Thread]:
     return [each for each in found if compiler.nvcc in each.nvcc and wrong & {*each.types}]
 
 
+def warnings(root: Path) -> dict[str, list[str]]:
+    """What the tables say against versions of nvcc, by version.
+
+    Raises ``RecipeError`` where a file is invalid.
+    """
+    found: dict[str, list[str]] = {}
+    known = threads(root)
+    for table in load(root):
+        for each in table.compiler:
+            if each.wrong:
+                named = ", ".join(thread.thread for thread in about(known, each))
+                message = f"nvcc {each.nvcc} miscompiles {', '.join(each.wrong)} of {table.recipe}"
+                found.setdefault(each.nvcc, []).append(f"{message}{f': {named}' if named else ''}")
+    return found
+
+
 def write(table: Table, root: Path) -> Path:
     """Write a table to its file, and return the file.
 

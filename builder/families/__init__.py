@@ -1,6 +1,7 @@
 """The families: how each kind of engine, and each kind of base, is made.
 
-A family is an ``EngineFamily`` or ``BaseFamily`` value, listed below, and a Dockerfile template.
+A family is a subclass of ``EngineFamily`` or ``BaseFamily``, listed below, and a Dockerfile
+template.
 """
 
 from __future__ import annotations
@@ -8,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from builder.families import (
-    artifact,
-    cmake,
-    cuda_wheels,
-    debian_root,
-    ggml_python,
-    llama_cpp,
-    overlay,
-    published,
-    python_sdist,
-    python_wheels,
-    tabbyapi,
-)
+from builder.families.artifact import Artifact
+from builder.families.cmake import CmakeTree
+from builder.families.cuda_wheels import CudaWheels
+from builder.families.debian_root import DebianRoot
 from builder.families.family import BaseFamily, EngineFamily
+from builder.families.ggml_python import GgmlPython
+from builder.families.llama_cpp import LlamaCpp
+from builder.families.overlay import FAMILIES
+from builder.families.published import Published
+from builder.families.python_sdist import PythonSdist
+from builder.families.python_wheels import PythonWheels
+from builder.families.tabbyapi import TabbyApi
 from builder.recipes import catalog
 from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.schema import BaseRecipe, Recipe, Serve
@@ -40,24 +39,17 @@ __all__ = [
 ENGINES: dict[str, EngineFamily] = {
     family.name: family
     for family in (
-        artifact.FAMILY,
-        cmake.FAMILY,
-        llama_cpp.FAMILY,
-        ggml_python.FAMILY,
-        python_sdist.FAMILY,
-        tabbyapi.FAMILY,
-        *overlay.FAMILIES,
+        Artifact(),
+        CmakeTree(),
+        LlamaCpp(),
+        GgmlPython(),
+        PythonSdist(),
+        TabbyApi(),
+        *FAMILIES,
     )
 }
-
 BASES: dict[str, BaseFamily] = {
-    family.name: family
-    for family in (
-        cuda_wheels.FAMILY,
-        debian_root.FAMILY,
-        published.FAMILY,
-        python_wheels.FAMILY,
-    )
+    family.name: family for family in (CudaWheels(), DebianRoot(), Published(), PythonWheels())
 }
 
 

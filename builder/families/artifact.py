@@ -21,50 +21,48 @@ from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Recipe
 
 
-def _rules(recipe: Recipe) -> Iterator[Finding]:
-    if len(recipe.cmake) != 1:
-        yield ("family",), "the family artifact needs exactly one [[cmake]]"
-    names = recipe.artifact.names if recipe.artifact else []
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield ("artifact", "files", index), f"two files would be /{name} of the image"
-    image = recipe.image
-    if image.entrypoint or image.command or image.port or image.env or image.user:
-        yield ("image",), "an artifact runs nothing: set only repository and tags"
-    if recipe.debian.runtime:
-        yield ("debian", "runtime"), "the image of an artifact holds only its files"
+class Artifact(EngineFamily):
+    """One call of cmake, whose files are the image."""
 
+    name = "artifact"
+    summary = "files that cmake makes, alone in an image from scratch"
+    template = "artifact.Dockerfile.j2"
+    scripts = ("jobs", "reproducible", "used")
+    requires_stages = ("devel",)
+    required_tables = {"artifact": "an [artifact] table: files"}
+    tables = ("cmake",)
+    runs = False
 
-def _complete(recipe: Recipe) -> Recipe:
-    return with_image(recipe, user="root")  # the default user of an image from scratch
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        """Each file has its own name, and nothing says how the image is started."""
+        if len(recipe.cmake) != 1:
+            yield ("family",), "the family artifact needs exactly one [[cmake]]"
+        names = recipe.artifact.names if recipe.artifact else []
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield ("artifact", "files", index), f"two files would be /{name} of the image"
+        image = recipe.image
+        if image.entrypoint or image.command or image.port or image.env or image.user:
+            yield ("image",), "an artifact runs nothing: set only repository and tags"
+        if recipe.debian.runtime:
+            yield ("debian", "runtime"), "the image of an artifact holds only its files"
 
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The default user of an image from scratch."""
+        return with_image(recipe, user="root")
 
-def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:  # noqa: ARG001
-    """``-L`` for the toolkit and the stubs: such trees link with ``-lcuda``."""
-    directories = f"-L{TOOLKIT_LIBRARIES} -L{DRIVER_STUB}"
-    return dict.fromkeys(LINKER_FLAGS, f"{directories} {rpath_link(recipe)}")
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        """``-L`` for the toolkit and the stubs: such trees link with ``-lcuda``."""
+        directories = f"-L{TOOLKIT_LIBRARIES} -L{DRIVER_STUB}"
+        return dict.fromkeys(LINKER_FLAGS, f"{directories} {rpath_link(recipe)}")
 
-
-def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
-    artifact = required(recipe.artifact, recipe)
-    command = ["install", "-D", "-m", "0755"]
-    if artifact.loads:
-        command += ["--strip", f"--strip-program={platforms.triplet}-strip"]
-    named = zip(artifact.files, artifact.names, strict=True)
-    return [[*command, f"/build/{number}/{path}", f"/layer/{name}"] for path, name in named]
-
-
-FAMILY = EngineFamily(
-    name="artifact",
-    summary="files that cmake makes, alone in an image from scratch",
-    template="artifact.Dockerfile.j2",
-    scripts=("jobs", "reproducible", "used"),
-    runs=False,
-    requires_stages=("devel",),
-    required_tables={"artifact": "an [artifact] table: files"},
-    tables=("cmake",),
-    rules=_rules,
-    complete=_complete,
-    definitions=_definitions,
-    install=_install,
-)
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> list[Command]:
+        """Each file goes to the image's root directory."""
+        artifact = required(recipe.artifact, recipe)
+        command = ["install", "-D", "-m", "0755"]
+        if artifact.loads:
+            command += ["--strip", f"--strip-program={platforms.triplet}-strip"]
+        named = zip(artifact.files, artifact.names, strict=True)
+        return [[*command, f"/build/{number}/{path}", f"/layer/{name}"] for path, name in named]

@@ -204,19 +204,6 @@ def contradictions(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]
             yield path, "chooses the GPU code, which follows from arch in [cuda]"
 
 
-def of_recipe(recipe: Recipe) -> list[Definitions]:
-    """The definitions of each ``[[cmake]]``."""
-    return [call.define for call in recipe.cmake]
-
-
-def overriding(call: Cmake) -> list[DefinitionLayer]:
-    """The definitions with which a ``[[cmake]]`` overrides the family's."""
-    return [
-        DefinitionLayer(f"recipe, over the family's: {each.why}", {each.name: each.value})
-        for each in call.override
-    ]
-
-
 def merged(layers: Sequence[DefinitionLayer]) -> Definitions:
     """One set of definitions; later layers win."""
     return {name: value for layer in layers for name, value in layer.definitions.items()}

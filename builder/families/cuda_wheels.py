@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,7 @@ from builder.families.layout import LAYOUT
 from builder.platforms import GNU_TRIPLETS, Architecture, Platforms, of_target
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe
-from builder.recipes.schema.base import CUDA_RUNTIME, Wheel
-
-
-def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
-    if not recipe.runtime.libraries:
-        yield ("runtime",), "the runtime has no CUDA library: name some in libraries"
-    if recipe.wheel and recipe.cuda is None:
-        message = f"the family cuda-wheels needs the wheel {CUDA_RUNTIME} for CUDA's version"
-        yield ("family",), message
-    for index, wheel in enumerate(recipe.wheel):
-        if "amd64" not in wheel.sha256:
-            yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
-
+from builder.recipes.schema.base import CUDA_RUNTIME
 
 # char is signed in the x86-64 psABI and unsigned in Arm's AAPCS64.  Device code follows the machine
 # that nvcc runs on, whatever its host compiler compiles for, and nothing warns.
@@ -37,74 +25,80 @@ NVCC_FLAGS: Mapping[Architecture, str] = {
 }
 
 
-def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:  # noqa: ARG001
-    """The toolchain for the build platform, and the libraries for the target.
+class CudaWheels(BaseFamily):
+    """The stage ``devel`` compiles; the engines' images stand on ``runtime``."""
 
-    Raises ``RecipeError`` where a wheel is not pinned for the platform that needs it.
-    """
-    if not platforms.cross:
-        return {"wheels": _pinned(recipe, recipe.wheel, platforms.target)}
-    tools = [wheel for wheel in recipe.wheel if not wheel.library]
-    libraries = [wheel for wheel in recipe.wheel if wheel.library]
-    return {
-        "wheels": _pinned(recipe, tools, platforms.build),
-        "target-wheels": _pinned(recipe, libraries, platforms.target),
-    }
+    name = "cuda-wheels"
+    summary = "a CUDA toolkit and its runtime from NVIDIA's PyPI wheels"
+    template = "cuda-wheels.Dockerfile.j2"
+    scripts = ("assemble_cuda.py", "jobs", "reproducible")
+    cross_scripts = ("cross.cmake",)
+    requires_stages = ("root",)
+    stages = {"devel": "zstd", "system": "gzip", "runtime": "gzip"}
+    requires_base = "its Debian root"
+    required_tables = {"wheel": "[[wheel]] tables"}
 
+    def rules(self, recipe: BaseRecipe) -> Iterator[Finding]:
+        """The runtime has libraries, and the wheels are there for the images' platform."""
+        if not recipe.runtime.libraries:
+            yield ("runtime",), "the runtime has no CUDA library: name some in libraries"
+        if recipe.wheel and recipe.cuda is None:
+            message = f"the family cuda-wheels needs the wheel {CUDA_RUNTIME} for CUDA's version"
+            yield ("family",), message
+        for index, wheel in enumerate(recipe.wheel):
+            if "amd64" not in wheel.sha256:
+                yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
 
-def _pinned(
-    recipe: BaseRecipe, wheels: Sequence[Wheel], architecture: Architecture
-) -> tuple[PinnedFile, ...]:
-    missing = [wheel.name for wheel in wheels if architecture not in wheel.sha256]
-    if missing:
-        raise RecipeError(
-            f"{recipe.name} has no wheel for {architecture}: {', '.join(missing)}",
-            hint=f"add sha256.{architecture} to their [[wheel]] tables",
-        )
-    return tuple(PinnedFile(each.name, each.version, each.sha256[architecture]) for each in wheels)
+    def packages(self, recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
+        """The toolchain for the build platform, and the libraries for the target.
 
+        Raises ``RecipeError`` where a wheel is not pinned for the platform that needs it.
+        """
 
-def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
-    """The compilers on the build platform, with a cross compiler where that is another."""
-    devel = of_target(recipe.devel.packages, platforms.target)
-    devel += recipe.devel.crossing(platforms)
-    return [
-        compiling("devel", "root", devel, platforms),
-        running("runtime", "root", recipe.runtime.packages, platforms),
-    ]
+        def pinned(architecture: Architecture, *kinds: bool) -> tuple[PinnedFile, ...]:
+            wheels = [wheel for wheel in recipe.wheel if wheel.library in kinds]
+            missing = [wheel.name for wheel in wheels if architecture not in wheel.sha256]
+            if missing:
+                raise RecipeError(
+                    f"{recipe.name} has no wheel for {architecture}: {', '.join(missing)}",
+                    hint=f"add sha256.{architecture} to their [[wheel]] tables",
+                )
+            return tuple(
+                PinnedFile(wheel.name, wheel.version, wheel.sha256[architecture])
+                for wheel in wheels
+            )
 
+        if not platforms.cross:
+            return {"wheels": pinned(platforms.target, False, True)}
+        return {
+            "wheels": pinned(platforms.build, False),
+            "target-wheels": pinned(platforms.target, True),
+        }
 
-def _variables(recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
-    contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
-    assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
-    assemble += ["--compiler", f"{GNU_TRIPLETS[platforms.build]}-gcc"]
-    assemble += ["--stub-compiler", f"{platforms.triplet}-gcc"]
-    assemble += ["--staging", "/libraries"]
-    for context in contexts:
-        assemble += ["--wheels", f"/{context}"]
-    for library in recipe.runtime.libraries:
-        assemble += ["--runtime", library]
-    return {
-        "foreign": platforms.target if platforms.cross else None,
-        "nvcc_flags": NVCC_FLAGS[platforms.target],
-        "contexts": contexts,
-        "assemble": assemble,
-        "cuda": recipe.cuda,
-    }
+    def debian(self, recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
+        """The compilers on the build platform, with a cross compiler where that is another."""
+        devel = of_target(recipe.devel.packages, platforms.target)
+        devel += recipe.devel.crossing(platforms)
+        return [
+            compiling("devel", "root", devel, platforms),
+            running("runtime", "root", recipe.runtime.packages, platforms),
+        ]
 
-
-FAMILY = BaseFamily(
-    name="cuda-wheels",
-    summary="a CUDA toolkit and its runtime from NVIDIA's PyPI wheels",
-    template="cuda-wheels.Dockerfile.j2",
-    scripts=("assemble_cuda.py", "jobs", "reproducible"),
-    cross_scripts=("cross.cmake",),
-    requires_stages=("root",),
-    stages={"devel": "zstd", "system": "gzip", "runtime": "gzip"},
-    requires_base="its Debian root",
-    required_tables={"wheel": "[[wheel]] tables"},
-    rules=_rules,
-    packages=_packages,
-    debian=_debian,
-    variables=_variables,
-)
+    def variables(self, recipe: BaseRecipe, platforms: Platforms) -> Mapping[str, Any]:
+        """The command that assembles the toolkit, and the flags of nvcc."""
+        contexts = ["wheels", *(["target-wheels"] if platforms.cross else [])]
+        assemble = ["python3", "/inside/assemble_cuda.py", "--root", LAYOUT.cuda]
+        assemble += ["--compiler", f"{GNU_TRIPLETS[platforms.build]}-gcc"]
+        assemble += ["--stub-compiler", f"{platforms.triplet}-gcc"]
+        assemble += ["--staging", "/libraries"]
+        for context in contexts:
+            assemble += ["--wheels", f"/{context}"]
+        for library in recipe.runtime.libraries:
+            assemble += ["--runtime", library]
+        return {
+            "foreign": platforms.target if platforms.cross else None,
+            "nvcc_flags": NVCC_FLAGS[platforms.target],
+            "contexts": contexts,
+            "assemble": assemble,
+            "cuda": recipe.cuda,
+        }

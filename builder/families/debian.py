@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.platforms import Architecture, Platforms
+from builder.recipes.debian_lock import DebianFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,18 @@ class StagePackages:
     packages: tuple[str, ...]
     foreign: Architecture | None = None
     """The other architecture whose packages it may have: the target of a cross build."""
+    files: tuple[DebianFile, ...] | None = None
+    """These packages and their dependencies, by a lock; None: the newest, when it is built."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
         """The key by which an install of a lock is found."""
         return self.stage, self.architecture, self.foreign
+
+    @property
+    def context(self) -> str:
+        """The named context that holds the files."""
+        return f"debian-{self.stage}"
 
 
 def compiling(

@@ -13,78 +13,84 @@ from pathlib import Path
 from builder.families.cmake_calls import Command, Definitions
 from builder.families.family import EngineFamily, Finding, Packages, native_lock
 from builder.families.layout import LAYOUT
-from builder.families.llama_cpp import ALWAYS, COMPILED, NO_VMM, cpu_definitions, machine_code
+from builder.families.llama_cpp import (
+    ALWAYS,
+    COMPILED,
+    FROM_RECIPE,
+    NO_VMM,
+    cpu_definitions,
+    machine_code,
+)
 from builder.platforms import Platforms
-from builder.recipes.schema import Cmake, Recipe, RecipeImage
+from builder.recipes.schema import Cmake, Recipe
 
 
-def _rules(recipe: Recipe) -> Iterator[Finding]:
-    if recipe.python is not None and (recipe.python.define or recipe.python.config):
-        yield ("python",), "the family ggml-python compiles no Python package"
-    yield from _port(recipe.image)
-    places: set[str] = set()
-    for index, call in enumerate(recipe.cmake):
-        if not call.targets:
-            yield ("cmake", index), "name the targets: the default build of some trees downloads"
-        if _place(call) in places:
-            yield ("cmake", index), f"two cmake calls would put their libraries in {_place(call)}"
-        places.add(_place(call))
-        for name in call.define:
-            if name == NO_VMM:
-                yield ("cmake", index, "define", name), "is set by the family: use vmm in [cuda]"
+class GgmlPython(EngineFamily):
+    """Each call of cmake has a directory of its own."""
 
+    name = "ggml-python"
+    summary = "programs with ggml inside, from several cmake calls, and a server in Python"
+    template = "ggml-python.Dockerfile.j2"
+    scripts = ("jobs", "collect.py", "reproducible", "used")
+    no_vmm = NO_VMM
+    required_tables = {
+        "cmake": "[[cmake]] tables",
+        "python": "a [python] table: lock, requirements",
+    }
+    tables = ("layout",)
+    requires_entrypoint = True
+    debian_build = ("patchelf",)
+    debian_runtime = ("python3",)
+    fixed = ALWAYS
+    relied = COMPILED
 
-def _port(image: RecipeImage) -> Iterator[Finding]:
-    """The server's default port is not known, so the image must pass its own port."""
-    passed = (*image.entrypoint, *image.command, *image.env.values())
-    if image.port and str(image.port) not in passed:
-        message = f"pass {image.port} to the server in entrypoint, command or env"
-        yield ("image", "port"), message
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        """The code of ggml's libraries."""
+        return machine_code(recipe)
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        """The calls do not overwrite each other's libraries, and the server is told its port."""
+        if recipe.python is not None and (recipe.python.define or recipe.python.config):
+            yield ("python",), "the family ggml-python compiles no Python package"
+        image = recipe.image  # the server's default port is not known
+        passed = (*image.entrypoint, *image.command, *image.env.values())
+        if image.port and str(image.port) not in passed:
+            message = f"pass {image.port} to the server in entrypoint, command or env"
+            yield ("image", "port"), message
+        places: set[str] = set()
+        for index, call in enumerate(recipe.cmake):
+            place = _place(call)
+            if not call.targets:
+                message = "name the targets: the default build of some trees downloads"
+                yield ("cmake", index), message
+            if place in places:
+                yield ("cmake", index), f"two cmake calls would put their libraries in {place}"
+            places.add(place)
+            if NO_VMM in call.define:
+                yield ("cmake", index, "define", NO_VMM), FROM_RECIPE[NO_VMM]
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        """The wheels of the server."""
+        return {"runtime-wheels": native_lock(recipe, folder, platforms).runtime}
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        """As for llama.cpp, without the pages of its server, which another one hides."""
+        return {
+            **ALWAYS,
+            **cpu_definitions(platforms),
+            "LLAMA_BUILD_UI": False,
+            "LLAMA_BUILD_WEBUI": False,
+            NO_VMM: not recipe.cuda.vmm,
+        }
+
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> list[Command]:
+        """The programs, with the libraries that they need beside them."""
+        command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
+        command.append(f"{platforms.triplet}-strip")
+        return [[*command, f"/build/{number}", _place(call), *call.targets]]
 
 
 def _place(call: Cmake) -> str:
     return f"{LAYOUT.engine}/{call.place or 'bin'}"
-
-
-def _packages(recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
-    return {"runtime-wheels": native_lock(recipe, folder, platforms).runtime}
-
-
-def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
-    return {
-        **ALWAYS,
-        **cpu_definitions(platforms),
-        "LLAMA_BUILD_UI": False,  # another server hides llama-server's page
-        "LLAMA_BUILD_WEBUI": False,
-        NO_VMM: not recipe.cuda.vmm,
-    }
-
-
-def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
-    command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
-    command.append(f"{platforms.triplet}-strip")
-    return [[*command, f"/build/{number}", _place(call), *call.targets]]
-
-
-FAMILY = EngineFamily(
-    name="ggml-python",
-    summary="programs with ggml inside, from several cmake calls, and a server in Python",
-    template="ggml-python.Dockerfile.j2",
-    scripts=("jobs", "collect.py", "reproducible", "used"),
-    no_vmm=NO_VMM,
-    machine_code=machine_code,
-    required_tables={
-        "cmake": "[[cmake]] tables",
-        "python": "a [python] table: lock, requirements",
-    },
-    tables=("layout",),
-    requires_entrypoint=True,
-    rules=_rules,
-    packages=_packages,
-    debian_build=("patchelf",),
-    debian_runtime=("python3",),
-    definitions=_definitions,
-    fixed=ALWAYS,
-    relied=COMPILED,
-    install=_install,
-)

@@ -9,15 +9,18 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from builder.families.cmake_calls import Command, Definitions, truth
 from builder.families.family import EngineFamily, Finding, required, with_image
 from builder.families.layout import LAYOUT
 from builder.families.llama_cpp_tree import PAGES, draft
+from builder.families.tree import Draft, ReadableTree
 from builder.platforms import Platforms
 from builder.recipes.schema import (
     Cmake,
+    Cuda,
     GitSource,
     LibraryProbe,
     Probe,
@@ -26,6 +29,9 @@ from builder.recipes.schema import (
     Serve,
 )
 from builder.tools.versions import RELEASE
+
+if TYPE_CHECKING:
+    from builder.recipes.edit import Recount
 
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
@@ -125,36 +131,6 @@ def cpu_definitions(platforms: Platforms) -> Definitions:
     return {"GGML_CPU_ARM_ARCH": CPU_OF_ARM64}
 
 
-def _rules(recipe: Recipe) -> Iterator[Finding]:
-    llama = recipe.llama
-    if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
-        yield ("llama",), "build_commit is required where the source is not a git repository"
-    if not any(SERVER in call.targets for call in recipe.cmake):
-        yield (
-            ("family",),
-            f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it",
-        )
-    for index, call in enumerate(recipe.cmake):
-        for path, message in _call_rules(call):
-            yield ("cmake", index, *path), message
-
-
-def _call_rules(call: Cmake) -> Iterator[tuple[tuple[str, ...], str]]:
-    if not call.targets:
-        yield (), "name the targets: the default build of some trees downloads"
-    for name in call.define:
-        if name in FROM_RECIPE:
-            yield ("define", name), FROM_RECIPE[name]
-    on = {name for name, value in call.define.items() if truth(value)}
-    if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
-        yield ("define", "GGML_CPU_ALL_VARIANTS"), "needs GGML_BACKEND_DL = true"
-
-
-def _absent(recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
-    if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
-        yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
-
-
 FROM_RECIPE = {
     NO_VMM: "is set by the family: use vmm in [cuda]",
     "LLAMA_BUILD_NUMBER": "is set by the family: use build_number in [llama]",
@@ -165,31 +141,115 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
+class LlamaCpp(EngineFamily):
+    """One or more calls of cmake, whose programs and libraries share one directory."""
+
+    name = "llama-cpp"
+    summary = "llama.cpp and its forks"
+    template = "llama-cpp.Dockerfile.j2"
+    scripts = ("jobs", "collect.py", "reproducible", "used")
+    no_vmm = NO_VMM
+    required_tables = {"llama": "a [llama] table: build_number"}
+    tables = ("cmake",)
+    reads_trees = True
+    fixed = ALWAYS
+    relied = RELIED
+    between_cards = {
+        # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
+        ("--split-mode", "LLAMA_ARG_SPLIT_MODE", "tensor"): (
+            "the image has no NCCL (GGML_CUDA_NCCL is OFF): llama.cpp adds up the cards' results "
+            "in a way that its documentation calls suboptimal"
+        )
+    }
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        """The code of ggml's library."""
+        return machine_code(recipe)
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        """The calls build the server, download nothing, and define nothing of other keys."""
+        llama = recipe.llama
+        if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
+            yield ("llama",), "build_commit is required where the source is not a git repository"
+        if not any(SERVER in call.targets for call in recipe.cmake):
+            message = f"{SERVER} must be in the targets of a [[cmake]]: the smoke test starts it"
+            yield ("family",), message
+        for index, call in enumerate(recipe.cmake):
+            at = ("cmake", index)
+            if not call.targets:
+                yield at, "name the targets: the default build of some trees downloads"
+            for name in call.define:
+                if name in FROM_RECIPE:
+                    yield (*at, "define", name), FROM_RECIPE[name]
+            on = {name for name, value in call.define.items() if truth(value)}
+            if "GGML_CPU_ALL_VARIANTS" in on and "GGML_BACKEND_DL" not in on:
+                message = "needs GGML_BACKEND_DL = true"
+                yield (*at, "define", "GGML_CPU_ALL_VARIANTS"), message
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The server as entrypoint, its port and health page, and probes for every tree."""
+        image = recipe.image
+        port = image.port or PORT
+        completed = with_image(
+            recipe,
+            entrypoint=image.entrypoint or [f"{LAYOUT.programs}/{SERVER}"],
+            port=port,
+            health=image.health or "health",
+            env={
+                "LLAMA_ARG_HOST": "0.0.0.0",  # noqa: S104  (inside the container)
+                "LLAMA_ARG_PORT": str(port),
+                **image.env,
+            },
+        )
+        update = {"probe": [*_probes(recipe), *recipe.probe], "serve": recipe.serve or SERVE}
+        return completed.model_copy(update=update)
+
+    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
+        """The recipe of a tree of llama.cpp or of a fork."""
+        return draft(tree, cuda)
+
+    def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+        """The web page, where the recipe embeds it."""
+        if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
+            yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
+
+    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount:
+        """The build number; upstream names a release by it: "b9261"."""
+        from builder.recipes.edit import Recount  # slow to import
+
+        number = required(recipe.llama, recipe).build_number
+        return Recount(("llama", "build_number"), number, count())
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        """The definitions of every tree, and those that follow from other keys."""
+        llama = required(recipe.llama, recipe)
+        return {
+            **ALWAYS,
+            # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
+            **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
+            **cpu_definitions(platforms),
+            NO_VMM: not recipe.cuda.vmm,
+            "LLAMA_BUILD_NUMBER": llama.build_number,
+            "LLAMA_BUILD_COMMIT": _commit(recipe),
+            "LLAMA_BUILD_UI": llama.ui,
+            "LLAMA_BUILD_WEBUI": llama.ui,
+        }
+
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> list[Command]:
+        """The programs, and the libraries that they need."""
+        strip = f"{platforms.triplet}-strip"
+        command = ["python3", "/inside/collect.py", "--strip", strip]
+        return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
+
+
 def _commit(recipe: Recipe) -> str:
     """The commit as ``--version`` prints it."""
     chosen = required(recipe.llama, recipe).build_commit
     if chosen is None and isinstance(recipe.source, GitSource):
         return recipe.source.commit[:COMMIT_DIGITS]
     return required(chosen, recipe)
-
-
-def _complete(recipe: Recipe) -> Recipe:
-    """The server as entrypoint, its port and health page, and probes that hold for every tree."""
-    image = recipe.image
-    port = image.port or PORT
-    completed = with_image(
-        recipe,
-        entrypoint=image.entrypoint or [f"{LAYOUT.programs}/{SERVER}"],
-        port=port,
-        health=image.health or "health",
-        env={
-            "LLAMA_ARG_HOST": "0.0.0.0",  # noqa: S104  (inside the container)
-            "LLAMA_ARG_PORT": str(port),
-            **image.env,
-        },
-    )
-    update = {"probe": [*_probes(recipe), *recipe.probe], "serve": recipe.serve or SERVE}
-    return completed.model_copy(update=update)
 
 
 def _probes(recipe: Recipe) -> list[Probe]:
@@ -227,53 +287,3 @@ def _is_release(recipe: Recipe) -> bool:
     """Whether the recipe is of a release, by its version or the tag of its source."""
     ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
     return any(RELEASE.fullmatch(name) for name in (recipe.version, ref or ""))
-
-
-def _definitions(recipe: Recipe, platforms: Platforms) -> Definitions:
-    llama = required(recipe.llama, recipe)
-    return {
-        **ALWAYS,
-        # Else --version says "0.5.0-dev": llama.cpp's docs/release.md, "Building a release".
-        **({"LLAMA_BUILD_IS_DEV": False} if _is_release(recipe) else {}),
-        **cpu_definitions(platforms),
-        NO_VMM: not recipe.cuda.vmm,
-        "LLAMA_BUILD_NUMBER": llama.build_number,
-        "LLAMA_BUILD_COMMIT": _commit(recipe),
-        "LLAMA_BUILD_UI": llama.ui,
-        "LLAMA_BUILD_WEBUI": llama.ui,
-    }
-
-
-def _install(recipe: Recipe, platforms: Platforms, number: int, call: Cmake) -> list[Command]:  # noqa: ARG001
-    strip = f"{platforms.triplet}-strip"
-    command = ["python3", "/inside/collect.py", "--strip", strip]
-    return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
-
-
-FAMILY = EngineFamily(
-    name="llama-cpp",
-    summary="llama.cpp and its forks",
-    template="llama-cpp.Dockerfile.j2",
-    scripts=("jobs", "collect.py", "reproducible", "used"),
-    no_vmm=NO_VMM,
-    machine_code=machine_code,
-    required_tables={"llama": "a [llama] table: build_number"},
-    tables=("cmake",),
-    rules=_rules,
-    complete=_complete,
-    has_probes=True,
-    draft=draft,
-    commit_count=("llama", "build_number"),
-    absent=_absent,
-    definitions=_definitions,
-    fixed=ALWAYS,
-    relied=RELIED,
-    between_cards={
-        # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
-        ("--split-mode", "LLAMA_ARG_SPLIT_MODE", "tensor"): (
-            "the image has no NCCL (GGML_CUDA_NCCL is OFF): llama.cpp adds up the cards' results "
-            "in a way that its documentation calls suboptimal"
-        )
-    },
-    install=_install,
-)

@@ -8,16 +8,16 @@ from builder.families.family import BaseFamily, Finding
 from builder.recipes.schema import BaseRecipe, Stage
 
 
-def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
-    if recipe.devel != Stage() or recipe.runtime != Stage():
-        yield ("family",), "a published image is used unchanged: remove [devel] and [runtime]"
+class Published(BaseFamily):
+    """The image is used as it is."""
 
+    name = "published"
+    summary = "an image that another project publishes, by digest"
+    template = "published.Dockerfile.j2"
+    stages = {"runtime": "gzip"}
+    required_tables = {"published": "a [published] table: image"}
 
-FAMILY = BaseFamily(
-    name="published",
-    summary="an image that another project publishes, by digest",
-    template="published.Dockerfile.j2",
-    stages={"runtime": "gzip"},
-    required_tables={"published": "a [published] table: image"},
-    rules=_rules,
-)
+    def rules(self, recipe: BaseRecipe) -> Iterator[Finding]:
+        """Nothing is added to it."""
+        if recipe.devel != Stage() or recipe.runtime != Stage():
+            yield ("family",), "a published image is used unchanged: remove [devel] and [runtime]"

@@ -11,32 +11,30 @@ from builder.platforms import Platforms
 from builder.recipes.schema import BaseRecipe
 
 
-def _rules(recipe: BaseRecipe) -> Iterator[Finding]:
-    python = recipe.python
-    if python and python.dead and not python.capabilities:
-        yield ("python", "dead"), "needs capabilities: the cards that the image is for"
-    if python and python.nvcc and not any("nvcc" in each for each in python.requirements):
-        yield ("python", "nvcc"), 'needs the requirement "cuda-toolkit[nvcc]"'
+class PythonWheels(BaseFamily):
+    """The environment stands on a CUDA runtime."""
 
+    name = "python-wheels"
+    summary = "Python packages from locked wheels, in a virtual environment"
+    template = "python-wheels.Dockerfile.j2"
+    scripts = ("diet.py", "reproducible")
+    requires_stages = ("devel", "system")
+    stages = {"runtime": "gzip"}
+    requires_base = "a CUDA runtime"
+    required_tables = {"python": "a [python] table: lock, requirements"}
 
-def _packages(recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
-    return {"wheels": native_lock(recipe, folder, platforms).runtime}
+    def rules(self, recipe: BaseRecipe) -> Iterator[Finding]:
+        """Keys that need others."""
+        python = recipe.python
+        if python and python.dead and not python.capabilities:
+            yield ("python", "dead"), "needs capabilities: the cards that the image is for"
+        if python and python.nvcc and not any("nvcc" in each for each in python.requirements):
+            yield ("python", "nvcc"), 'needs the requirement "cuda-toolkit[nvcc]"'
 
+    def packages(self, recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
+        """The wheels of its lock."""
+        return {"wheels": native_lock(recipe, folder, platforms).runtime}
 
-def _debian(recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
-    return [running("runtime", "runtime", recipe.runtime.packages, platforms)]
-
-
-FAMILY = BaseFamily(
-    name="python-wheels",
-    summary="Python packages from locked wheels, in a virtual environment",
-    template="python-wheels.Dockerfile.j2",
-    scripts=("diet.py", "reproducible"),
-    requires_stages=("devel", "system"),
-    stages={"runtime": "gzip"},
-    requires_base="a CUDA runtime",
-    required_tables={"python": "a [python] table: lock, requirements"},
-    rules=_rules,
-    packages=_packages,
-    debian=_debian,
-)
+    def debian(self, recipe: BaseRecipe, platforms: Platforms) -> list[StagePackages]:
+        """The packages of its only stage."""
+        return [running("runtime", "runtime", recipe.runtime.packages, platforms)]

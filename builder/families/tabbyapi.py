@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from builder.families import tabbyapi_log
+from builder.families.debian import StagePackages, running
 from builder.families.family import EngineFamily, Finding, FolderServer, on_a_card, with_image
 from builder.families.layout import LAYOUT
-from builder.platforms import Platforms
+from builder.platforms import Platforms, of_target
 from builder.recipes.schema import Recipe, Serve
 
 PARTS = ("main.py", "backends", "common", "endpoints", "LICENSE")
@@ -31,58 +32,61 @@ SERVE = Serve(
 )
 
 
-def _rules(recipe: Recipe) -> Iterator[Finding]:
-    for index, arch in enumerate(recipe.cuda.arch):
-        if not arch.rstrip("a").isdigit():  # what torch/utils/cpp_extension.py takes
-            yield ("cuda", "arch", index), "the family tabbyapi takes cards as 120 or 120a"
-    if recipe.cuda.arm64 is not None:
-        yield ("cuda", "arm64"), "the family tabbyapi has images for linux/amd64 only"
-    if recipe.debian.runtime:
-        yield ("debian", "runtime"), "name them in [runtime] packages of the base"
+class TabbyApi(EngineFamily):
+    """The base has PyTorch and ExLlamaV3; the extension and the server are added."""
 
+    name = "tabbyapi"
+    summary = "TabbyAPI's server, and the extension that ExLlamaV3 compiles when it is imported"
+    template = "tabbyapi.Dockerfile.j2"
+    scripts = ("extension.py", "jobs", "reproducible")
+    requires_stages = ("runtime",)
+    extends_base = True
+    tools = "debian-trixie-gcc"
+    serve = SERVE
+    folder = FolderServer(on_a_card(SERVE), tabbyapi_log.read, room=("--cache-mode",))
 
-def _absent(recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:  # noqa: ARG001
-    missing = [part for part in PARTS if part not in paths]
-    if missing:
-        yield ("source",), f"the source is not TabbyAPI: it has no {', '.join(missing)}"
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        """The code of the extension."""
+        return [f"sm_{arch}" for arch in recipe.cuda.arch]
 
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        """PyTorch compiles for its cards, and the base has the packages to run with."""
+        for index, arch in enumerate(recipe.cuda.arch):
+            if not arch.rstrip("a").isdigit():  # what torch/utils/cpp_extension.py takes
+                yield ("cuda", "arch", index), "the family tabbyapi takes cards as 120 or 120a"
+        if recipe.cuda.arm64 is not None:
+            yield ("cuda", "arm64"), "the family tabbyapi has images for linux/amd64 only"
+        if recipe.debian.runtime:
+            yield ("debian", "runtime"), "name them in [runtime] packages of the base"
 
-def _complete(recipe: Recipe) -> Recipe:
-    image = recipe.image
-    port = image.port or 5000  # common/config_models.py
-    # It writes logs/ below its working directory (common/logger.py), and / may be read-only.
-    server = ["/usr/bin/env", "--chdir=/tmp", f"{LAYOUT.programs}/python"]
-    server += [f"{LAYOUT.engine}/tabbyapi/main.py", "--model-dir", "/models"]
-    server += ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
-    return with_image(
-        recipe,
-        port=port,
-        health=image.health or "health",
-        user=image.user or LAYOUT.user,
-        entrypoint=image.entrypoint or server,
-    )
+    def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+        """The parts of a server that is another one."""
+        missing = [part for part in PARTS if part not in paths]
+        if missing:
+            yield ("source",), f"the source is not TabbyAPI: it has no {', '.join(missing)}"
 
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The server as entrypoint, its port and its health page."""
+        image = recipe.image
+        port = image.port or 5000  # common/config_models.py
+        # It writes logs/ below its working directory (common/logger.py), and / may be read-only.
+        server = ["/usr/bin/env", "--chdir=/tmp", f"{LAYOUT.programs}/python"]
+        server += [f"{LAYOUT.engine}/tabbyapi/main.py", "--model-dir", "/models"]
+        server += ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
+        return with_image(
+            recipe,
+            port=port,
+            health=image.health or "health",
+            user=image.user or LAYOUT.user,
+            entrypoint=image.entrypoint or server,
+        )
 
-def _variables(recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:  # noqa: ARG001
-    command = ["python3", "/inside/extension.py", "exllamav3.ext", "exllamav3_ext", "/layer"]
-    return {"extension": [*command, *recipe.cuda.arch], "parts": PARTS}
+    def debian(self, recipe: Recipe, platforms: Platforms) -> list[StagePackages]:
+        """It compiles on the base's stage ``runtime``, on the target platform."""
+        packages = ("ccache", *of_target(recipe.debian.build, platforms.target))
+        return [running("build", "runtime", packages, platforms)]
 
-
-FAMILY = EngineFamily(
-    name="tabbyapi",
-    summary="TabbyAPI's server, and the extension that ExLlamaV3 compiles when it is imported",
-    template="tabbyapi.Dockerfile.j2",
-    scripts=("extension.py", "jobs", "reproducible"),
-    requires_stages=("runtime",),
-    extends_base=True,
-    compiles_at_target=True,
-    tools="debian-trixie-gcc",
-    machine_code=lambda recipe: [f"sm_{arch}" for arch in recipe.cuda.arch],
-    serve=SERVE,
-    folder=FolderServer(on_a_card(SERVE), tabbyapi_log.read, room=("--cache-mode",)),
-    rules=_rules,
-    absent=_absent,
-    complete=_complete,
-    debian_build=("ccache",),
-    variables=_variables,
-)
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        """The command that compiles the extension, and the parts of the server."""
+        command = ["python3", "/inside/extension.py", "exllamav3.ext", "exllamav3_ext", "/layer"]
+        return {"extension": [*command, *recipe.cuda.arch], "parts": PARTS}

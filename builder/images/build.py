@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from builder.errors import BuilderError, BuildError, WorldError
 from builder.families import layout
 from builder.images.log import BuildLog, BuildStep
+from builder.images.roots import in_engine
 from builder.plan.plan import Plan
-from builder.plan.resolver import in_engine
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from builder.errors import FetchError, WorldError
 from builder.images import build as image_build
+from builder.images import roots
 from builder.images.log import BuildLog, BuildStep, Timings, build_stage
-from builder.plan import published_image
+from builder.images.roots import in_engine
 from builder.plan.inputs import RegistryRoot
 from builder.plan.plan import AnyPlan, BasePlan, Plan
-from builder.plan.resolver import in_engine
 from builder.settings import Settings
 from builder.sources import gather
 from builder.sources.context import BuildContext
@@ -121,9 +121,7 @@ def pulled_root(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
     if published is None or root is None:
         return {}
     log, target, offline = active.progress.log, base.platforms.target, active.offline
-    found = published_image.fetch(
-        base.name, published, root.digest, log, target=target, offline=offline
-    )
+    found = roots.fetch(base.name, published, root.digest, log, target=target, offline=offline)
     return {"published": found}
 
 
@@ -241,7 +239,7 @@ def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: b
     own = plan.base.references if plan.base else base_images
     times = [image.epoch for stage, image in base_images.items() if stage in own]
     if isinstance(plan.root, RegistryRoot) and not base_images:
-        times.append(published_image.config(plan.root, plan.platforms.target, offline=offline)[1])
+        times.append(roots.config(plan.root, plan.platforms.target, offline=offline)[1])
     return max(plan.epoch, *times, 0)
 
 

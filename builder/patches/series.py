@@ -140,25 +140,22 @@ def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[
 
     Raises like ``apply_all``.
     """
-    commit = ""
     try:
         match planned.patch:
-            case PullPatch(base=base, head=commit):
-                text = between(context.repositories, planned, base, commit)
-                yield Piece(planned.name, text, planned.url, base, commit)
+            case PullPatch(base=base, head=head):
+                text = between(context.repositories, planned, base, head)
+                yield Piece(planned.name, text, planned.url, base, head)
             case PickPatch(pick=pick):
-                commit = pick.to
                 yield from picked(context.repositories, planned, pick)
             case ScriptPatch(script=script):
-                commit = script.commit
                 yield scripted(context, planned, script, tree)
             case AddPatch(add=add):
-                commit = add.commit
                 yield Piece(planned.name, _added(context.repositories, planned, add, tree))
             case _:
                 yield Piece(planned.name, planned.content)
     except UpstreamLacksError as error:
-        raise lost(context.repositories, planned, commit, error) from error
+        after = planned.patch.origin.after
+        raise lost(context.repositories, planned, after, error) from error
 
 
 def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: str) -> bytes:

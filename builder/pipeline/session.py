@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from builder.images.log import new_log
+from builder.images.roots import resolver_of
 from builder.images.stages import ActiveBuild, Progress
 from builder.plan.plan import BasePlan, Plan
 from builder.plan.resolver import Resolver
@@ -95,6 +96,6 @@ class BuildSession:
         return self._resolver(None).resolve_base(name, target)
 
     def _resolver(self, build_architecture: str | None) -> Resolver:
-        return Resolver.with_settings(
+        return resolver_of(
             self.catalog, self.settings, self.log, build_architecture, offline=self.offline
         )

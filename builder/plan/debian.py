@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,54 +14,42 @@ from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.debian_lock import DebianFile, DebianLock
 from builder.recipes.schema import BaseRecipe, Recipe
 
-
-@dataclass(frozen=True, slots=True)
-class DebianInstall:
-    """The packages of one stage; ``files`` None: the newest versions, when it is built."""
-
-    wanted: StagePackages
-    files: tuple[DebianFile, ...] | None = None
-
-    @property
-    def context(self) -> str:
-        """The named context that holds the files."""
-        return f"debian-{self.wanted.stage}"
+AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
 
 
 @dataclass(frozen=True, slots=True)
 class DebianPackages:
     """The Debian packages of all stages; ``as_of`` is the date of their lock, if they have one."""
 
-    installs: tuple[DebianInstall, ...] = ()
+    installs: tuple[StagePackages, ...] = ()
     as_of: datetime | None = None
     suite: str = ""
 
     @property
     def files(self) -> tuple[DebianFile, ...]:
         """All locked files, each once."""
-        return tuple(
-            dict.fromkeys(file for install in self.installs for file in install.files or ())
-        )
+        return tuple(dict.fromkeys(file for each in self.installs for file in each.files or ()))
 
     @property
     def locked(self) -> bool:
         """Whether the versions of all packages are known; also where there are none."""
-        needed = (each.wanted for each in self.installs)
-        return self.as_of is not None or not any(each.packages or not each.below for each in needed)
+        return self.as_of is not None or not any(
+            each.packages or not each.below for each in self.installs
+        )
 
     @property
-    def stages(self) -> Mapping[str, DebianInstall]:
+    def stages(self) -> Mapping[str, StagePackages]:
         """The stages that install something, for the template."""
         return {
-            each.wanted.stage: each
+            each.stage: each
             for each in self.installs
-            if each.files or (each.files is None and each.wanted.packages)
+            if each.files or (each.files is None and each.packages)
         }
 
     def inputs(self) -> dict[str, list[list[str]]]:
         """The inputs that decide the locked files, as JSON data; the Dockerfile has the others."""
         return {
-            "-".join(part for part in each.wanted.key if part): [file.inputs for file in each.files]
+            "-".join(filter(None, each.key)): [file.inputs for file in each.files]
             for each in self.installs
             if each.files is not None
         }
@@ -73,14 +61,14 @@ def suite_of(catalog: Catalog, base: str | None) -> str | None:
     return next((str(recipe.root.suite) for recipe in recipes if recipe.root is not None), None)
 
 
-def lock_file(entry: Entry[Recipe] | Entry[BaseRecipe]) -> Path | None:
+def lock_file(entry: AnyEntry) -> Path | None:
     """The file of the lock that a recipe or a base names, or None."""
     debian = entry.recipe.debian
     return entry.file.parent / debian.lock if debian is not None and debian.lock else None
 
 
 def debian_packages(
-    entry: Entry[Recipe] | Entry[BaseRecipe], wanted: Sequence[StagePackages], suite: str | None
+    entry: AnyEntry, wanted: Sequence[StagePackages], suite: str | None
 ) -> DebianPackages:
     """The packages of the stages ``wanted``.
 
@@ -88,37 +76,34 @@ def debian_packages(
     """
     file = lock_file(entry)
     if file is None:
-        return DebianPackages(tuple(DebianInstall(each) for each in wanted))
+        return DebianPackages(tuple(wanted))
     lock = debian_lock.read(file, entry.name)
     if lock.suite != suite:
         raise _unfit(entry, f"it has packages of {lock.suite}, and the base is {suite}")
-    installs = tuple(DebianInstall(each, locked_files(entry, lock, each)) for each in wanted)
+    installs = tuple(replace(each, files=locked_files(entry, lock, each)) for each in wanted)
     return DebianPackages(installs, lock.as_of, lock.suite)
 
 
 def locked_files(
-    entry: Entry[Recipe] | Entry[BaseRecipe], lock: DebianLock, wanted: StagePackages
+    entry: AnyEntry, lock: DebianLock, wanted: StagePackages
 ) -> tuple[DebianFile, ...]:
     """The files of a stage in the lock of an entry.
 
     Raises ``RecipeError`` where the lock lacks the stage, or was made for other packages.
     """
-    for install in lock.install:
-        if install.key == wanted.key:
-            if tuple(install.packages) == wanted.packages:
-                return tuple(install.files)
-            asked = ", ".join(wanted.packages)
-            raise _unfit(
-                entry, f"its stage {wanted.stage} was made for other packages than {asked}"
-            )
-    cross = f" for {wanted.foreign}" if wanted.foreign else ""
-    raise _unfit(entry, f"it has no stage {wanted.stage} on {wanted.architecture}{cross}")
+    install = next((each for each in lock.install if each.key == wanted.key), None)
+    if install is None:
+        cross = f" for {wanted.foreign}" if wanted.foreign else ""
+        raise _unfit(entry, f"it has no stage {wanted.stage} on {wanted.architecture}{cross}")
+    if tuple(install.packages) != wanted.packages:
+        asked = ", ".join(wanted.packages)
+        raise _unfit(entry, f"its stage {wanted.stage} was made for other packages than {asked}")
+    return tuple(install.files)
 
 
-def _unfit(entry: Entry[Recipe] | Entry[BaseRecipe], why: str) -> RecipeError:
-    problem = entry.problem(("debian", "lock"), why)
+def _unfit(entry: AnyEntry, why: str) -> RecipeError:
     return RecipeError(
         f"the Debian lock of {entry.name} does not fit",
         hint=f"`builder pin lock {entry.name}` makes it anew",
-        problems=(problem,),
+        problems=(entry.problem(("debian", "lock"), why),),
     )

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.errors import RecipeError
 from builder.families import entrypoint
 from builder.families.cmake_calls import link_faults
 from builder.families.layout import LAYOUT
@@ -58,24 +57,6 @@ def templates(folder: Path) -> Environment:
 def render_template(folder: Path, name: str, **variables: Any) -> str:
     """The text of a template of ``folder``; commands and values are written as data."""
     return templates(folder).get_template(name).render(**variables)
-
-
-def rendered(
-    name: str,
-    folder: Path,
-    template: str,
-    variables: Mapping[str, Any],
-    more: Callable[[str], Iterable[str]] = lambda _: (),
-) -> str:
-    """The Dockerfile of ``name`` from a template of ``folder``; ``more`` finds faults of its own.
-
-    Raises ``RecipeError`` when the result breaks one of our rules: that is a fault of the family's
-    template, or of a value that should have been refused earlier.
-    """
-    text = render_template(folder, template, **variables)
-    if faults := [*lints(text), *more(text)]:
-        raise RecipeError(f"the Dockerfile of {name} is not acceptable", "\n".join(faults))
-    return text
 
 
 def instructions(text: str) -> list[tuple[str, str]]:

@@ -19,11 +19,9 @@ from builder.recipes.schema import (
     InstalledSource,
     LibraryProbe,
     OptionProbe,
-    Patch,
     PathSource,
     Probe,
     Published,
-    PullPatch,
     PypiSource,
     PythonProbe,
     Recipe,
@@ -31,7 +29,6 @@ from builder.recipes.schema import (
     ScriptPatch,
     pattern_names,
 )
-from builder.tools.web.address import github_page
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -53,23 +50,7 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
         "platform": platform,
         "platforms": {each: list(entry.recipe.on(each).cuda.arch) for each in recipe.platform},
         "source": _source(recipe),
-        "patches": [
-            {
-                "name": planned.name,
-                "why": planned.patch.why,
-                "drop_when": planned.patch.drop_when or "",
-                "upstream": planned.patch.upstream or "",
-                "where": planned.url,
-                "page": _page(planned),
-                "commit": _commit(planned.patch),
-                "expect": planned.patch.expect,
-                "allowed": [f"leaving out {glob}" for glob in planned.patch.leave_out],
-                "prints": _says(planned.patch),
-                "installed_as": _installed_as(planned.patch),
-                "checked_by": _probe(planned.patch.probe) if planned.patch.probe else "",
-            }
-            for planned in resolve_patches(entry, catalog.root)
-        ],
+        "patches": [_patch(planned) for planned in resolve_patches(entry, catalog.root)],
         "starts": [
             {
                 "run": " ".join(step.run),
@@ -101,6 +82,25 @@ def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> 
     }
 
 
+def _patch(planned: PlannedPatch) -> dict[str, Any]:
+    patch, origin = planned.patch, planned.patch.origin
+    distribution = patch.add.distribution if isinstance(patch, AddPatch) else None
+    return {
+        "name": origin.name,
+        "why": patch.why,
+        "drop_when": patch.drop_when or "",
+        "upstream": patch.upstream or "",
+        "where": planned.url,
+        "page": planned.page if origin.kind == "pull" else "",
+        "commit": "" if origin.kind == "pick" else origin.after,  # of a range: its name has both
+        "expect": patch.expect,
+        "allowed": [f"leaving out {glob}" for glob in patch.leave_out],
+        "prints": list(patch.script.contains) if isinstance(patch, ScriptPatch) else [],
+        "installed_as": str(distribution) if distribution else "",
+        "checked_by": _probe(patch.probe) if patch.probe else "",
+    }
+
+
 def _source(recipe: Recipe) -> list[str]:
     match recipe.source:
         case GitSource() as source:
@@ -125,33 +125,6 @@ def _source(recipe: Recipe) -> list[str]:
             moved = "a nightly run gives it a new image when upstream has moved"
             lines.append(f"channel {track.channel}: {moved}")
     return lines
-
-
-def _page(planned: PlannedPatch) -> str:
-    """The page of a pull request on GitHub; empty for any other patch."""
-    if not isinstance(planned.patch, PullPatch):
-        return ""
-    return github_page(planned.url, f"pull/{planned.patch.pull}")
-
-
-def _commit(patch: Patch) -> str:
-    match patch:
-        case PullPatch(head=commit):
-            return commit
-        case ScriptPatch(script=script):
-            return script.commit
-        case AddPatch(add=add):
-            return add.commit
-    return ""
-
-
-def _says(patch: Patch) -> list[str]:
-    return list(patch.script.contains) if isinstance(patch, ScriptPatch) else []
-
-
-def _installed_as(patch: Patch) -> str:
-    distribution = patch.add.distribution if isinstance(patch, AddPatch) else None
-    return str(distribution) if distribution else ""
 
 
 def _base(catalog: Catalog, name: str) -> dict[str, Any]:

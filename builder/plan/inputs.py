@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +22,12 @@ from builder.recipes.schema import (
     InstalledSource,
     Patch,
     PathSource,
-    PickPatch,
-    PullPatch,
     PypiSource,
     Recipe,
     ScriptPatch,
     Source,
 )
+from builder.tools.web.address import github_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +121,12 @@ class PlannedPatch:
     def name(self) -> str:
         """For people: "pull 6", "file tma.patch"."""
         return self.patch.name
+
+    @property
+    def page(self) -> str:
+        """Its page on GitHub; empty where there is none."""
+        page = self.patch.origin.page
+        return github_page(self.url, page) if page else ""
 
     def inputs(self) -> dict[str, Any]:
         """The values that decide the patched tree, as JSON data: the reasons and the URL do not."""
@@ -228,28 +232,19 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
     source = entry.recipe.source
     home = source.git if isinstance(source, GitSource) else ""
     scope = families.ENGINES[entry.recipe.family].package_paths
-    planned = partial(PlannedPatch, recipe=entry.name)
-    found: list[PlannedPatch] = []
+    found = []
     for index, patch in enumerate(entry.recipe.patch):
-        match patch:
-            case FilePatch(file=name):
-                content = _patch_file(entry, index, root / "patches" / name)
-                found.append(planned(patch, content=content, scope=scope))
-            case PullPatch():
-                found.append(planned(patch, patch.git or home, scope=scope))
-            case PickPatch(pick=pick):
-                found.append(planned(patch, pick.git or home, scope=scope))
-            case ScriptPatch(script=script):
-                found.append(planned(patch, script.git))
-            case AddPatch(add=add):
-                found.append(planned(patch, add.git))
+        url, content = patch.origin.git or home, b""
+        if isinstance(patch, FilePatch):
+            file, url = root / "patches" / patch.file, ""
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                message = f"cannot read {file}: {error.strerror}"
+                problem = entry.problem(("patch", index, "file"), message)
+                what = f"a patch of {entry.name} is missing"
+                raise RecipeError(what, problems=(problem,)) from error
+        of_its_own = isinstance(patch, ScriptPatch | AddPatch)  # its paths are the target's
+        cut = None if of_its_own else scope
+        found.append(PlannedPatch(patch, url, content, cut, entry.name))
     return tuple(found)
-
-
-def _patch_file(entry: Entry[Recipe], index: int, file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        message = f"cannot read {file}: {error.strerror}"
-        problem = entry.problem(("patch", index, "file"), message)
-        raise RecipeError(f"a patch of {entry.name} is missing", problems=(problem,)) from error

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder import families
-from builder.compilers import table as compilers
 from builder.errors import BuilderError, Problem
 from builder.families import complete
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import BaseRecipe, Recipe
+from builder.recipes.schema import Recipe
 
 NVCC = "nvidia-cuda-nvcc"
 
@@ -25,40 +24,28 @@ class Checked:
     warnings: tuple[Problem, ...]
 
 
-def check(catalog: Catalog, name: str) -> Checked:
+def check(
+    catalog: Catalog, name: str, miscompiling: Mapping[str, Sequence[str]] | None = None
+) -> Checked:
     """Read, plan and render a recipe as a build would, and look for gaps between its probes.
 
-    Nothing is fetched.  Raises ``RecipeError`` where there is no such recipe.
+    ``miscompiling`` are warnings about versions of nvcc.  Nothing is fetched.  Raises
+    ``RecipeError`` where there is no such recipe.
     """
     name = name if name in catalog.engines else catalog.engine(name).name
     try:
         entry = catalog.engine(name)
         Resolver(catalog, "amd64").plans(name)
-        bases = [catalog.base(base) for base in catalog.chain(entry.recipe.base)]
-        wrong = [warning for base in bases for warning in _miscompiling(base, catalog)]
     except BuilderError as error:
         return Checked(name, str(error), ())
+    wrong = [
+        base.problem(("wheel", index, "version"), message)
+        for base in map(catalog.base, catalog.chain(entry.recipe.base))
+        for index, wheel in enumerate(base.recipe.wheel)
+        if wheel.name == NVCC
+        for message in (miscompiling or {}).get(wheel.version, ())
+    ]
     return Checked(entry.name, "", (*_warnings(entry), *wrong))
-
-
-def _miscompiling(base: Entry[BaseRecipe], catalog: Catalog) -> Iterator[Problem]:
-    """A base whose nvcc gives wrong kernels in a table of ``compilers/``.
-
-    Raises ``RecipeError`` where a table is invalid.
-    """
-    for index, wheel in enumerate(base.recipe.wheel):
-        if wheel.name != NVCC:
-            continue
-        for table in compilers.load(catalog.root):
-            for each in table.compiler:
-                if each.nvcc == wheel.version and each.wrong:
-                    threads = compilers.about(compilers.threads(catalog.root), each)
-                    named = ", ".join(thread.thread for thread in threads)
-                    message = (
-                        f"nvcc {each.nvcc} miscompiles {', '.join(each.wrong)} of {table.recipe}"
-                        f"{f': {named}' if named else ''}"
-                    )
-                    yield base.problem(("wheel", index, "version"), message)
 
 
 def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:

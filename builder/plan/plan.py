@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from builder import families
+from builder.errors import RecipeError
 from builder.families import entrypoint, layout
 from builder.plan.debian import DebianPackages
-from builder.plan.dockerfile import link_lints, rendered
+from builder.plan.dockerfile import link_lints, lints, render_template
 from builder.plan.inputs import PlannedPatch, RegistryRoot, RootChoice, SourceChoice, where
 from builder.platforms import Architecture, Platform, Platforms
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BaseRecipe, Recipe
+from builder.recipes.schema import BaseRecipe, Recipe, Root
 
 FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""
@@ -30,6 +31,7 @@ class AnyPlan(ABC):
     """The plan of an engine's image, ``Plan``, or of a base, ``BasePlan``."""
 
     recipe: Recipe | BaseRecipe
+    family: families.BaseFamily | families.EngineFamily
     file: Path
     """The recipe's."""
     platforms: Platforms
@@ -55,17 +57,18 @@ class AnyPlan(ABC):
 
     @property
     @abstractmethod
-    def family(self) -> families.BaseFamily | families.EngineFamily:
-        """The family that makes it."""
-
-    @property
-    @abstractmethod
     def stages(self) -> Mapping[str, str]:
         """The stages that become images, and the compression of their layers."""
 
-    def architectures(self, stage: str) -> tuple[Architecture, ...]:  # noqa: ARG002
-        """The architectures that a stage is made for."""
-        return (self.platforms.target,)
+    def architectures(self, stage: str) -> tuple[Architecture, ...]:
+        """The architectures that a stage is made for.
+
+        ``devel`` of a base compiles; a root is below both, but for one with a compiler of its own.
+        """
+        platforms, root = self.platforms, self._debian_root
+        if stage == "devel" or (root is not None and root.crossing(platforms)):
+            return (platforms.build,)
+        return platforms.both if stage == "root" else (platforms.target,)
 
     @property
     @abstractmethod
@@ -79,7 +82,7 @@ class AnyPlan(ABC):
     @property
     def extends_base(self) -> bool:
         """Whether the image is its base with files added or changed."""
-        return False
+        return isinstance(self.family, families.EngineFamily) and self.family.extends_base
 
     @property
     def compresses_base(self) -> bool:
@@ -87,9 +90,9 @@ class AnyPlan(ABC):
         return False
 
     @property
+    @abstractmethod
     def worth_caching(self) -> bool:
         """Whether a registry may keep the layers of its steps."""
-        return True
 
     @property
     def has_nvcc(self) -> bool:
@@ -100,24 +103,36 @@ class AnyPlan(ABC):
         return any(file.name == "nvidia-cuda-nvcc" for files in lists for file in files)
 
     @property
+    def _debian_root(self) -> Root | None:
+        return self.recipe.root if isinstance(self.recipe, BaseRecipe) else None
+
+    @property
     def suite(self) -> str | None:
         """The Debian suite of its root, or None."""
+        if self._debian_root is not None:
+            return str(self._debian_root.suite)
         return self.base.suite if self.base else None
 
     @property
     def epoch(self) -> int:
         """The newest date of the Debian packages of this plan and its bases, in seconds since 1970;
-        0: none is known."""
-        date = self._packages_date()
+        0: none is known.
+
+        The date of a lock; for a root without one, 00:00 UTC of its day.
+        """
+        root, date = self._debian_root, self.debian.as_of
+        if root is not None and root.as_of is not None:
+            date = datetime.fromisoformat(root.as_of).replace(tzinfo=UTC)
         own = int(date.timestamp()) if date is not None else 0
         return max(own, self.base.epoch if self.base else 0)
 
-    def _packages_date(self) -> datetime | None:
-        return self.debian.as_of
-
     @cached_property
     def text(self) -> str:
-        """The Dockerfile; raises ``RecipeError`` when it breaks one of our rules."""
+        """The Dockerfile.
+
+        Raises ``RecipeError`` when it breaks one of our rules: that is a fault of the family's
+        template, or of a value that should have been refused earlier.
+        """
         variables = {
             "recipe": self.recipe,
             "packages": self.packages,
@@ -126,14 +141,15 @@ class AnyPlan(ABC):
             "epoch": self.epoch,
             **self._variables(),
         }
-        return rendered(self.name, self.dockerfiles, self.family.template, variables, self._faults)
+        text = render_template(self.dockerfiles, self.family.template, **variables)
+        if faults := [*lints(text), *self._faults(text)]:
+            raise RecipeError(f"the Dockerfile of {self.name} is not acceptable", "\n".join(faults))
+        return text
 
     @abstractmethod
-    def _variables(self) -> dict[str, Any]:
-        """The variables of the family's template."""
+    def _variables(self) -> dict[str, Any]: ...
 
     def _faults(self, text: str) -> Iterable[str]:  # noqa: ARG002
-        """The faults of the Dockerfile that no other plan has."""
         return ()
 
     @cached_property
@@ -177,6 +193,7 @@ class BasePlan(AnyPlan):
     """A base, resolved; each of its stages becomes an image of the engine."""
 
     recipe: BaseRecipe
+    family: families.BaseFamily
 
     @property
     def cuda(self) -> str | None:
@@ -184,36 +201,14 @@ class BasePlan(AnyPlan):
         return self.recipe.cuda or (self.base.cuda if self.base else None)
 
     @property
-    def family(self) -> families.BaseFamily:
-        """The family that makes it."""
-        return families.BASES[self.recipe.family]
-
-    @property
     def stages(self) -> Mapping[str, str]:
         """The stages that become images, and the compression of their layers."""
         return self.family.stages
-
-    def architectures(self, stage: str) -> tuple[Architecture, ...]:
-        """The architectures that a stage is made for.
-
-        ``devel`` compiles; a root is below both, but for one with a compiler of its own.
-        """
-        platforms, root = self.platforms, self.recipe.root
-        if stage == "devel" or (root is not None and root.crossing(platforms)):
-            return (platforms.build,)
-        return platforms.both if stage == "root" else (platforms.target,)
 
     @property
     def worth_caching(self) -> bool:
         """Whether no registry has it already."""
         return self.recipe.published is None
-
-    def _packages_date(self) -> datetime | None:
-        """The lock's; for a root without a lock, 00:00 UTC of its day."""
-        root = self.recipe.root
-        if root is not None and root.as_of is not None:
-            return datetime.fromisoformat(root.as_of).replace(tzinfo=UTC)
-        return self.debian.as_of
 
     def opened(self) -> BasePlan:
         """The base without a digest that its recipe does not pin."""
@@ -246,12 +241,6 @@ class BasePlan(AnyPlan):
             yield below
             below = below.base
 
-    @property
-    def suite(self) -> str | None:
-        """The Debian suite of its root, or None."""
-        root = self.recipe.root
-        return str(root.suite) if root is not None else super().suite
-
     def _variables(self) -> dict[str, Any]:
         return {"root": self.root, **self.family.variables(self.recipe, self.platforms)}
 
@@ -265,6 +254,7 @@ class Plan(AnyPlan):
     """An engine's image, resolved: its inputs, and the names that it will have."""
 
     recipe: Recipe
+    family: families.EngineFamily
     repository: str
     """The image's repository, with the user's namespace."""
     source: SourceChoice
@@ -282,11 +272,6 @@ class Plan(AnyPlan):
         return f"{self.name} ({self.platform})" if len(self.recipe.platform) > 1 else self.name
 
     @property
-    def family(self) -> families.EngineFamily:
-        """The family that makes it."""
-        return families.ENGINES[self.recipe.family]
-
-    @property
     def stages(self) -> Mapping[str, str]:
         """The stage that becomes the image, and the compression of its layers."""
         return {"image": self.recipe.image.compression}
@@ -295,11 +280,6 @@ class Plan(AnyPlan):
     def code(self) -> list[str]:
         """The code that decides which cards run the engine: "sm_120a"."""
         return list(self.family.machine_code(self.recipe))
-
-    @property
-    def extends_base(self) -> bool:
-        """Whether the image is its base with files added or changed."""
-        return self.family.extends_base
 
     @property
     def worth_caching(self) -> bool:
@@ -345,7 +325,7 @@ class Plan(AnyPlan):
 
     @property
     def tag_suffix(self) -> str:
-        """The end of its tags, except the immutable one: see ``Recipe.tag_suffix``."""
+        """The end of its tags, except the immutable one."""
         return self.recipe.tag_suffix(self.platform)
 
     @property
@@ -405,7 +385,7 @@ class Plan(AnyPlan):
     def _variables(self) -> dict[str, Any]:
         instructions = self.family.instructions(self.recipe, self.platforms)
         needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda, instructions))
-        return {"needs": needs, **self.family.template_variables(self.recipe, self.platforms)}
+        return {"needs": needs, **self.family.variables(self.recipe, self.platforms)}
 
     def _faults(self, text: str) -> Iterable[str]:
         return link_lints(text, self.recipe, self.family.no_vmm)

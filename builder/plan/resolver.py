@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
 from builder import families
-from builder.errors import FetchError, RecipeError, RegistryError, WorldError
-from builder.families.layout import LABEL_KEY
+from builder.errors import FetchError, RecipeError
 from builder.farm import dockerfiles
-from builder.plan import published_image
 from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     BootstrappedRoot,
@@ -23,31 +22,27 @@ from builder.plan.inputs import (
     resolve_patches,
     resolve_source,
 )
-from builder.plan.plan import AnyPlan, BasePlan, Plan
+from builder.plan.plan import BasePlan, Plan
 from builder.platforms import (
     GNU_TRIPLETS,
     PLATFORMS,
     Architecture,
     Platform,
     Platforms,
-    architecture,
     of_target,
 )
 from builder.recipes import debian_lock
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import BaseRecipe, PathSource, Recipe, Root
-from builder.settings import RootWay, Settings
-from builder.tools.docker import buildx, imagetools
-from builder.tools.docker import engine as docker
-from builder.tools.log import Log
+from builder.recipes.schema import BaseRecipe, PathSource, Published, Recipe, Root
+from builder.settings import RootWay
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Resolves the recipes of a catalog.
+    """Resolves the recipes of a catalog, and asks neither engine nor registry.
 
-    Without ``ask`` neither engine nor registry is asked: the root of a base is its pinned image,
-    else mmdebstrap makes it, or, with the way "registry", it is an image without a digest.
+    The root of a base is its pinned image, else mmdebstrap makes it, or, with the way "registry",
+    it is an image without a digest.  ``images.roots`` has one that asks.
     """
 
     catalog: Catalog
@@ -55,37 +50,8 @@ class Resolver:
     """The architecture that compiles."""
     root_way: RootWay = "auto"
     """The setting ``debian_root``."""
-    log: Log = lambda _: None
-    ask: bool = False
-    offline: bool = False
-    """Ask no registry."""
     namespace: str = ""
     """Before each image's repository: an account, or REGISTRY/ACCOUNT."""
-
-    @classmethod
-    def with_settings(
-        cls,
-        catalog: Catalog,
-        settings: Settings,
-        log: Log,
-        build_architecture: str | None = None,
-        *,
-        offline: bool = False,
-    ) -> Resolver:
-        """A resolver by the user's settings.
-
-        With ``build_architecture`` it asks neither engine nor registry.  Raises like
-        ``compiles_on``.
-        """
-        return cls(
-            catalog,
-            compiles_on(settings, build_architecture),
-            settings.debian_root,
-            log,
-            ask=build_architecture is None,
-            offline=offline,
-            namespace=settings.namespace,
-        )
 
     def plans(self, name: str, platform: Platform | None = None) -> tuple[Plan, ...]:
         """The plans of a recipe's images, in the recipe's order; only one with a ``platform``.
@@ -116,9 +82,9 @@ class Resolver:
         """
         entry, found = self.catalog.engine(name), set()
         for build, way in product(dict.fromkeys((self.build, *GNU_TRIPLETS)), get_args(RootWay)):
-            one = replace(self, build=build, root_way=way, ask=False)
             try:
-                found.add(one._plan(entry, platform).recipe_key)
+                plan = Resolver(self.catalog, build, way, self.namespace)._plan(entry, platform)
+                found.add(plan.recipe_key)
             except RecipeError:  # a family that is not cross-compiled
                 if build == self.build:
                     raise
@@ -133,44 +99,26 @@ class Resolver:
     def root_of(self, base: str, platforms: Platforms) -> RootChoice:
         """The Debian root or the published image below a base.
 
-        "auto" prefers the root that the engine has, so that a registry that comes or goes does not
-        change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
-        ``RecipeError`` where the base has no root, and like ``imagetools.digest`` when "registry"
-        is asked for; for a published image like ``published_image.choose``.
+        Raises ``RecipeError`` where the base has none, or its lock cannot be read.
         """
-        entry = root_recipe(self.catalog, base)
-        recipe = entry.recipe
-        if recipe.published is not None:
-            ask, offline = self.ask, self.offline
-            return published_image.choose(recipe.published, self.log, ask=ask, offline=offline)
-        if recipe.root is None:
-            raise RecipeError(f"{recipe.name} has neither a Debian root nor a published image")
-        return self._debian(entry, recipe.root, platforms)
+        entry, below = self.lowest(base)
+        if isinstance(below, Published):
+            return RegistryRoot(below.image, below.digest or "")
+        if self.root_way != "mmdebstrap" and (below.digest or self.root_way == "registry"):
+            return RegistryRoot(below.image, below.digest or "")
+        return bootstrapped_root(entry, below, platforms)
 
-    def _debian(self, entry: Entry[BaseRecipe], root: Root, platforms: Platforms) -> RootChoice:
-        bootstrapped = bootstrapped_root(entry, root, platforms)
-        pinned = RegistryRoot(root.image, root.digest) if root.digest else None
-        if self.root_way == "mmdebstrap":
-            return bootstrapped
-        if not self.ask:
-            open_root = RegistryRoot(root.image, "") if self.root_way == "registry" else None
-            return pinned or open_root or bootstrapped
-        if self.root_way == "auto":
-            for choice in (pinned, bootstrapped):
-                if choice is not None:
-                    plan = plan_base(self.catalog, entry.name, platforms, choice)
-                    if in_engine(plan, plan.references["root"]):
-                        return choice
-        if self.offline:
-            return pinned or bootstrapped
-        try:
-            return _from_registry(root, self.log)
-        except (FetchError, RegistryError) as error:
-            if self.root_way == "registry":
-                error.hint += '; debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) needs no registry'
-                raise
-            self.log(f"{error.what}: mmdebstrap makes the Debian root")
-        return bootstrapped
+    def lowest(self, base: str) -> tuple[Entry[BaseRecipe], Root | Published]:
+        """The lowest base below ``base``, and what it starts from.
+
+        Raises ``RecipeError`` where there is neither a root nor a published image.
+        """
+        for name in self.catalog.chain(base):
+            entry = self.catalog.base(name)
+            if below := entry.recipe.published or entry.recipe.root:
+                return entry, below
+        what = f"the base {base} has neither a Debian root nor a published image below it"
+        raise RecipeError(what)
 
     def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
         platforms = Platforms(self.build, PLATFORMS[platform])
@@ -182,7 +130,6 @@ class Resolver:
         return found
 
     def _tools(self, recipe: Recipe, platforms: Platforms) -> BasePlan | None:
-        """The base that the recipe's family compiles the entrypoint in, if it names one."""
         name = families.ENGINES[recipe.family].tools
         if name is None:
             return None
@@ -197,20 +144,6 @@ class Resolver:
     def _base(self, name: str, platforms: Platforms) -> BasePlan:
         root = self.root_of(name, platforms)
         return plan_base(self.catalog, name, platforms, root)
-
-
-def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
-    """The architecture that compiles; without ``build_architecture``, the builder's.
-
-    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
-    answer, or its machine cannot compile.
-    """
-    machine = settings.compile_on or build_architecture
-    machine = machine or buildx.builder(settings.buildx).architecture
-    found = architecture(machine)
-    if found is None:
-        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
-    return found
 
 
 def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
@@ -228,32 +161,6 @@ def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
             "add it to `platform` in the recipe, or choose another platform",
         )
     return platform or first
-
-
-def in_engine(plan: AnyPlan, reference: str) -> docker.Image | None:
-    """The image of a plan, if the engine has it under this name."""
-    found = docker.image(reference)
-    return found if found and found.labels.get(LABEL_KEY) == plan.key else None
-
-
-def root_recipe(catalog: Catalog, base: str) -> Entry[BaseRecipe]:
-    """The base of the Debian root, or of the published image, below ``base``.
-
-    Raises ``RecipeError`` where there is none.
-    """
-    for name in catalog.chain(base):
-        entry = catalog.base(name)
-        if entry.recipe.root is not None or entry.recipe.published is not None:
-            return entry
-    raise RecipeError(f"the base {base} has neither a Debian root nor a published image below it")
-
-
-def _from_registry(root: Root, log: Log) -> RegistryRoot:
-    reference = f"{root.image}@{root.digest}" if root.digest else root.image
-    digest = imagetools.digest(reference, published_image.PATIENCE)
-    if root.digest is None:
-        log(f"{root.image} is not pinned; its digest today is {digest}")
-    return RegistryRoot(root.image, root.digest or digest)
 
 
 def bootstrapped_root(
@@ -278,7 +185,10 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     Raises ``RecipeError`` when one of them is wrong.
     """
     entry = catalog.base(name)
-    recipe = _base_for(entry.recipe, platforms)
+    recipe = entry.recipe
+    packages = of_target(recipe.devel.packages, platforms.target)
+    devel = recipe.devel.model_copy(update={"packages": packages})
+    recipe = recipe.model_copy(update={"devel": devel})
     family = families.BASES[recipe.family]
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
@@ -287,6 +197,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
     return BasePlan(
         recipe=recipe,
+        family=family,
         file=entry.file,
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
@@ -314,15 +225,21 @@ def plan(
     Raises ``RecipeError`` when a file that the recipe names is wrong, ``FetchError`` when the
     source tree of an in-repo engine is not there.
     """
-    recipe = _for(families.complete(entry.recipe.on(platforms.image)), platforms)
+    recipe = families.complete(entry.recipe.on(platforms.image))
+    build = of_target(recipe.debian.build, platforms.target)
+    debian = recipe.debian.model_copy(update={"build": build})
+    recipe = recipe.model_copy(update={"debian": debian})
     _require_tree(entry, catalog.root)
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
     _require_stages(entry, base, *family.requires_stages)
     folder = dockerfiles(catalog.root)
+    own = folder / "entrypoint"  # older templates have none
+    names = sorted(each.name for each in own.glob("*")) if family.runs else []
     name = recipe.image.repository
     return Plan(
         recipe=recipe,
+        family=family,
         repository=f"{namespace}/{name}" if namespace else name,
         file=entry.file,
         platforms=platforms,
@@ -331,7 +248,7 @@ def plan(
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
         scripts=_scripts(folder / "scripts", family.scripts),
-        entrypoint=_tree(folder / "entrypoint") if family.runs else {},
+        entrypoint=_scripts(own, names),
         base=base,
         tools=tools,
         debian=debian_packages(
@@ -380,20 +297,6 @@ def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
     )
 
 
-def _for(recipe: Recipe, platforms: Platforms) -> Recipe:
-    """A recipe whose Debian packages name the target's architecture."""
-    build = of_target(recipe.debian.build, platforms.target)
-    debian = recipe.debian.model_copy(update={"build": build})
-    return recipe.model_copy(update={"debian": debian})
-
-
-def _base_for(recipe: BaseRecipe, platforms: Platforms) -> BaseRecipe:
-    """A base whose packages to compile with name the target's architecture."""
-    packages = of_target(recipe.devel.packages, platforms.target)
-    devel = recipe.devel.model_copy(update={"packages": packages})
-    return recipe.model_copy(update={"devel": devel})
-
-
 def _require_tree(entry: Entry[Recipe], root: Path) -> None:
     source = entry.recipe.source
     if isinstance(source, PathSource) and not (root / source.path).is_dir():
@@ -405,12 +308,5 @@ def _require_tree(entry: Entry[Recipe], root: Path) -> None:
         )
 
 
-def _scripts(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+def _scripts(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-def _tree(folder: Path) -> dict[str, str]:
-    """sha256 (hex) of each file of a directory; older templates have none for the entrypoint."""
-    if not folder.is_dir():
-        return {}
-    return _scripts(folder, tuple(sorted(file.name for file in folder.iterdir())))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 from builder.errors import Problem, RecipeError
 from builder.families import load_catalog
 from builder.presets.check import doubts, findings, losses
 from builder.presets.schema import Preset
-from builder.recipes.catalog import Catalog, CatalogFile
-from builder.recipes.parse import parse, read_text, suggestion
+from builder.recipes.catalog import Catalog, CatalogFile, Draft, drafts_of
+from builder.recipes.parse import suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,9 @@ def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Pr
     return tuple(entry.problem(path, message) for path, message in doubts(entry.preset, recipe))
 
 
-_Read = tuple[CatalogFile, Preset | None, tuple[Problem, ...]]
-
-
 def load(catalog: Catalog) -> Presets:
     """Read the presets beside the recipes of ``catalog``; a broken file breaks its own entry."""
-    return _checked(_files(catalog.root), catalog)
+    return _checked(_drafts(catalog.root), catalog)
 
 
 def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catalog]:
@@ -96,29 +92,10 @@ def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catal
 
     No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
     """
-    read = _files(root)
-    named = {preset.recipe for _, preset, _ in read if preset is not None}
+    drafts = _drafts(root)
+    named = {draft.model.recipe for draft in drafts if draft.model is not None}
     catalog = load_catalog(root, only={*named, *others})
-    return _checked(read, catalog), catalog
-
-
-def _files(root: Path) -> list[_Read]:
-    files = (root / "presets").glob("*.toml")
-    return [_read(file) for file in sorted(files, key=attrgetter("stem"))]
-
-
-def _checked(read: Sequence[_Read], catalog: Catalog) -> Presets:
-    problems = {file.name: list(found) for file, _, found in read}
-    parsed = {file.name: preset for file, preset, _ in read if preset is not None}
-    files = {file.name: file for file, _, _ in read}
-    for name, preset in parsed.items():
-        found = findings(name, preset, catalog)
-        problems[name] += [files[name].problem(path, message) for path, message in found]
-    for name, (path, message) in losses(parsed):
-        problems[name].append(files[name].problem(path, message))
-    return Presets(
-        {name: _entry(file, parsed.get(name), problems[name]) for name, file in files.items()}
-    )
+    return _checked(drafts, catalog), catalog
 
 
 def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
@@ -127,28 +104,30 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
     Raises ``RecipeError`` where one of them is invalid by itself.
     """
     found = {}
-    for path in sorted((root / "presets").glob("*.toml")):
-        file, preset, problems = _read(path)
-        if preset is not None and preset.recipe == recipe:
-            found[file.name] = preset
-        elif preset is None and f'"{recipe}"' in file.text:
-            raise RecipeError(f"the preset {file.name} is invalid", problems=problems)
+    for draft in _drafts(root):
+        if draft.model is not None and draft.model.recipe == recipe:
+            found[draft.name] = draft.model
+        elif draft.model is None and f'"{recipe}"' in draft.text:
+            raise RecipeError(f"the preset {draft.name} is invalid", problems=(*draft.problems,))
     return found
 
 
-def _read(file: Path) -> _Read:
-    try:
-        text = read_text(file)
-    except RecipeError as error:
-        unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return CatalogFile(file.stem, file, ""), None, unreadable
-    preset, problems = parse(text, file, Preset)
-    return CatalogFile(file.stem, file, text), preset, problems
+def _drafts(root: Path) -> list[Draft[Preset]]:
+    return drafts_of((root / "presets").glob("*.toml"), Preset)
 
 
-def _entry(
-    file: CatalogFile, preset: Preset | None, problems: list[Problem]
-) -> PresetEntry | BrokenPreset:
-    if preset is None or problems:
-        return BrokenPreset(file.name, file.file, file.text, preset, tuple(problems))
-    return PresetEntry(file.name, file.file, file.text, preset)
+def _checked(drafts: Sequence[Draft[Preset]], catalog: Catalog) -> Presets:
+    parsed = {draft.name: draft.model for draft in drafts if draft.model is not None}
+    lost = [*losses(parsed)]
+    entries: dict[str, PresetEntry | BrokenPreset] = {}
+    for draft in drafts:
+        name, preset = draft.name, draft.model
+        found = [*findings(name, preset, catalog)] if preset is not None else []
+        for path, message in [*found, *(finding for other, finding in lost if other == name)]:
+            draft.refuse(path, message)
+        if preset is None or draft.problems:
+            problems = tuple(draft.problems)
+            entries[name] = BrokenPreset(name, draft.file, draft.text, preset, problems)
+        else:
+            entries[name] = PresetEntry(name, draft.file, draft.text, preset)
+    return Presets(entries)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
 
 from builder.errors import Problem, RecipeError
 from builder.recipes.parse import parse, read_text, suggestion
-from builder.recipes.schema import BaseRecipe, GitSource, PickPatch, PullPatch, Recipe
+from builder.recipes.schema import BaseRecipe, GitSource, Recipe
 from builder.recipes.toml_lines import line_numbers, line_of
 
+M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R", Recipe, BaseRecipe)
 Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]
 """A family's own rules: yields the path of each key that breaks one, and a message."""
@@ -31,6 +34,35 @@ class CatalogFile:
         """A problem of this file at the line of the key ``path``."""
         key = ".".join(str(part) for part in path)
         return Problem(self.file, line_of(path, line_numbers(self.text)), key, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(CatalogFile, Generic[M]):
+    """A file that is being checked: its model, where it could be parsed, and its problems."""
+
+    model: M | None
+    problems: list[Problem]
+
+    def refuse(self, path: tuple[str | int, ...], message: str) -> None:
+        """Add a problem."""
+        self.problems.append(self.problem(path, message))
+
+
+def drafts_of(
+    files: Iterable[Path], model: type[M], new: CatalogFile | None = None
+) -> list[Draft[M]]:
+    """The TOML files of a folder, by name; ``new`` has the text of one that is not written."""
+    return [_draft(file, model, new) for file in sorted(files, key=attrgetter("stem"))]
+
+
+def _draft(file: Path, model: type[M], new: CatalogFile | None) -> Draft[M]:
+    try:
+        text = new.text if new is not None and file == new.file else read_text(file)
+    except RecipeError as error:
+        unreadable = error.problems or (Problem(file, 1, "", error.why),)
+        return Draft(file.stem, file, "", None, list(unreadable))
+    found, problems = parse(text, file, model)
+    return Draft(file.stem, file, text, found, list(problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +150,7 @@ class Catalog:
 
     def chain(self, base: str | None) -> list[str]:
         """The bases from ``base`` down to the lowest; ends where the chain closes."""
-        return _chain(self.bases, base)
+        return _chain({name: entry.recipe for name, entry in self.bases.items()}, base)
 
     def of_repository(self, name: str) -> list[Recipe]:
         """The recipes whose images are in a repository, without the namespace."""
@@ -134,20 +166,6 @@ class Catalog:
 def problems_of(entry: Entry[Any] | BrokenEntry[Any]) -> tuple[Problem, ...]:
     """The problems of an entry, if it is a broken one."""
     return entry.problems if isinstance(entry, BrokenEntry) else ()
-
-
-@dataclass(slots=True)
-class _Draft(Generic[R]):
-    file: CatalogFile
-    recipe: R | None
-    problems: list[Problem]
-
-    def finished(self) -> Entry[R] | BrokenEntry[R]:
-        """The entry that it has become."""
-        file = self.file
-        if self.recipe is None or self.problems:
-            return BrokenEntry(file.name, file.file, file.text, self.recipe, tuple(self.problems))
-        return Entry(file.name, file.file, file.text, self.recipe)
 
 
 def load(
@@ -167,18 +185,35 @@ def load(
     folder = root / "recipes"
     if not folder.is_dir():
         raise no_recipes(str(root))
-    bases = _drafts(folder / "bases", BaseRecipe, base_families)
-    engines = _drafts(folder, Recipe, engine_families, new, only)
-    for base in bases.values():
-        base.problems.extend(_base_problems(base, bases))
-    for engine in engines.values():
-        engine.problems.extend(_base_problems(engine, bases))
-    _tag_problems(engines.values())
+    files = {*folder.glob("*.toml"), *([new.file] if new else [])}
+    if only is not None:
+        begins = tuple(f"{name}-" for name in only)  # ENGINE-VERSION.toml
+        files = {file for file in files if file.stem in only or file.stem.startswith(begins)}
+    bases = drafts_of((folder / "bases").glob("*.toml"), BaseRecipe)
+    engines = drafts_of(files, Recipe, new)
+    _check_families(bases, base_families)
+    _check_families(engines, engine_families)
+    _check_names(bases, ("name",), "name in one of them")
+    _check_names(engines, ("engine",), "engine or version in one of the files")
+    known = {base.name: base.model for base in bases}
+    for base in bases:
+        _check_bases(base, known)
+    for engine in engines:
+        _check_bases(engine, known)
+        _check_patches(engine)
+    _check_tags(engines)
     return Catalog(
         root,
-        {name: draft.finished() for name, draft in engines.items()},
-        {name: draft.finished() for name, draft in bases.items()},
+        {draft.name: _entry(draft) for draft in engines},
+        {draft.name: _entry(draft) for draft in bases},
     )
+
+
+def _entry(draft: Draft[R]) -> Entry[R] | BrokenEntry[R]:
+    if draft.model is None or draft.problems:
+        problems = tuple(draft.problems)
+        return BrokenEntry(draft.name, draft.file, draft.text, draft.model, problems)
+    return Entry(draft.name, draft.file, draft.text, draft.model)
 
 
 def no_recipes(where: str) -> RecipeError:
@@ -189,139 +224,88 @@ def no_recipes(where: str) -> RecipeError:
     )
 
 
-def _drafts(
-    folder: Path,
-    model: type[R],
-    families: Mapping[str, Check[R]],
-    new: CatalogFile | None = None,
-    only: Collection[str] | None = None,
-) -> dict[str, _Draft[R]]:
-    """The files of a directory, each checked except for its bases."""
-    files = {*folder.glob("*.toml"), *([new.file] if new else [])}
-    if only is not None:
-        begins = tuple(f"{name}-" for name in only)  # ENGINE-VERSION.toml
-        files = {file for file in files if file.stem in only or file.stem.startswith(begins)}
-    drafts: dict[str, _Draft[R]] = {
-        file.stem: _parsed(new, model) if new and file == new.file else _read(file, model)
-        for file in sorted(files, key=attrgetter("stem"))
-    }
-    declared: dict[str, list[str]] = defaultdict(list)
-    for stem, draft in drafts.items():
-        if draft.recipe is not None:
-            declared[draft.recipe.name].append(stem)
-            draft.problems.extend(_patch_problems(draft.file, draft.recipe))
-            draft.problems.extend(_family_problems(draft.file, draft.recipe, families))
-    path = ("engine",) if model is Recipe else ("name",)
-    keys = "engine or version in one of the files" if model is Recipe else "name in one of them"
-    for name, stems in declared.items():
-        for stem in stems:
-            file = drafts[stem].file
-            others = ", ".join(f"{other}.toml" for other in stems if other != stem)
+def _check_names(drafts: Iterable[Draft[R]], path: tuple[str], keys: str) -> None:
+    """Each file has the name that it declares, and no two declare the same."""
+    declared: dict[str, list[Draft[R]]] = defaultdict(list)
+    for draft in drafts:
+        if draft.model is not None:
+            declared[draft.model.name].append(draft)
+    for name, same in declared.items():
+        for draft in same:
+            others = ", ".join(f"{other.name}.toml" for other in same if other is not draft)
             if others:
-                problem = file.problem(path, f"{name} is also declared by {others}: change {keys}")
-                drafts[stem].problems.append(problem)
-            elif stem != name:
-                problem = file.problem(path, f"declares {name}: the file must be {name}.toml")
-                drafts[stem].problems.append(problem)
-    return drafts
+                draft.refuse(path, f"{name} is also declared by {others}: change {keys}")
+            elif draft.name != name:
+                draft.refuse(path, f"declares {name}: the file must be {name}.toml")
 
 
-def _read(file: Path, model: type[R]) -> _Draft[R]:
-    try:
-        text = read_text(file)
-    except RecipeError as error:
-        unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return _Draft(CatalogFile(file.stem, file, ""), None, list(unreadable))
-    return _parsed(CatalogFile(file.stem, file, text), model)
-
-
-def _parsed(file: CatalogFile, model: type[R]) -> _Draft[R]:
-    recipe, problems = parse(file.text, file.file, model)
-    return _Draft(file, recipe, list(problems))
-
-
-def _patch_problems(file: CatalogFile, recipe: Recipe | BaseRecipe) -> Iterable[Problem]:
-    """A pull request, or a range of commits, is of a repository: its own, or the source's."""
-    if isinstance(recipe, BaseRecipe) or isinstance(recipe.source, GitSource):
-        return
-    for index, patch in enumerate(recipe.patch):
-        if isinstance(patch, PullPatch) and patch.git is None:
-            yield file.problem(
-                ("patch", index, "pull"), "needs git = URL: the source is no git repository"
-            )
-        if isinstance(patch, PickPatch) and patch.pick.git is None:
-            yield file.problem(
-                ("patch", index, "pick"), "needs git = URL: the source is no git repository"
-            )
-
-
-def _family_problems(
-    file: CatalogFile, recipe: R, families: Mapping[str, Check[R]]
-) -> list[Problem]:
-    check = families.get(recipe.family)
-    if check is None:
-        near = suggestion(recipe.family, sorted(families))
+def _check_families(drafts: Iterable[Draft[R]], families: Mapping[str, Check[R]]) -> None:
+    for draft in drafts:
+        if draft.model is None:
+            continue
+        family = draft.model.family
+        if family in families:
+            for path, message in families[family](draft.model):
+                draft.refuse(path, message)
+            continue
+        near = suggestion(family, sorted(families))
         known = ", ".join(sorted(families))
-        message = f"there is no family {recipe.family}{near} (there are: {known})"
-        return [file.problem(("family",), message)]
-    return [file.problem(path, message) for path, message in check(recipe)]
+        draft.refuse(("family",), f"there is no family {family}{near} (there are: {known})")
 
 
-def _tag_problems(drafts: Iterable[_Draft[Recipe]]) -> None:
-    """Add a problem to each recipe that has a tag of its image from another recipe as well.
+def _check_patches(draft: Draft[Recipe]) -> None:
+    """A pull request, or a range of commits, is of a repository: its own, or the source's."""
+    if draft.model is None or isinstance(draft.model.source, GitSource):
+        return
+    for index, patch in enumerate(draft.model.patch):
+        kind = patch.origin.kind
+        if kind in {"pull", "pick"} and not patch.origin.git:
+            message = "needs git = URL: the source is no git repository"
+            draft.refuse(("patch", index, kind), message)
+
+
+def _check_tags(drafts: Iterable[Draft[Recipe]]) -> None:
+    """No other recipe has a tag of a recipe's image.
 
     Recipes may share a tag that moves in each of them: the recipe that is pushed last has it.
     """
-    owners: dict[tuple[str, str], list[_Draft[Recipe]]] = defaultdict(list)
+    owners: dict[tuple[str, str], list[tuple[Draft[Recipe], Recipe]]] = defaultdict(list)
     for draft in drafts:
-        if draft.recipe is not None:
-            image = draft.recipe.image
+        if draft.model is not None:
+            image = draft.model.image
             for tag in dict.fromkeys([*image.tags, *image.moving]):
-                owners[image.repository, tag].append(draft)
+                owners[image.repository, tag].append((draft, draft.model))
     for (repository, tag), claims in owners.items():
-        tags = [each.recipe.image.tags for each in claims if each.recipe is not None]
-        moving = [each.recipe.image.moving for each in claims if each.recipe is not None]
-        if len(claims) == 1 or all(tag in names for names in moving):
+        if len(claims) == 1 or all(tag in recipe.image.moving for _, recipe in claims):
             continue
-        for draft, names in zip(claims, tags, strict=True):
-            others = ", ".join(each.file.file.name for each in claims if each is not draft)
-            key = ("tags", names.index(tag)) if tag in names else ("moving",)
+        for draft, recipe in claims:
+            others = ", ".join(other.file.name for other, _ in claims if other is not draft)
+            tags = recipe.image.tags
+            key = ("tags", tags.index(tag)) if tag in tags else ("moving",)
             message = (
                 f"{repository}:{tag} is also a tag of {others}: change repository or tags in one "
                 "of the files"
             )
-            draft.problems.append(draft.file.problem(("image", *key), message))
+            draft.refuse(("image", *key), message)
 
 
-class _HasRecipe(Protocol):
-    @property
-    def recipe(self) -> Recipe | BaseRecipe | None: ...
-
-
-def _chain(bases: Mapping[str, _HasRecipe], base: str | None) -> list[str]:
+def _chain(bases: Mapping[str, BaseRecipe | None], base: str | None) -> list[str]:
     names: list[str] = []
     while base is not None and base not in names:
         names.append(base)
-        entry = bases.get(base)
-        base = entry.recipe.base if entry and entry.recipe else None
+        recipe = bases.get(base)
+        base = recipe.base if recipe else None
     return names
 
 
-def _cycle(chain: list[str], bases: Mapping[str, _HasRecipe]) -> str:
-    """``a -> b -> a`` where the chain of bases closes, otherwise nothing."""
-    last = bases.get(chain[-1]) if chain else None
-    if last is None or last.recipe is None or last.recipe.base not in chain:
-        return ""
-    return " -> ".join([*chain[chain.index(last.recipe.base) :], last.recipe.base])
-
-
-def _base_problems(draft: _Draft[Any], bases: Mapping[str, _HasRecipe]) -> Iterable[Problem]:
+def _check_bases(draft: Draft[Any], bases: Mapping[str, BaseRecipe | None]) -> None:
     """The bases of a recipe are there, and their chain has an end."""
-    chain = _chain(bases, draft.recipe.base if draft.recipe else None)
+    chain = _chain(bases, draft.model.base if draft.model else None)
     for name in chain:
         if name not in bases:
-            near = suggestion(name, sorted(bases))
-            yield draft.file.problem(("base",), f"there is no base {name}{near}")
-    cycle = _cycle(chain, bases)
-    if cycle:
-        yield draft.file.problem(("base",), f"the bases form a cycle: {cycle}")
+            message = f"there is no base {name}{suggestion(name, sorted(bases))}"
+            draft.refuse(("base",), message)
+    last = bases.get(chain[-1]) if chain else None
+    if last is not None and last.base in chain:
+        cycle = " -> ".join([*chain[chain.index(last.base) :], last.base])
+        draft.refuse(("base",), f"the bases form a cycle: {cycle}")

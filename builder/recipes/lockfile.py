@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import Model, PythonProject, Sha256, Version
@@ -19,46 +19,26 @@ from builder.recipes.schema.fields import Model, PythonProject, Sha256, Version
 class PinnedFile:
     """One file on PyPI; ``sha256`` (hex) decides which of the version's files it is."""
 
-    name: str
-    version: str
-    sha256: str
-
-
-class _LockedFile(Model):
+    __pydantic_config__ = ConfigDict(extra="forbid", regex_engine="python-re")
     name: PythonProject
     version: Version
     sha256: Sha256
 
-    def pinned(self) -> PinnedFile:
-        return PinnedFile(self.name, self.version, self.sha256)
 
+class Lock(Model):
+    """The contents of a lock file."""
 
-class _Lock(Model):
     python: Version
-    build: list[_LockedFile] = Field(default_factory=list)
-    runtime: list[_LockedFile]
+    build: tuple[PinnedFile, ...] = Field((), strict=False)
+    runtime: tuple[PinnedFile, ...] = Field(strict=False)
 
     @model_validator(mode="after")
-    def _of_something(self) -> _Lock:
+    def _of_something(self) -> Lock:
         if not self.build and not self.runtime:
             raise ValueError("lists no file")
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """The contents of a lock file."""
-
-    python: str
-    build: tuple[PinnedFile, ...]
-    runtime: tuple[PinnedFile, ...]
-
-
 def read(file: Path) -> Lock:
     """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
-    parsed = read_model(file, _Lock)
-    return Lock(
-        parsed.python,
-        tuple(entry.pinned() for entry in parsed.build),
-        tuple(entry.pinned() for entry in parsed.runtime),
-    )
+    return read_model(file, Lock)

@@ -66,7 +66,7 @@ def fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
 def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     given = _shortened(error.get("input"))
-    if kind == "extra_forbidden":
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         known = fields_at(model, path[:-1])
         return f"unknown key{suggestion(str(path[-1]), known)}"
     if kind == "missing":

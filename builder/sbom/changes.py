@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from builder.plan.inputs import PlannedPatch
 from builder.plan.plan import Plan
-from builder.recipes.schema import AddPatch, FilePatch, PickPatch, PullPatch, ScriptPatch
 from builder.sbom.addresses import at_commit, public
 from builder.tools.web.address import github_page
 
@@ -56,47 +55,23 @@ def changes_of(plan: Plan) -> tuple[SourceChange, ...]:
         SourceChange("start", f"at start: {' '.join(step.run)}", step.why, step.drop_when or "")
         for step in plan.recipe.start
     )
-    return (*(_change(planned) for planned in plan.patches), *starts)
+    return (*map(_change, plan.patches), *starts)
 
 
 def _change(planned: PlannedPatch) -> SourceChange:
-    patch, url = planned.patch, planned.url
-    change = SourceChange(
-        "file",
-        patch.name,
+    patch, origin = planned.patch, planned.patch.origin
+    return SourceChange(
+        origin.kind,
+        origin.name,
         patch.why,
         patch.drop_when or "",
         patch.upstream or "",
-        public(url),
+        git=public(planned.url),
+        before=origin.before,
+        after=origin.after,
+        page=planned.page,
+        diff=github_page(planned.url, origin.diff) if origin.diff else "",
+        path=origin.path,
+        content=planned.content,
         applied=patch.expect == "applies",
     )
-    match patch:
-        case FilePatch(file=file):
-            return replace(change, path=file, content=planned.content)
-        case PullPatch(pull=number, base=before, head=after):
-            page_url = github_page(url, f"pull/{number}")
-            change = replace(change, kind="pull", before=before, after=after, page=page_url)
-            return replace(change, diff=_compared(url, before, after, ".diff"))
-        case PickPatch(pick=pick):
-            page_url = _compared(url, pick.after, pick.to)
-            change = replace(change, kind="pick", before=pick.after, after=pick.to, page=page_url)
-            if pick.without:
-                return change  # GitHub has no diff that leaves out commits of a range
-            return replace(change, diff=_compared(url, pick.after, pick.to, ".diff"))
-        case ScriptPatch(script=script):
-            page_url = github_page(url, f"blob/{script.commit}/{script.path}")
-            return replace(
-                change, kind="script", after=script.commit, path=script.path, page=page_url
-            )
-        case AddPatch(add=add):
-            page_url = github_page(url, f"tree/{add.commit}/{add.path}")
-            return replace(change, kind="add", after=add.commit, path=add.path, page=page_url)
-
-
-def _compared(url: str, before: str, after: str, form: str = "") -> str:
-    """The page of GitHub that compares two commits, or with ``.diff`` its text.
-
-    It compares from the merge base of the two, which is ``before``, an ancestor of ``after``:
-    https://docs.github.com/en/rest/commits/commits#compare-two-commits.
-    """
-    return github_page(url, f"compare/{before}...{after}{form}")

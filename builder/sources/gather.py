@@ -161,7 +161,7 @@ def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> None:
         )
     paths = _debs_of(plan, options)
     for install in packages.installs:
-        folder = work / install.context / install.wanted.architecture
+        folder = work / install.context / install.architecture
         folder.parent.mkdir(exist_ok=True)
         _together([paths[file] for file in install.files or ()], folder)
 
@@ -190,7 +190,7 @@ def _roots(
 ) -> Iterator[Path]:
     """The tar of the Debian root for each architecture."""
     for install in packages.installs:
-        architecture = install.wanted.architecture
+        architecture = install.architecture
         if install.files is None:
             yield bootstrap(root, architecture, work, apt_sources, log)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Any, get_args
 from builder import families
 from builder.errors import RecipeError
 from builder.families.debian import StagePackages
-from builder.plan.debian import lock_file, locked_files, suite_of
+from builder.plan.debian import AnyEntry, lock_file, locked_files, suite_of
 from builder.platforms import Architecture, Platforms
 from builder.recipes import debian_lock, edit
-from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import DebianFile, DebianLock, Install
 from builder.recipes.schema import BaseRecipe, Recipe
 from builder.tools.apt import archive, index, solver
@@ -23,8 +23,6 @@ from builder.tools.apt.archive import PackageArchive
 from builder.tools.apt.solver import Solver
 from builder.tools.apt.sources import AptSource, Servers, deb822
 from builder.tools.log import Log
-
-AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class DebianSession:
             architecture=wanted.architecture,
             foreign=wanted.foreign,
             packages=list(wanted.packages),
-            files=[DebianFile(**asdict(each)) for each in found],
+            files=[DebianFile(**each) for each in found],
         )
 
     def _held(

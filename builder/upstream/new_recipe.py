@@ -150,7 +150,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     if like is not None:
         family = families.ENGINES[like.family]
         read = _read(family, tree, cuda)
-        if family.draft and read is None:
+        if family.reads_trees and read is None:
             raise RecipeError(
                 f"{_named(tree)} is no tree of the family {family.name}",
                 f"{family.summary}: {like.name} is of this family",
@@ -162,7 +162,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
         if read is not None:
             return family.name, read
     known = [f"{each.name}: {each.summary}" for each in families.ENGINES.values()]
-    able = ", ".join(each.name for each in families.ENGINES.values() if each.draft)
+    able = ", ".join(each.name for each in families.ENGINES.values() if each.reads_trees)
     raise RecipeError(
         f"no family recognises {_named(tree)}",
         "\n".join(
@@ -174,7 +174,7 @@ def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
 
 def _read(family: EngineFamily, tree: SourceTree, cuda: Cuda) -> Draft | None:
     try:
-        return family.draft(tree, cuda) if family.draft else None
+        return family.draft(tree, cuda)
     except RecipeError as error:
         raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
 

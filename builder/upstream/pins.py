@@ -7,9 +7,9 @@ from pathlib import Path
 
 from builder import families
 from builder.families.family import Packages
+from builder.images import roots
 from builder.patches.series import pieces
-from builder.plan import published_image
-from builder.plan.debian import lock_file
+from builder.plan.debian import AnyEntry, lock_file
 from builder.plan.inputs import GitCommit, PypiFile
 from builder.platforms import Architecture, Platforms, architecture
 from builder.recipes import debian_lock
@@ -23,7 +23,7 @@ from builder.tools.log import Log
 from builder.tools.python import pypi
 from builder.upstream import track
 from builder.upstream.compatibility import PatchSet
-from builder.upstream.lock_debian import AnyEntry, wanted_on
+from builder.upstream.lock_debian import wanted_on
 
 
 def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
@@ -40,10 +40,8 @@ def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Ite
         repositories.walk(source.url, source.commit, target.commit)
         yield f"{source.url} {target.name}: history up to {target.commit}"
     for planned in patch_set.patches:
-        if isinstance(planned.patch, ScriptPatch):
-            repositories.pin(planned.url, planned.patch.script.commit)
-        elif isinstance(planned.patch, AddPatch):
-            repositories.pin(planned.url, planned.patch.add.commit)
+        if isinstance(planned.patch, ScriptPatch | AddPatch):
+            repositories.pin(planned.url, planned.patch.origin.after)
         else:
             for _ in pieces(patch_set.context, planned, ""):
                 pass
@@ -87,7 +85,7 @@ def mirror_base(
     yield from (f"{file.name} {file.version}" for file in files)
     published = base.published
     if published is not None and published.digest is not None:
-        local = published_image.fetch(base.name, published, published.digest, log).reference
+        local = roots.fetch(base.name, published, published.digest, log).reference
         yield f"{published.image} in Docker, as {local}"
     elif published is not None:
         yield f"{published.image} is not mirrored: it is not pinned ({published.note})"

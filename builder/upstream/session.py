@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Generic
 
 from builder.errors import BuilderError, RecipeError
+from builder.images.roots import in_engine
 from builder.patches.context import PatchContext
 from builder.plan.inputs import resolve_patches, resolve_source
-from builder.plan.resolver import Resolver, in_engine
+from builder.plan.resolver import Resolver
 from builder.platforms import architecture
 from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import difference, locks_of, write

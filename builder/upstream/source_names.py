@@ -52,16 +52,16 @@ def lost_options(recipe: Recipe, before: ReadableTree, now: ReadableTree) -> Mis
 
     Nothing where the family does not read both trees.  Raises ``FetchError``.
     """
-    draft = ENGINES[recipe.family].draft
+    family = ENGINES[recipe.family]
     probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
-    if draft is None or not probes:
+    if not family.reads_trees or not probes:
         return
     try:
-        old = draft(before, recipe.cuda)
+        old = family.draft(before, recipe.cuda)
     except RecipeError:
         return
     try:
-        new = draft(now, recipe.cuda)
+        new = family.draft(now, recipe.cuda)
     except RecipeError as error:
         yield ("family",), "; ".join([error.what, *error.why.splitlines()])
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuilderError, FetchError, GoneError, RegistryError
-from builder.plan import published_image
+from builder.images import roots
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolver import Resolver
 from builder.recipes.schema import Published
@@ -41,7 +41,7 @@ def base(registry: str) -> Iterator[Base]:
 
 def choose(base: Base, *, offline: bool = False) -> tuple[RegistryRoot, str]:
     lines: list[str] = []
-    chosen = published_image.choose(base[0], lines.append, ask=True, offline=offline)
+    chosen = roots.choose(base[0], lines.append, offline=offline)
     return chosen, "\n".join(lines)
 
 
@@ -87,7 +87,7 @@ def test_the_copy_serves_where_upstream_cannot_say(
     answer: int | str, words: str, base: Base, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published, proxy, digest = base
-    monkeypatch.setattr(published_image, "PATIENCE", 0.5 if answer == "silent" else 10.0)
+    monkeypatch.setattr(roots, "PATIENCE", 0.5 if answer == "silent" else 10.0)
     proxy.faults.append(Fault("/v2/", "slow" if answer == "silent" else answer, 99))
     chosen, told = choose(base)
     assert chosen.digest == digest

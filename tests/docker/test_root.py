@@ -17,9 +17,10 @@ from builder.cli.progress import BuildProgress
 from builder.compare.image_tree import read_image
 from builder.errors import FetchError
 from builder.images.log import BuildLog
+from builder.images.roots import AskingResolver
 from builder.images.stages import ActiveBuild, ensure_bases
 from builder.plan.inputs import RegistryRoot, RootChoice
-from builder.plan.resolver import Resolver, plan_base
+from builder.plan.resolver import plan_base
 from builder.platforms import Platforms, architecture
 from builder.recipes.catalog import Catalog
 from builder.settings import RootWay
@@ -66,7 +67,7 @@ def pushed(registry: str) -> Iterator[tuple[str, str]]:
 def chosen(found: Catalog, way: RootWay, said: list[str]) -> RootChoice:
     """The root of the base with CUDA, by this setting; ``said`` gets the lines for the user."""
     of_machine = platforms()
-    resolver = Resolver(found, of_machine.build, way, said.append, ask=True)
+    resolver = AskingResolver(found, of_machine.build, way, log=said.append)
     return resolver.root_of("cuda-13.0", of_machine)
 
 

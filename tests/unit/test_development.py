@@ -130,11 +130,15 @@ FAMILY = '''\
 
 from __future__ import annotations
 
-from dataclasses import replace
+from builder.families.cmake import CmakeTree
 
-from builder.families import cmake
 
-FAMILY = replace(cmake.FAMILY, name="tiny", summary="tiny ones", template="tiny.Dockerfile.j2")
+class Tiny(CmakeTree):
+    """Tiny ones."""
+
+    name = "tiny"
+    summary = "tiny ones"
+    template = "tiny.Dockerfile.j2"
 '''
 LOCK = """\
 python = "3"
@@ -219,8 +223,11 @@ EXAMPLES = {
         {
             "builder/families/NAME.py": text(FAMILY),
             "builder/families/__init__.py": inserted(
-                ("    published,", "    tiny,"),
-                ("        artifact.FAMILY,", "        tiny.FAMILY,"),
+                (
+                    "from builder.families.tabbyapi import",
+                    "from builder.families.tiny import Tiny",
+                ),
+                ("        Artifact(),", "        Tiny(),"),
             ),
             "dockerfiles/NAME.Dockerfile.j2": text('{% include "cmake.Dockerfile.j2" %}\n'),
             "recipes/ENGINE-VERSION.toml": of(
@@ -358,5 +365,9 @@ def is_named(place: str, said: str) -> bool:
     """Whether a message names a place: by its path, or as Python and the catalog do."""
     path = Path(place)
     package = ".".join(path.parent.parts)
-    imported = re.search(rf"cannot import name '{path.stem}' from .*'{package}'", said)
+    imported = re.search(
+        rf"cannot import name '{path.stem}' from .*'{package}'|No module named "
+        rf"'{package}\.{path.stem}'",
+        said,
+    )
     return place in said or imported is not None or f"there is no base {path.stem}" in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, Tag, model_validator
 
@@ -22,6 +22,28 @@ from builder.recipes.schema.fields import (
 )
 from builder.recipes.schema.probes import Probe
 
+Kind = Literal["file", "pull", "pick", "script", "add"]
+
+
+class Origin(NamedTuple):
+    """A patch as it describes itself: what it is, and where it comes from."""
+
+    kind: Kind
+    name: str
+    """For people."""
+    git: str = ""
+    """Repository of its commits; empty: the source's, or, for a file, none."""
+    before: str = ""
+    """The commit before its changes; a program and added files have only ``after``."""
+    after: str = ""
+    path: str = ""
+    """Of the file, the program or the added files."""
+    page: str = ""
+    """Its page on GitHub, below the repository's."""
+    diff: str = ""
+    """Its text there.  GitHub compares from the merge base of two commits, which is ``before``:
+    https://docs.github.com/en/rest/commits/commits#compare-two-commits."""
+
 
 class AnyPatch(Model):
     """The keys of every kind of patch."""
@@ -39,6 +61,16 @@ class AnyPatch(Model):
     probe: Probe | None = None
     """Check that shows in the finished image that the patch is in effect."""
 
+    @property
+    def origin(self) -> Origin:
+        """Its description of itself."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.origin.name
+
 
 class FilePatch(AnyPatch):
     """A diff in this repository."""
@@ -47,9 +79,9 @@ class FilePatch(AnyPatch):
     """Below ``patches/``."""
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return f"file {self.file}"
+    def origin(self) -> Origin:
+        """The file."""
+        return Origin("file", f"file {self.file}", path=self.file)
 
 
 class PullPatch(AnyPatch):
@@ -65,9 +97,11 @@ class PullPatch(AnyPatch):
     """Repository of the pull request; default: the source's."""
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return f"pull {self.pull}"
+    def origin(self) -> Origin:
+        """The pull request."""
+        page, diff = f"pull/{self.pull}", f"compare/{self.base}...{self.head}.diff"
+        name = f"pull {self.pull}"
+        return Origin("pull", name, self.git or "", self.base, self.head, page=page, diff=diff)
 
 
 class Pick(Model):
@@ -89,10 +123,13 @@ class PickPatch(AnyPatch):
     pick: Pick
 
     @property
-    def name(self) -> str:
-        """For people."""
-        less = [f" without {commit[:9]}" for commit in self.pick.without]
-        return f"pick {self.pick.after[:9]}..{self.pick.to[:9]}{''.join(less)}"
+    def origin(self) -> Origin:
+        """The range; GitHub has no diff that leaves out commits of one."""
+        after, to = self.pick.after, self.pick.to
+        less = "".join(f" without {commit[:9]}" for commit in self.pick.without)
+        name, page = f"pick {after[:9]}..{to[:9]}{less}", f"compare/{after}...{to}"
+        diff = "" if less else f"{page}.diff"
+        return Origin("pick", name, self.pick.git or "", after, to, page=page, diff=diff)
 
 
 class Script(Model):
@@ -139,9 +176,11 @@ class ScriptPatch(AnyPatch):
     script: Script
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return f"script {self.script.path}"
+    def origin(self) -> Origin:
+        """The program."""
+        script, name = self.script, f"script {self.script.path}"
+        page = f"blob/{script.commit}/{script.path}"
+        return Origin("script", name, script.git, "", script.commit, script.path, page)
 
     @model_validator(mode="after")
     def _require_files_when_absent(self) -> ScriptPatch:
@@ -198,9 +237,10 @@ class AddPatch(AnyPatch):
     add: Add
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return f"add {self.add.to}"
+    def origin(self) -> Origin:
+        """The files."""
+        add, page = self.add, f"tree/{self.add.commit}/{self.add.path}"
+        return Origin("add", f"add {add.to}", add.git, "", add.commit, add.path, page)
 
     @model_validator(mode="after")
     def _require_applies(self) -> AddPatch:

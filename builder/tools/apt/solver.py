@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from builder.errors import FetchError, RecipeError, WorldError
@@ -34,16 +36,6 @@ def smallest_root(architecture: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class SolvedPackage:
-    """A package that apt chose: ``path`` begins with the archive's name ("debian/pool/...")."""
-
-    path: str
-    version: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Solver:
     """The package lists of a suite, in a directory."""
 
@@ -60,9 +52,11 @@ class Solver:
         ]
         return max(dates)
 
-    def resolve(self, packages: Sequence[str], installed: str) -> list[SolvedPackage]:
+    def resolve(self, packages: Sequence[str], installed: str) -> list[dict[str, Any]]:
         """The packages that installing ``packages`` brings, without recommended ones, by path.
 
+        Each has a "path", which begins with the archive's name ("debian/pool/..."), a "version", a
+        "size" in bytes and a "sha256".
         ``installed`` is a database of dpkg.  Raises ``RecipeError`` where apt cannot install them.
         """
         (self.folder / "status").write_text(installed, "utf-8")
@@ -76,9 +70,9 @@ class Solver:
                 "check their names: https://packages.debian.org",
             )
         lines = [LINE.fullmatch(line) for line in done.stdout.splitlines()]
-        return sorted((self._found(line) for line in lines if line), key=lambda found: found.path)
+        return sorted((self._found(line) for line in lines if line), key=itemgetter("path"))
 
-    def _found(self, line: re.Match[str]) -> SolvedPackage:
+    def _found(self, line: re.Match[str]) -> dict[str, Any]:
         uri = line["uri"]
         for source in self.sources:
             for place in source.uris:
@@ -86,7 +80,13 @@ class Solver:
                 if uri.startswith(start):
                     path = f"{source.archive}/{unquote(uri.removeprefix(start))}"
                     version = unquote(line["file"].split("_")[1])
-                    return SolvedPackage(path, version, int(line["size"]), line["sha256"])
+                    size = int(line["size"])
+                    return {
+                        "path": path,
+                        "version": version,
+                        "size": size,
+                        "sha256": line["sha256"],
+                    }
         raise FetchError(f"apt names a file of no known source: {uri}")
 
 

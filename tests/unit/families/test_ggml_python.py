@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.families import ggml_python
+from builder.families import ENGINES
 from builder.plan.dockerfile import link_lints
 from support.catalogs import rendered
 from support.environment import REPOSITORY
@@ -71,7 +71,7 @@ def test_both_cmake_calls_say_how_the_driver_is_linked(catalog: Path, vmm: str) 
     recipe = found.recipe
 
     def faults(text: str) -> list[str]:
-        return list(link_lints(text, recipe, ggml_python.FAMILY.no_vmm))
+        return list(link_lints(text, recipe, ENGINES["ggml-python"].no_vmm))
 
     assert not faults(found.text)
     assert found.text.count("-DGGML_CUDA_NO_VMM=ON") == (2 if vmm == "false" else 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.families.overlay import overlay_family
+from builder.families.overlay import Overlay
 from builder.families.package_paths import PackagePaths
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe, Serve
@@ -66,18 +66,20 @@ def test_what_runs_at_start_is_data(catalog: Path) -> None:
     assert step["run"] == ["x", hostile]
 
 
-def test_another_engine_is_an_entry(catalog: Path) -> None:
-    paths = PackagePaths("other", compiled=(), needs=(), elsewhere=())
-    serve = Serve(api_flavor="openai", arguments=["--model", "{model}"])
-    family = overlay_family(
-        name="other-overlay", project="Other", paths=paths, serve=serve, port=3000
-    )
+def test_another_engine_is_a_subclass(catalog: Path) -> None:
+    class Other(Overlay):
+        name = "other-overlay"
+        package_paths = PackagePaths("other", compiled=(), needs=(), elsewhere=())
+        serve = Serve(api_flavor="openai", arguments=["--model", "{model}"])
+        port = 3000
+
+    family = Other()
     text = HEAD.format(family="vllm-overlay", image="", vmm="true", cuda="120") + WHEEL
     recipe, _ = parse(text.replace("vllm", "other"), catalog / "x-1.toml", Recipe)
     assert recipe is not None
     assert [*family.check(recipe)] == []
     assert family.complete(recipe).image.port == 3000
-    command = family.template_variables(recipe, AMD64)["overlay"]
+    command = family.variables(recipe, AMD64)["overlay"]
     assert command[command.index("--package") :][:2] == ["--package", "other"]
     wrong, _ = parse(text, catalog / "x-1.toml", Recipe)
     assert wrong is not None

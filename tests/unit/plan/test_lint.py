@@ -112,8 +112,8 @@ def test_a_base_whose_nvcc_miscompiles_is_a_warning(builder: Builder, catalog: P
     (folder / "fork-1.toml").write_text("recipe = 1\n")
     done = builder("recipe", "check", "--catalog", catalog)
     assert done.returncode == 3
-    assert "fork-1.toml is invalid" in done.stdout
-    assert "fork-1.toml:1: recipe:" in done.stdout
+    assert "fork-1.toml is invalid" in done.stderr
+    assert "fork-1.toml:1: recipe:" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from builder import families
 from builder.errors import PatchError
-from builder.families.overlay import overlay_family
+from builder.families.overlay import Overlay
 from builder.families.package_paths import PackagePaths
 from builder.patches.state import PatchState
 from builder.recipes.schema import Serve
@@ -58,19 +58,19 @@ run = ["x"]
 why = "it does not start without it"
 {patch}
 """
-SGLANG = overlay_family(
-    name="sglang-overlay",
-    project="SGLang",
-    paths=PackagePaths(
+
+
+class Sglang(Overlay):
+    name = "sglang-overlay"
+    package_paths = PackagePaths(
         package="sglang",
         root="python",
         compiled=("sgl-kernel/*",),
         needs=("python/pyproject*.toml",),
         elsewhere=("test/*", "docs/*"),
-    ),
-    serve=Serve(api_flavor="openai", arguments=["--model-path", "{model}"]),
-    port=30000,
-)
+    )
+    serve = Serve(api_flavor="openai", arguments=["--model-path", "{model}"])
+    port = 30000
 
 
 class Repository:
@@ -135,7 +135,7 @@ class Repository:
 
 @pytest.fixture
 def repository(catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setitem(families.ENGINES, SGLANG.name, SGLANG)
+    monkeypatch.setitem(families.ENGINES, Sglang.name, Sglang())
     return Repository(catalog, tmp_path)
 
 

@@ -1,22 +1,122 @@
-"""Images that others publish: the digest of a tag, the configuration, the pull into the engine."""
+"""Which image a base starts from today, asked of the engine and of registries; its configuration,
+and the pull into the engine."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from builder.errors import BuilderError, FetchError, GoneError, RecipeError, RegistryError
-from builder.plan.inputs import RegistryRoot
-from builder.recipes.catalog import Entry
-from builder.recipes.schema import BaseRecipe, Published
+from builder.errors import (
+    BuilderError,
+    FetchError,
+    GoneError,
+    RecipeError,
+    RegistryError,
+    WorldError,
+)
+from builder.families.layout import LABEL_KEY
+from builder.plan.inputs import RegistryRoot, RootChoice
+from builder.plan.plan import AnyPlan
+from builder.plan.resolver import Resolver, bootstrapped_root, plan_base
+from builder.platforms import Architecture, Platforms, architecture
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.schema import BaseRecipe, Published, Root
+from builder.settings import Settings
+from builder.tools.docker import buildx, imagetools
 from builder.tools.docker import engine as docker
-from builder.tools.docker import imagetools
 from builder.tools.log import Log
 
 PATIENCE = 10.0  # seconds for a registry to answer
 
 
-def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> RegistryRoot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskingResolver(Resolver):
+    """A resolver that asks the engine and registries which image a base starts from today."""
+
+    log: Log
+    offline: bool = False
+    """Ask no registry."""
+
+    def root_of(self, base: str, platforms: Platforms) -> RootChoice:
+        """The Debian root or the published image below a base.
+
+        "auto" prefers the root that the engine has, so that a registry that comes or goes does not
+        change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
+        ``RecipeError`` where the base has no root, and like ``imagetools.digest`` when "registry"
+        is asked for; for a published image like ``choose``.
+        """
+        entry, below = self.lowest(base)
+        if isinstance(below, Published):
+            return choose(below, self.log, offline=self.offline)
+        pinned = RegistryRoot(below.image, below.digest) if below.digest else None
+        bootstrapped = bootstrapped_root(entry, below, platforms)
+        if self.root_way == "mmdebstrap":
+            return bootstrapped
+        if self.root_way == "auto":
+            for choice in (pinned, bootstrapped) if pinned else (bootstrapped,):
+                plan = plan_base(self.catalog, entry.name, platforms, choice)
+                if in_engine(plan, plan.references["root"]):
+                    return choice
+        if self.offline:
+            return pinned or bootstrapped
+        try:
+            return self._from_registry(below)
+        except (FetchError, RegistryError) as error:
+            if self.root_way == "registry":
+                error.hint += '; debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) needs no registry'
+                raise
+            self.log(f"{error.what}: mmdebstrap makes the Debian root")
+        return bootstrapped
+
+    def _from_registry(self, root: Root) -> RegistryRoot:
+        reference = f"{root.image}@{root.digest}" if root.digest else root.image
+        digest = imagetools.digest(reference, PATIENCE)
+        if root.digest is None:
+            self.log(f"{root.image} is not pinned; its digest today is {digest}")
+        return RegistryRoot(root.image, root.digest or digest)
+
+
+def resolver_of(
+    catalog: Catalog,
+    settings: Settings,
+    log: Log,
+    build_architecture: str | None = None,
+    *,
+    offline: bool = False,
+) -> Resolver:
+    """A resolver by the user's settings.
+
+    With ``build_architecture`` it asks neither engine nor registry.  Raises like ``compiles_on``.
+    """
+    build = compiles_on(settings, build_architecture)
+    way, namespace = settings.debian_root, settings.namespace
+    if build_architecture is not None:
+        return Resolver(catalog, build, way, namespace)
+    return AskingResolver(catalog, build, way, namespace, log=log, offline=offline)
+
+
+def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
+    """The architecture that compiles; without ``build_architecture``, the builder's.
+
+    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
+    answer, or its machine cannot compile.
+    """
+    machine = settings.compile_on or build_architecture
+    machine = machine or buildx.builder(settings.buildx).architecture
+    found = architecture(machine)
+    if found is None:
+        raise WorldError(f"builder does not compile on {machine}", hint="use amd64 or arm64")
+    return found
+
+
+def in_engine(plan: AnyPlan, reference: str) -> docker.Image | None:
+    """The image of a plan, if the engine has it under this name."""
+    found = docker.image(reference)
+    return found if found and found.labels.get(LABEL_KEY) == plan.key else None
+
+
+def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
     """A published image by its pin, else by the digest of its tag today, which is logged.
 
     Docker's copy counts offline, and where the registry fails or does not answer.  Raises
@@ -24,8 +124,8 @@ def choose(published: Published, log: Log, *, ask: bool, offline: bool) -> Regis
     ``FetchError`` where neither registry nor engine knows.
     """
     name = published.image
-    if published.digest is not None or not ask:
-        return RegistryRoot(name, published.digest or "")
+    if published.digest is not None:
+        return RegistryRoot(name, published.digest)
     error = BuilderError("nothing is fetched (--offline)")
     if not offline:
         try:
