@@ -32,7 +32,7 @@ def modules() -> dict[str, Path]:
         folder = REPOSITORY / package
         for file in sorted(folder.rglob("*.py")):
             path = file.relative_to(REPOSITORY).with_suffix("")
-            if package == "simulator" and not (file.parent / "__init__.py").exists():
+            if package == "simulator" and file.parent != folder:
                 continue  # programs of a build, tests: no part of the half
             parts = path.parts[:-1] if path.name == "__init__" else path.parts
             found[".".join(parts)] = file
