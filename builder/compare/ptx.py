@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 _TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
 _FUNCTION = re.compile(
@@ -16,17 +15,12 @@ _FUNCTION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PtxFunction:
-    """A kernel or device function; ``name`` is mangled, ``text`` begins with its linkage."""
+def split(text: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """The functions with a body, in order, and all of the text that is outside of them.
 
-    name: str
-    text: bytes
-
-
-def split(text: bytes) -> tuple[list[PtxFunction], bytes]:
-    """The functions with a body, in order, and all of the text that is outside of them."""
-    functions: list[PtxFunction] = []
+    Of a function the mangled name, and its text, which begins with its linkage.
+    """
+    functions: list[tuple[str, bytes]] = []
     others: list[bytes] = []
     done = 0
     for start, brace, end in _blocks(text):
@@ -34,7 +28,7 @@ def split(text: bytes) -> tuple[list[PtxFunction], bytes]:
         if found is not None:
             others.append(text[done : found.start()])
             name = found[1].decode(errors="replace")
-            functions.append(PtxFunction(name, text[found.start() : end]))
+            functions.append((name, text[found.start() : end]))
             done = end
     others.append(text[done:])
     return functions, b"".join(others)

@@ -166,13 +166,10 @@ def read(stream: BinaryIO, card: Capability) -> Iterator[FatBinary]:
     """
     for section in elf.loaded_fatbins(stream):
         end = section.offset + section.size
-        try:
-            for region in fatbin.regions(stream, section.offset, end):
-                if region.entries:
-                    address = section.address + region.offset - section.offset
-                    yield _fat_binary(stream, region, address, card)
-        except fatbin.MalformedFatbinError as error:
-            raise MalformedElf(str(error)) from error
+        for region in fatbin.regions(stream, section.offset, end):
+            if region.entries:
+                address = section.address + region.offset - section.offset
+                yield _fat_binary(stream, region, address, card)
 
 
 def _fat_binary(
