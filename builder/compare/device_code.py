@@ -59,7 +59,11 @@ def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDiffe
         digests = {id(each): _digest(each.entry.payload(before).rstrip(b"\0")) for each in left}
         digests |= {id(each): _digest(each.entry.payload(after).rstrip(b"\0")) for each in right}
         left, right = _unequal(left, right, digests)
-    totals = _totals(old, new, left)
+    was, now, unequal = (Counter(each.code for each in of) for of in (old, new, left))
+    totals = tuple(
+        CodeTotals(code, was[code], now[code], was[code] - unequal[code])
+        for code in sorted(was.keys() | now.keys())
+    )
     if before is None or after is None or not (left or right):
         return CodeDifference(totals)
     both = {each.code for each in totals if each.before and each.after}
@@ -79,16 +83,6 @@ def _unequal(
         return each.code, digests[id(each)]
 
     return left_over(before, after, facts), left_over(after, before, facts)
-
-
-def _totals(
-    before: Sequence[ModuleEntry], after: Sequence[ModuleEntry], unequal: Sequence[ModuleEntry]
-) -> tuple[CodeTotals, ...]:
-    old, new, left = (Counter(each.code for each in of) for of in (before, after, unequal))
-    return tuple(
-        CodeTotals(code, old[code], new[code], old[code] - left[code])
-        for code in sorted(old.keys() | new.keys())
-    )
 
 
 def _sides(
