@@ -201,9 +201,9 @@ class _Forward:
         return block
 
     def read(self, size: int) -> bytes:
-        found: bytes = self.unpacked.read(size)
-        self._at += len(found)
-        return found
+        self.block: bytes = self.unpacked.read(size)
+        self._at += len(self.block)
+        return self.block
 
     def tell(self) -> int:
         return self._at
@@ -223,7 +223,7 @@ class _Packed:
     def read(self, size: int) -> bytes:
         block = self._stream.packed(size)
         self._read += len(block)
-        # An empty member of gzip takes 20 bytes, and much longer than 20 bytes of content.
+        # Empty members of gzip, of 20 bytes each, take a hundred times as long as content.
         if self._read > 2 * self._stream.tell() + SLACK:
             raise DamagedImageError("the layer is packed into more bytes than it has")
         return block
@@ -234,13 +234,6 @@ class _Packed:
 
 class _Member(tarfile.TarInfo):
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        found = super().frombuf(buf, encoding, errors)
-        if buf[345] and buf[257:263] != b"ustar\0":
-            raise DamagedImageError(f"{found.name!r} is of an old format, and has a prefix")
-        return found
-
-    @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> _Member:
         try:
             return super().fromtarfile(tar)
@@ -250,7 +243,10 @@ class _Member(tarfile.TarInfo):
         except _TARFILE.EmptyHeaderError as error:
             raise _TARFILE.EOFHeaderError from error
 
-    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+    def _proc_member(self, tar: Any) -> Any:
+        header = tar.fileobj.block
+        if header[345] and header[257:263] != b"ustar\0":
+            raise DamagedImageError(f"{self.name!r} is of an old format, and has a prefix")
         largest = LARGEST_HEADER if self.type in EXTENSIONS else 1 << 63
         if not 0 <= self.size < largest:
             raise DamagedImageError(f"{self.name!r} has a size of {self.size:,} bytes")
