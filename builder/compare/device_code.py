@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import IO, TypeVar
 
-from builder.compare import ptx
 from builder.compare.entries import ModuleEntry, entries
 from builder.compare.results import (
     CodeDifference,
@@ -30,6 +30,11 @@ T = TypeVar("T")
 PTX, SASS = "PTX", "SASS"
 TEXT = ".text."  # before a function's name, in that of its section of code
 OUTSIDE = "PTX outside of functions"
+_TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
+_FUNCTION = re.compile(
+    rb"(?:\.(?:visible|weak|extern)\s+)*"
+    rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
+)
 
 
 Function = tuple[FunctionCode, Mapping[str, str]]
@@ -98,12 +103,55 @@ def _sides(
 
 
 def _read_ptx(payload: bytes, of: ModuleEntry, side: _Side) -> None:
-    functions, outside = ptx.split(payload.rstrip(b"\0"))
+    functions, outside = split_ptx(payload.rstrip(b"\0"))
     for name, text in functions:
         digest = _digest(text)
         code = FunctionCode(of.module, len(text), digest)
         side.functions[demangled(name)].append((code, {PTX: digest}))
     side.others[OUTSIDE].append((_digest(outside), len(outside)))
+
+
+def split_ptx(text: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """The functions with a body, in order, and all of the text that is outside of them.
+
+    A function is its mangled name and its text, which begins with its linkage (PTX ISA, "Kernel and
+    Function Directives").
+    """
+    functions: list[tuple[str, bytes]] = []
+    others: list[bytes] = []
+    done = 0
+    for start, brace, end in _blocks(text):
+        found = _FUNCTION.search(text, start, brace)
+        if found is not None:
+            others.append(text[done : found.start()])
+            name = found[1].decode(errors="replace")
+            functions.append((name, text[found.start() : end]))
+            done = end
+    others.append(text[done:])
+    return functions, b"".join(others)
+
+
+def _blocks(text: bytes) -> Iterator[tuple[int, int, int]]:
+    start = at = 0
+    while (token := _TOP.search(text, at)) is not None:
+        at = token.end()
+        if token[0] == b"{":
+            at = _closing(text, at)
+            yield start, token.start(), at
+        if token[0] in (b"{", b";"):
+            start = at
+
+
+def _closing(text: bytes, at: int) -> int:
+    """The byte after the brace that closes one before ``at``; comments have no braces."""
+    depth = 1
+    while depth:
+        end = text.find(b"}", at)
+        if end < 0:
+            return len(text)
+        depth += text.count(b"{", at, end) - 1
+        at = end + 1
+    return at
 
 
 def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:

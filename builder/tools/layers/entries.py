@@ -188,6 +188,7 @@ class _Forward:
     def __init__(self, file: IO[bytes], stop: Event | None) -> None:
         self.digest = hashlib.sha256()
         self.unpacked: Any
+        self.block = b""  # that was read last
         self._file = file
         self._stop = stop
         self._at = 0
@@ -201,7 +202,7 @@ class _Forward:
         return block
 
     def read(self, size: int) -> bytes:
-        self.block: bytes = self.unpacked.read(size)
+        self.block = self.unpacked.read(size)
         self._at += len(self.block)
         return self.block
 

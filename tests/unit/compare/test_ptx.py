@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.compare import ptx
+from builder.compare.device_code import split_ptx
 
 TEXT = b"""
 .version 9.0
@@ -40,7 +40,7 @@ TEXT = b"""
 
 
 def test_functions_and_what_is_outside_of_them() -> None:
-    functions, outside = ptx.split(TEXT)
+    functions, outside = split_ptx(TEXT)
     assert [name for name, _ in functions] == ["_Z4deepfi", "_Z5shiftPc", "stops", "last"]
     assert [text.split(b"(")[0] for _, text in functions] == [
         b".func  ",
@@ -55,6 +55,6 @@ def test_functions_and_what_is_outside_of_them() -> None:
 
 
 def test_a_text_that_ends_in_a_function() -> None:
-    ((_, text),), outside = ptx.split(b".entry cut() { mov.b32 a, b;")
+    ((_, text),), outside = split_ptx(b".entry cut() { mov.b32 a, b;")
     assert text == b".entry cut() { mov.b32 a, b;"
     assert outside == b""
