@@ -28,7 +28,7 @@ from builder.tools.elf_sections import NOBITS, Elf
 
 T = TypeVar("T")
 PTX, SASS = "PTX", "SASS"
-TEXT = ".text."  # before a function's name, in that of its section of code
+TEXT = ".text."  # a function's name follows, in the name of its section of code
 OUTSIDE = "PTX outside of functions"
 _TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
 _FUNCTION = re.compile(

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from builder import __version__
+from builder.sbom.addresses import image_purl
 from builder.sbom.bill import Bill
 from builder.sbom.changes import SourceChange
 from builder.sbom.parts import Kind, Part
@@ -34,7 +35,8 @@ NO_LICENSE_TEXT = "Not an SPDX license: the text is in the source that this pack
 
 def to_json(bill: Bill) -> str:
     """The document; equal bills give equal texts."""
-    changes = {f"SPDXRef-Patch-{number}": it for number, it in enumerate(bill.applied, 1)}
+    applied = (change for change in bill.changes if change.applied)
+    changes = {f"SPDXRef-Patch-{number}": change for number, change in enumerate(applied, 1)}
     licenses = sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", bill.engine.license)))
     document = _without_empty(
         {
@@ -97,7 +99,7 @@ def _image(bill: Bill) -> dict[str, Any]:
             "checksums": _sha256(bill.digest.removeprefix("sha256:")),
             "comment": _comment(bill.properties),
             "downloadLocation": UNKNOWN,
-            "externalRefs": _purl(bill.purl),
+            "externalRefs": _purl(image_purl(bill.repository, bill.digest, bill.tag)),
             "filesAnalyzed": False,
             "name": bill.repository,
             "primaryPackagePurpose": "CONTAINER",
