@@ -98,10 +98,7 @@ def _node(path: Path) -> Node:
         return Node("file", *common, status.st_size, digest, attributes=attributes, head=head)
     if stat.S_ISFIFO(status.st_mode):
         return Node("fifo", *common)
-    return Node("device", *common, target=_device(status))
-
-
-def _device(status: os.stat_result) -> str:
     kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFSOCK: "s"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "?")
-    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    place = f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return Node("device", *common, target=place)

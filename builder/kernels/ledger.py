@@ -93,7 +93,7 @@ class Library:
 
     @property
     def name(self) -> str:
-        """Its name without directory and version."""
+        """As ``library_name``."""
         return library_name(self.path)
 
     @property

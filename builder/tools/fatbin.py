@@ -211,14 +211,9 @@ def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[FatbinEntry]:
 
 
 def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
-    match bool(flags & _FLAG_A), bool(flags & _FLAG_F):
-        case False, False:
-            return ""
-        case True, False:
-            return "a"
-        case False, True:
-            return "f"
-    raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
+    if flags & _FLAG_A and flags & _FLAG_F:
+        raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
+    return "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
 
 
 def _unpack(
