@@ -43,15 +43,18 @@ def demangled(name: str) -> str:
         name = name[max(0, name.find("_Z")) :]
     if not name.startswith("_Z") or "\n" in name:
         return name
-    with _LOCK, suppress(OSError):  # the process has ended
+    with _LOCK:
         process = _process(os.getpid())
         stream = cast("IO[bytes]", process.stdin)
-        stream.write(name.encode(errors="replace") + b"\n")
-        stream.flush()
+        try:
+            stream.write(name.encode(errors="replace") + b"\n")
+            stream.flush()
+        except (OSError, ValueError):  # the process has ended
+            with suppress(OSError):
+                stream.close()
+            return name
         answer = cast("IO[bytes]", process.stdout).readline()
-        if answer.endswith(b"\n"):
-            return answer[:-1].decode(errors="replace")
-    return name
+    return answer[:-1].decode(errors="replace") if answer.endswith(b"\n") else name
 
 
 _LOCK = threading.Lock()
