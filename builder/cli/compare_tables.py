@@ -17,11 +17,11 @@ from builder.tools import sizes
 if TYPE_CHECKING:
     from builder.compare.results import (
         Comparison,
+        Difference,
         FileDifference,
         FunctionDifference,
         LayerDifference,
         LayerSide,
-        ValueDifference,
     )
     from builder.tools.layers.entries import Node
 
@@ -125,7 +125,7 @@ def _elf(files: Sequence[FileDifference]) -> Iterator[Row]:
             yield each.path, section.name, *("" if n is None else f"{n:,} bytes" for n in sizes)
 
 
-def _value(value: ValueDifference) -> Row:
+def _value(value: Difference[tuple[str, ...]]) -> Row:
     return value.name, " ".join(value.before), " ".join(value.after)
 
 

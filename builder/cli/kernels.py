@@ -162,11 +162,10 @@ def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
 
 
 def _print_libraries(ledger: Ledger) -> None:
-    from builder.kernels.ledger import totals
-
     rows = []
     for library in ledger.libraries:
-        sums = totals(library.kernels)
+        spills = [kernel.spills for kernel in library.kernels if kernel.spills]
+        size = sum(kernel.size for kernel in library.kernels)
         codes = ", ".join(f"{count} {code}" for code, count in sorted(library.codes.items()))
         codes += "".join(f", PTX {version}" for version in library.ptx)
         for idle in ("traps", "empty"):
@@ -174,7 +173,7 @@ def _print_libraries(ledger: Ledger) -> None:
             codes += (
                 f", {count} {'only trap or print' if idle == 'traps' else 'empty'}" if count else ""
             )
-        figures = (sums.kernels, sums.spilling, sums.spills, sums.size)
+        figures = (len(library.kernels), len(spills), sum(spills), size)
         rows.append((library.path, codes, *(f"{figure:,}" for figure in figures)))
     header = ("library", "code", "kernels", "spilling", "spills", "size")
     table(header, rows, single_lines=True)

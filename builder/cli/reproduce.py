@@ -72,7 +72,7 @@ def reproduce(
         attested = stack.enter_context(attestation(session, target)) if attest else None
         result = build_again(session, target, with_bases=bases)
         if attested is not None and result.good:
-            log(f"the statement is attached to {attested.attach(result)}")
+            log(f"the statement is attached to {attested(result)}")
     if as_json:
         print_json(_json(result))
     else:

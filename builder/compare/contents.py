@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import zip_longest
@@ -10,15 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from builder.compare.device_code import compare_code
-from builder.compare.entries import MALFORMED, on_card
-from builder.compare.results import (
-    ElfDifference,
-    FileDifference,
-    SectionDifference,
-    ValueDifference,
-)
+from builder.compare.entries import on_card
+from builder.compare.results import Difference, ElfDifference, FileDifference
 from builder.tools.elf import linking, versioned_symbols
-from builder.tools.elf_sections import Elf, Section, is_elf
+from builder.tools.elf_sections import Elf, MalformedElf, Section, is_elf
 
 BLOCK = 1 << 20
 LARGEST_TEXT = 1 << 20  # bytes of a file whose lines are compared
@@ -37,7 +33,7 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
             of = replace(of, code=compare_code(old, new))
             if of.code:
                 of = replace(of, on_card=(on_card(of.path, old), on_card(of.path, new)))
-        except MALFORMED as error:
+        except MalformedElf as error:
             return replace(of, unread=str(error))
     if any(elves):
         return of
@@ -67,8 +63,9 @@ def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
     """The difference of two ELF files.  Raises ``MalformedElf`` where one is damaged."""
     old, new = Elf(before), Elf(after)
     was, now = versioned_symbols(old), versioned_symbols(new)
+    values = zip(_linking(old).items(), _linking(new).values(), strict=True)
     return ElfDifference(
-        tuple(_values(_linking(old), _linking(new))),
+        tuple(Difference(name, value, other) for (name, value), other in values if value != other),
         tuple(sorted(now - was)),
         tuple(sorted(was - now)),
         tuple(_sections(old, new)),
@@ -91,33 +88,16 @@ def _linking(elf: Elf) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _values(
-    before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
-) -> list[ValueDifference]:
-    return [
-        ValueDifference(name, value, after[name])
-        for name, value in before.items()
-        if value != after[name]
-    ]
-
-
-def _sections(before: Elf, after: Elf) -> list[SectionDifference]:
+def _sections(before: Elf, after: Elf) -> Iterator[Difference[int | None]]:
     """The sections that differ; of several with one name, the first is compared with the first."""
-    old, new = _sections_by_name(before), _sections_by_name(after)
-    found = []
-    for name in {**old, **new}:
-        for one, other in zip_longest(old[name], new[name]):
+    by_name: dict[str, tuple[list[Section], list[Section]]] = defaultdict(lambda: ([], []))
+    for side, elf in enumerate((before, after)):
+        for section in elf.sections[1:]:
+            by_name[section.name][side].append(section)
+    for name, sides in by_name.items():
+        for one, other in zip_longest(*sides):
             if one is None or other is None or not _equal(before, one, after, other):
-                sizes = (each.size if each else None for each in (one, other))
-                found.append(SectionDifference(name, *sizes))
-    return found
-
-
-def _sections_by_name(sections: Elf) -> dict[str, list[Section]]:
-    found: dict[str, list[Section]] = defaultdict(list)
-    for section in sections.sections[1:]:
-        found[section.name].append(section)
-    return found
+                yield Difference(name, one and one.size, other and other.size)
 
 
 def _equal(before: Elf, one: Section, after: Elf, other: Section) -> bool:

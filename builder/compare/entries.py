@@ -13,10 +13,9 @@ from builder.kernels.paths import CodePaths, paths
 from builder.kernels.selection import Capability
 from builder.tools import fatbin
 from builder.tools.elf import MACHINES
-from builder.tools.elf_sections import CUDA, Elf, MalformedElf, is_elf
-from builder.tools.fatbin import Code, FatbinEntry, MalformedFatbinError, Region
+from builder.tools.elf_sections import CUDA, Elf, is_elf
+from builder.tools.fatbin import Code, FatbinEntry, Region
 
-MALFORMED = (MalformedElf, MalformedFatbinError)
 _SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
 _PTX = re.compile(
     rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.version\s++\d++\.\d++"
@@ -52,7 +51,7 @@ def entries(stream: IO[bytes]) -> list[ModuleEntry]:
     """The entries of all fat binaries of a file, in file order; none of files without any.
 
     The file may be an ELF file, a fat binary, a cubin or PTX; each of the last two is one entry.
-    Raises one of ``MALFORMED``.
+    Raises ``MalformedElf``.
     """
     return [
         ModuleEntry(number, entry, _stored(stream, entry))
@@ -65,7 +64,7 @@ def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
     """What the farm's card does with a file's device code; nothing of an absent file.
 
     The card has compute capability 12.0; a library of arm64 runs on a GB10, which has 12.1.
-    Raises one of ``MALFORMED``.
+    Raises ``MalformedElf``.
     """
     if stream is None:
         return CodePaths(path)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from builder.compare.contents import compare_contents
 from builder.compare.entries import may_have_code
+from builder.compare.image_tree import ImageTree
 from builder.compare.results import Aspect, Comparison, FileDifference
-from builder.compare.tree import FileTree
+from builder.compare.tree import FilesTree
 from builder.kernels.ledger import library_name
 from builder.tools.elf_sections import is_elf
 from builder.tools.layers.entries import Node
 
+FileTree = FilesTree | ImageTree
 LARGEST = 64 << 20
 """Bytes: of larger files that cannot have device code, only the digest is compared."""
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
+from builder.compare.results import LayerSide
 from builder.compare.tree import HEAD, with_first_names
 from builder.tools.docker.blobs import Blobs
 from builder.tools.files import require_space
@@ -20,21 +21,13 @@ from builder.tools.layers.image import DamagedImageError
 from builder.tools.layers.tree import Placed, final
 
 
-@dataclass(frozen=True, slots=True)
-class LayerFiles:
-    """A layer: its place in the image, its digests and its entries."""
+class LayerFiles(NamedTuple):
+    """A layer of an image, and its files."""
 
-    number: int
-    """From 1, the lowest."""
-    digest: str
-    """The blob's, as it is downloaded."""
+    side: LayerSide
     diff_id: str
-    """The unpacked tar's, from the image's configuration."""
-    size: int
-    """Bytes of the blob."""
-    created_by: str
-    """The instruction that made it, from the image's history."""
-    entries: tuple[LayerEntry[Node], ...] = field(repr=False)
+    """The unpacked tar's digest, from the image's configuration."""
+    entries: tuple[LayerEntry[Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ class ImageTree:
             wanted[place.layer][place.path] = folder / self.nodes[path].digest
         with images.damage_reported():
             for number, copies in wanted.items():
-                _copy(self.blobs.file(self.layers[number].digest), copies)
+                _copy(self.blobs.file(self.layers[number].side.digest), copies)
         return {path: folder / self.nodes[path].digest for path in paths}
 
 
@@ -98,14 +91,13 @@ def read_image(
 
 
 def _entries(blob: Path, stop: Event) -> tuple[LayerEntry[Node], ...]:
-    return tuple(entries(blob, _hashed, stop))
+    def hashed(_: str, node: Node, content: Content | None) -> Node:
+        if content is None:
+            return node
+        head = content.read(HEAD)
+        return replace(node, digest=content.digest(), head=head)
 
-
-def _hashed(_: str, node: Node, content: Content | None) -> Node:
-    if content is None:
-        return node
-    head = content.read(HEAD)
-    return replace(node, digest=content.digest(), head=head)
+    return tuple(entries(blob, hashed, stop))
 
 
 def _layers(
@@ -117,7 +109,9 @@ def _layers(
     diff_ids = config["rootfs"]["diff_ids"]
     rows = zip(parts, diff_ids, images.created_by(config, len(parts)), strict=True)
     return tuple(
-        LayerFiles(number, part["digest"], diff_id, part["size"], by, entries[part["digest"]])
+        LayerFiles(
+            LayerSide(number, part["digest"], part["size"], by), diff_id, entries[part["digest"]]
+        )
         for number, (part, diff_id, by) in enumerate(rows, 1)
     )
 

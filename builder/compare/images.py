@@ -13,10 +13,9 @@ from builder.compare.files import aspects, compare_trees
 from builder.compare.image_tree import ImageTree, LayerFiles, read_image
 from builder.compare.results import (
     Comparison,
+    Difference,
     LayerDifference,
-    LayerSide,
     LayerState,
-    ValueDifference,
 )
 from builder.tools.docker.blobs import Blobs
 from builder.tools.layers.entries import LayerEntry, Node
@@ -48,11 +47,11 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
     )
 
 
-def _values(before: ImageTree, after: ImageTree) -> Iterator[ValueDifference]:
+def _values(before: ImageTree, after: ImageTree) -> Iterator[Difference[tuple[str, ...]]]:
     old, new = dict(_flat(_described(before))), dict(_flat(_described(after)))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            yield ValueDifference(name, old.get(name, ()), new.get(name, ()))
+            yield Difference(name, old.get(name, ()), new.get(name, ()))
 
 
 def _described(image: ImageTree) -> dict[str, Any]:
@@ -82,19 +81,13 @@ def _layers(before: Sequence[LayerFiles], after: Sequence[LayerFiles]) -> Iterat
 
 
 def _layer(before: LayerFiles | None, after: LayerFiles | None) -> LayerDifference:
-    old = _side(before) if before else None
-    new = _side(after) if after else None
+    old, new = before and before.side, after and after.side
     if before is None or after is None:
         return LayerDifference(old, new, "added" if before is None else "removed")
-    if before.diff_id == after.diff_id:
-        return LayerDifference(
-            old, new, "equal" if before.digest == after.digest else "compression"
-        )
-    return LayerDifference(old, new, *_entries(before.entries, after.entries))
-
-
-def _side(layer: LayerFiles) -> LayerSide:
-    return LayerSide(layer.number, layer.digest, layer.size, layer.created_by)
+    if before.diff_id != after.diff_id:
+        return LayerDifference(old, new, *_entries(before.entries, after.entries))
+    same = before.side.digest == after.side.digest
+    return LayerDifference(old, new, "equal" if same else "compression")
 
 
 def _entries(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from builder.kernels.paths import CodePaths
 from builder.tools.layers.entries import Node
@@ -20,37 +20,39 @@ Aspect = Literal[
 LayerState = Literal["equal", "compression", "times", "order", "tar", "files", "added", "removed"]
 
 
-@dataclass(frozen=True, slots=True)
-class ValueDifference:
-    """A named value, or a list of values; empty where a side has none."""
-
-    name: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SectionDifference:
-    """A section whose bytes differ, or that one file lacks."""
+class Difference(Generic[T]):
+    """A named value, or a list of values; empty or None where a side has none."""
 
     name: str
-    before: int | None
-    """Bytes."""
-    after: int | None
+    before: T
+    after: T
+
+
+Values = tuple[Difference[tuple[str, ...]], ...]
+
+
+def _state(before: object, after: object) -> DifferenceState:
+    if before is None:
+        return "added"
+    return "removed" if after is None else "changed"
 
 
 @dataclass(frozen=True, slots=True)
 class ElfDifference:
     """How two ELF files differ."""
 
-    values: tuple[ValueDifference, ...]
+    values: Values
     """The values that differ: of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``,
     ``runpath``, ``rpath`` and ``build id``."""
     symbols_added: tuple[str, ...]
     """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before an undefined one."""
     symbols_removed: tuple[str, ...]
-    sections: tuple[SectionDifference, ...]
-    """In the order of the files."""
+    sections: tuple[Difference[int | None], ...]
+    """Bytes of sections that differ, or that one file lacks, in the order of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,7 @@ class FunctionDifference:
     @property
     def state(self) -> DifferenceState:
         """Which of both sides has it, or whether it differs."""
-        if self.before is None:
-            return "added"
-        return "removed" if self.after is None else "changed"
+        return _state(self.before, self.after)
 
     @property
     def more_spills(self) -> int:
@@ -160,9 +160,7 @@ class FileDifference:
     @property
     def state(self) -> DifferenceState:
         """Which of both sides has it, or whether it differs."""
-        if self.before is None:
-            return "added"
-        return "removed" if self.after is None else "changed"
+        return _state(self.before, self.after)
 
     @property
     def only_time(self) -> bool:
@@ -172,7 +170,7 @@ class FileDifference:
 
 @dataclass(frozen=True, slots=True)
 class LayerSide:
-    """A layer of one of two images."""
+    """A layer of an image."""
 
     number: int
     """From 1, the lowest."""
@@ -180,6 +178,7 @@ class LayerSide:
     size: int
     """Bytes of the blob."""
     created_by: str
+    """The instruction that made it, from the image's history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +212,9 @@ class Comparison:
     """Paths that are equal, apart from times."""
     files: tuple[FileDifference, ...]
     """The files that differ, by path; also files that differ in their time only."""
-    config: tuple[ValueDifference, ...] = ()
+    config: Values = ()
     """Values of two images' configurations, ``config.Env``; values with times are in ``times``."""
-    times: tuple[ValueDifference, ...] = ()
+    times: Values = ()
     """Times in two images' configurations: ``created``, ``history``."""
     layers: tuple[LayerDifference, ...] = ()
     """All layers of two images, also equal ones."""

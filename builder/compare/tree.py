@@ -8,7 +8,6 @@ import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from builder.errors import WorldError
 from builder.tools.layers.entries import Node
@@ -17,24 +16,6 @@ from builder.tools.layers.tree import first_names
 FILE = "/"
 """The path of a single file, which may have another name in the other tree."""
 HEAD = 64  # bytes of a file that tell its format
-
-
-class FileTree(Protocol):
-    """A set of files that is compared with another one."""
-
-    @property
-    def name(self) -> str:
-        """The name that the user gave."""
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """The node of each path; paths begin with ``/``."""
-
-    def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
-        """The content of these files; ``folder``, a new directory, may take copies.
-
-        Raises ``SpaceError`` where copies do not fit, ``UntriedError`` where one cannot be read.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +27,7 @@ class FilesTree:
     nodes: Mapping[str, Node] = field(repr=False)
 
     def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:  # noqa: ARG002
-        """The files themselves."""
+        """The files themselves; an image's tree gives copies in ``folder``."""
         single = self.root.is_file()
         return {path: self.root if single else self.root / path[1:] for path in paths}
 
@@ -117,10 +98,7 @@ def _node(path: Path) -> Node:
         return Node("file", *common, status.st_size, digest, attributes=attributes, head=head)
     if stat.S_ISFIFO(status.st_mode):
         return Node("fifo", *common)
-    return Node("device", *common, target=_device(status))
-
-
-def _device(status: os.stat_result) -> str:
     kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFSOCK: "s"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "?")
-    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    place = f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return Node("device", *common, target=place)

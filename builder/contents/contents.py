@@ -10,7 +10,7 @@ from typing import Any
 from builder.errors import UntriedError
 from builder.kernels.ledger import FatBinary, Library
 from builder.tools.elf import ElfFile, Symbols
-from builder.tools.layers.tar import Kind
+from builder.tools.layers.entries import Kind
 
 
 def name_hash(name: str) -> int:

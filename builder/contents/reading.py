@@ -32,7 +32,8 @@ TOOLS = {"nvcc", "ptxas", "ptxas-blackwell", "cicc", "cudafe++", "fatbinary", "n
 RELEASE = re.compile(rb"release (\d+\.\d+), V\d")  # as --version prints it
 HEADER = "/include/cuda_runtime_api.h"
 HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULTILINE)
-TORCHS = ("libtorch", "libc10")
+TORCHS = ("libtorch", "libc10")  # and extensions that need them
+# What only torch gives: its C++ namespaces, the C functions of its stable ABI.
 NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 
 
@@ -132,15 +133,17 @@ class _Scanner:
             try:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
-                torchs = parsed is not None and _is_torchs(parsed)
                 symbols = elf.read_symbols(library)
+                named = (parsed.soname or "", *parsed.needed) if parsed else ()
+                torchs = any(name.startswith(TORCHS) for name in named)
+                names = (frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols)
                 file = replace(
                     file,
                     elf=parsed,
                     symbols=symbols.defined if kept else None,
                     needs=tuple(sorted(symbols.undefined)),
                     defines=frozenset(map(name_hash, symbols.defined)),
-                    torch=_names_of_torch(symbols) if torchs else None,
+                    torch=elf.Symbols(*names) if torchs else None,
                 )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))
@@ -156,16 +159,6 @@ class _Scanner:
             return replace(file, fat_binaries=tuple(ledger.read(library, card)))
         except MalformedElf as error:
             return replace(file, unread_code=str(error))
-
-
-def _is_torchs(parsed: elf.ElfFile) -> bool:
-    """Whether a file is one of torch's libraries, or an extension that needs them."""
-    return any(name.startswith(TORCHS) for name in (parsed.soname or "", *parsed.needed))
-
-
-def _names_of_torch(symbols: elf.Symbols) -> elf.Symbols:
-    """The names that only torch gives: its C++ namespaces, the C functions of its stable ABI."""
-    return elf.Symbols(*(frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols))
 
 
 def _composed(
@@ -185,20 +178,20 @@ def _composed(
         if not file.shares:
             seen[placed[path].layer] += file.size
     made_by = images.created_by(image, len(manifest["layers"]))
-    layers = tuple(
-        _layer(part, scan, seen[number], made_by[number])
-        for number, (part, scan) in enumerate(zip(manifest["layers"], scans, strict=True))
-    )
+    layers = []
+    for number, (part, scan) in enumerate(zip(manifest["layers"], scans, strict=True)):
+        own = tuple(entry.node for entry in scan if not entry.hides)
+        unpacked = sum(file.size for file in own)
+        layers.append(
+            Layer(
+                part["digest"],
+                part["size"],
+                unpacked,
+                unpacked - seen[number],
+                made_by[number],
+                own,
+                part.get("mediaType", ""),
+            )
+        )
     size = sum(part["size"] for part in [manifest["config"], *manifest["layers"]])
-    return Contents(files, image, layers, size)
-
-
-def _layer(
-    part: Mapping[str, Any], scan: list[LayerEntry[File]], seen: int, created_by: str
-) -> Layer:
-    files = tuple(entry.node for entry in scan if not entry.hides)
-    unpacked = sum(file.size for file in files)
-    hidden = unpacked - seen
-    return Layer(
-        part["digest"], part["size"], unpacked, hidden, created_by, files, part.get("mediaType", "")
-    )
+    return Contents(files, image, tuple(layers), size)

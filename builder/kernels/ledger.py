@@ -93,7 +93,7 @@ class Library:
 
     @property
     def name(self) -> str:
-        """Its name without directory and version."""
+        """As ``library_name``."""
         return library_name(self.path)
 
     @property
@@ -133,26 +133,6 @@ class Ledger:
     libraries: tuple[Library, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The sums over the kernels of a library."""
-
-    kernels: int = 0
-    spilling: int = 0
-    """Kernels with spills."""
-    spills: int = 0
-    """Bytes of all spill stores and loads."""
-    size: int = 0
-    """Bytes of SASS."""
-
-
-def totals(kernels: Sequence[Kernel]) -> Totals:
-    """The sums over these kernels."""
-    spills = [kernel.spills or 0 for kernel in kernels]
-    size = sum(kernel.size for kernel in kernels)
-    return Totals(len(kernels), sum(map(bool, spills)), sum(spills), size)
-
-
 def library_name(path: str) -> str:
     """The name of a library without its directory and version: ``libggml-cuda.so``."""
     name, suffix, _ = posixpath.basename(path).partition(".so")
@@ -166,13 +146,10 @@ def read(stream: BinaryIO, card: Capability) -> Iterator[FatBinary]:
     """
     for section in elf.loaded_fatbins(stream):
         end = section.offset + section.size
-        try:
-            for region in fatbin.regions(stream, section.offset, end):
-                if region.entries:
-                    address = section.address + region.offset - section.offset
-                    yield _fat_binary(stream, region, address, card)
-        except fatbin.MalformedFatbinError as error:
-            raise MalformedElf(str(error)) from error
+        for region in fatbin.regions(stream, section.offset, end):
+            if region.entries:
+                address = section.address + region.offset - section.offset
+                yield _fat_binary(stream, region, address, card)
 
 
 def _fat_binary(
@@ -260,19 +237,15 @@ def code_table(libraries: Mapping[str, Iterable[FatBinary]]) -> str:
     memory, threads at most) and of a cluster (blocks); 0: no limit, or unknown.  Single spaces
     separate the words; a space in a path is written ``%20``.
     """
-    return "".join(f"{line}\n" for path in libraries for line in _table(path, libraries[path]))
-
-
-def _table(path: str, binaries: Iterable[FatBinary]) -> Iterator[str]:
-    for binary in binaries:
-        yield f"fatbin {path.replace(' ', '%20')} {binary.address:#x} {binary.code}"
-        for kernel in binary.kernels:
-            yield _row(kernel)
-
-
-def _row(kernel: Kernel) -> str:
-    return (
-        f"kernel {kernel.name} registers={kernel.registers} shared={kernel.shared} "
-        f"local={kernel.local} threads={kernel.threads} cluster={kernel.cluster} "
-        f"spills={kernel.spills or 0}"
-    )
+    rows = []
+    for path, binaries in libraries.items():
+        for binary in binaries:
+            place = path.replace(" ", "%20")
+            rows.append(f"fatbin {place} {binary.address:#x} {binary.code}\n")
+            rows += (
+                f"kernel {kernel.name} registers={kernel.registers} shared={kernel.shared} "
+                f"local={kernel.local} threads={kernel.threads} cluster={kernel.cluster} "
+                f"spills={kernel.spills or 0}\n"
+                for kernel in binary.kernels
+            )
+    return "".join(rows)

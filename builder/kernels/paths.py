@@ -81,10 +81,7 @@ def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
     """
     several = len({each.card for each in found}) > 1
     return [
-        (
-            f"{each.path} ({each.card})" if several else each.path,
-            *shown_parts(each),
-        )
+        (f"{each.path} ({each.card})" if several else each.path, *shown_parts(each))
         for each in found
     ]
 
@@ -109,19 +106,20 @@ def text_of_sums(found: Sequence[CodeSums]) -> str:
 
 def sums(found: Sequence[CodePaths]) -> tuple[CodeSums, ...]:
     """The sums of an image's libraries, by card."""
-    cards = dict.fromkeys(each.card for each in found)
-    return tuple(_sums(card, [each for each in found if each.card == card]) for card in cards)
-
-
-def _sums(card: str, found: Sequence[CodePaths]) -> CodeSums:
-    return CodeSums(
-        card,
-        native=sum(each.native for each in found),
-        compiled=sum(each.compiled for each in found),
-        dead=sum(each.dead for each in found),
-        removed=sum(each.removed for each in found),
-        late=tuple(posixpath.basename(each.path) for each in found if each.compiled),
-        pathless=tuple(posixpath.basename(each.path) for each in found if each.pathless),
+    by_card: dict[str, list[CodePaths]] = {}
+    for each in found:
+        by_card.setdefault(each.card, []).append(each)
+    return tuple(
+        CodeSums(
+            card,
+            native=sum(each.native for each in libraries),
+            compiled=sum(each.compiled for each in libraries),
+            dead=sum(each.dead for each in libraries),
+            removed=sum(each.removed for each in libraries),
+            late=tuple(posixpath.basename(each.path) for each in libraries if each.compiled),
+            pathless=tuple(posixpath.basename(each.path) for each in libraries if each.pathless),
+        )
+        for card, libraries in by_card.items()
     )
 
 

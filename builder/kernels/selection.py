@@ -123,8 +123,8 @@ def preferred(codes: Iterable[Code], card: Capability) -> Code | None:
 
     None if the card can run none of it.
     """
-    return max((code for code in codes if runs(code, card)), key=_preference, default=None)
-
-
-def _preference(code: Code) -> tuple[bool, int, int]:
-    return code.kind == "elf", code.arch, _SUFFIXES.index(code.suffix)
+    return max(
+        (code for code in codes if runs(code, card)),
+        key=lambda code: (code.kind == "elf", code.arch, _SUFFIXES.index(code.suffix)),
+        default=None,
+    )

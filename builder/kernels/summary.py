@@ -75,7 +75,6 @@ def summary(libraries: Iterable[Library], card: Capability) -> KernelSummary:
 
 
 def _summary_of(library: Library) -> LibrarySummary:
-    from builder.kernels.ledger import totals  # slow to import: records only read summaries
     from builder.tools.demangle import demangled, short
 
     found = [
@@ -83,14 +82,13 @@ def _summary_of(library: Library) -> LibrarySummary:
         for each in library.kernels
         if each.spills
     ]
-    sums = totals(library.kernels)
     return LibrarySummary(
         library.name,
         tuple(sorted(library.codes)),
-        sums.kernels,
-        sums.size,
-        sums.spills,
-        sums.spilling,
+        len(library.kernels),
+        sum(kernel.size for kernel in library.kernels),
+        sum(each.spills for each in found),
+        len(found),
         tuple(sorted(found, key=lambda each: (-each.spills, each.name))),
     )
 

@@ -7,34 +7,20 @@ nowhere but in the names of its kernels.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
-from builder.recipes.parse import read_model
-from builder.recipes.schema.fields import Model, Text
 from builder.tools.demangle import demangled, short
 
 FILE = Path(__file__).with_name("work.toml")
 Work = Literal["attention", "products", "KV cache", "other"]
 """What kernels compute; "products" are matrix products."""
 PTX = "compute_"  # how the name of code begins that the driver compiles
-
-
-class _Entry(Model):
-    """As ``work.toml`` describes it."""
-
-    work: Work
-    path: Text
-    kernel: Text | None = None
-    call: Text | None = None
-
-
-class _File(Model):
-    entry: list[_Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +81,9 @@ def texts_by_work(taken: Iterable[WorkPath]) -> dict[Work, str]:
 
 
 @cache
-def _entries() -> tuple[_Entry, ...]:
-    return tuple(read_model(FILE, _File).entry)
+def _entries() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = tomllib.loads(FILE.read_text("utf-8"))["entry"]
+    return found
 
 
 @cache
@@ -106,8 +93,7 @@ def _of_kernel(name: str) -> tuple[Work, str] | None:
 
 def _match(field: Literal["kernel", "call"], name: str) -> tuple[Work, str] | None:
     for entry in _entries():
-        pattern = getattr(entry, field)
-        found = re.match(pattern, name) if pattern else None
+        found = re.match(entry[field], name) if field in entry else None
         if found is not None:
-            return entry.work, found.expand(entry.path)
+            return cast(Work, entry["work"]), found.expand(entry["path"])
     return None

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from builder.compare.files import compare_trees
+from builder.compare.files import FileTree, compare_trees
 from builder.compare.image_tree import read_image
 from builder.compare.images import compare_images
 from builder.compare.results import Comparison
-from builder.compare.tree import FileTree, read_files
+from builder.compare.tree import read_files
 from builder.errors import UsageError, WorldError
 from builder.pipeline.lookup import REFERENCE, is_recipe, located
 from builder.pipeline.session import BuildSession

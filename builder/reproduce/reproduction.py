@@ -16,7 +16,7 @@ from builder.pipeline.lookup import is_recipe, located
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import BasePlan, Plan
 from builder.reproduce.published import image_of
-from builder.reproduce.rebuild import Rebuilder, rebuilding
+from builder.reproduce.rebuild import rebuilding
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
@@ -95,10 +95,11 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         work = stack.enter_context(workspace(session.settings.cache_dir))
         if target in session.catalog.bases and not is_recipe(session, target):
             plan: Plan | BasePlan = session.resolve_base(target)
+        elif is_recipe(session, target):
+            plan = session.resolve(target)
         else:
-            platform = session.platform or AMD64
-            stack.enter_context(pulled_if_remote(session, target, platform))
-            plan = _described(session, target, work)
+            stack.enter_context(pulled_if_remote(session, target, session.platform or AMD64))
+            plan = image_of(session, target, located(session, target), work)
         name = plan.name
         active = stack.enter_context(session.active(f"reproduce-{name}"))
         rebuilder = stack.enter_context(rebuilding(active))
@@ -106,19 +107,16 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         if isinstance(plan, BasePlan):
             originals = _originals(plan)
             rebuilder.base(plan)
-            found = [_compared(original, rebuilder, work) for original in originals]
+            found = [
+                _reproduction(f"{base.name} {stage}", old, rebuilder.base(base)[stage], work)
+                for base, stage, old in originals
+            ]
             return ReproducedImages(target, tuple(found), builder, ())
         original = built_image(plan) if is_recipe(session, target) else located(session, target)
         new = rebuilder.engine(plan, with_bases=with_bases)
         result = _reproduction(name, original, new, work)
-        return ReproducedImages(target, (result,), builder, _taken(plan, rebuilder))
-
-
-def _described(session: BuildSession, target: str, work: Path) -> Plan:
-    if is_recipe(session, target):
-        return session.resolve(target)
-    found = located(session, target)
-    return image_of(session, target, found, work)
+        taken = () if rebuilder.bases else tuple(plan.base_references.values())
+        return ReproducedImages(target, (result,), builder, taken)
 
 
 def _originals(plan: BasePlan) -> list[tuple[BasePlan, str, docker.Image]]:
@@ -137,14 +135,6 @@ def _originals(plan: BasePlan) -> list[tuple[BasePlan, str, docker.Image]]:
     return found
 
 
-def _compared(
-    original: tuple[BasePlan, str, docker.Image], rebuilder: Rebuilder, work: Path
-) -> Reproduction:
-    base, stage, old = original
-    new = rebuilder.base(base)[stage]
-    return _reproduction(f"{base.name} {stage}", old, new, work)
-
-
 def _reproduction(name: str, old: docker.Image, new: docker.Image, work: Path) -> Reproduction:
     reference = old.reference
     if old.digest == new.digest:
@@ -159,9 +149,3 @@ def _reproduction(name: str, old: docker.Image, new: docker.Image, work: Path) -
     folder.mkdir()
     comparison = compare_images((reference, before), after, folder)
     return Reproduction(name, reference, digest, new.digest, comparison)
-
-
-def _taken(plan: Plan, rebuilder: Rebuilder) -> tuple[str, ...]:
-    if rebuilder.bases:
-        return ()
-    return tuple(plan.base_references.values())

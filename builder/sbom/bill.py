@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from builder.plan.plan import Plan
 from builder.records.record import Record
-from builder.sbom.addresses import image_purl
 from builder.sbom.changes import SourceChange, changes_of
 from builder.sbom.debian import Dpkg
 from builder.sbom.parts import Part, bases, debian_packages, engine_of, scripts, wheels
@@ -41,19 +40,9 @@ class Bill:
     """Contents that are not listed, each in a sentence."""
 
     @property
-    def purl(self) -> str:
-        """The image's own package URL."""
-        return image_purl(self.repository, self.digest, self.tag)
-
-    @property
     def fingerprint(self) -> str:
         """sha256 (hex) of all fields: documents share an identifier only where they are equal."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
-
-    @property
-    def applied(self) -> tuple[SourceChange, ...]:
-        """The changes that were applied."""
-        return tuple(change for change in self.changes if change.applied)
 
 
 def bill_of(plan: Plan, record: Record, dpkg: Dpkg | None) -> Bill:

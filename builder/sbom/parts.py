@@ -236,28 +236,20 @@ def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterat
         if plain not in listed:
             platforms = plan.platforms
             arch = architecture or (platforms.target if shipped else platforms.build)
-            yield _requested_part(files, plain, _Debian(vendor, distro, arch), shipped=shipped)
+            yield _requested_part(files, plain, vendor, distro, arch, shipped=shipped)
     if plan.tools is not None:
         yield from _of_tools(plan.tools)
 
 
-@dataclass(frozen=True, slots=True)
-class _Debian:
-    vendor: str
-    distro: str
-    architecture: str
-
-
 def _requested_part(
-    files: Iterable[DebianFile], name: str, debian: _Debian, *, shipped: bool
+    files: Iterable[DebianFile], name: str, vendor: str, distro: str, arch: str, *, shipped: bool
 ) -> Part:
     """A package that a stage asked for; with version and digest if it is locked."""
-    fitting = (file for file in files if file.architecture in {debian.architecture, "all"})
+    fitting = (file for file in files if file.architecture in {arch, "all"})
     file = next((file for file in fitting if file.name == name), None)
     version, digest = (file.version, {"sha256": file.sha256}) if file else ("", {})
-    architecture = file.architecture if file else debian.architecture
-    known = {"arch": architecture, "distro": debian.distro}
-    purl = _deb(debian.vendor, name, version, known)
+    known = {"arch": file.architecture if file else arch, "distro": distro}
+    purl = _deb(vendor, name, version, known)
     return Part("debian", name, version, purl, digest, shipped=shipped)
 
 
@@ -267,9 +259,9 @@ def _of_tools(base: BasePlan) -> Iterator[Part]:
     names = {name for each in recipes for name in each.devel.packages}
     names |= {name for each in recipes if each.root for name in each.root.packages}
     files = [file for below in base.chain() for file in below.debian.files]
-    debian = _Debian("debian", base.suite or "", base.platforms.build)
+    build = base.platforms.build
     for name in sorted(names):
-        yield _requested_part(files, name, debian, shipped=False)
+        yield _requested_part(files, name, "debian", base.suite or "", build, shipped=False)
 
 
 def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:

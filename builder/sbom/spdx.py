@@ -8,144 +8,142 @@ that was applied to the engine.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from spdx_tools.common.spdx_licensing import spdx_licensing  # type: ignore[import-untyped]
-from spdx_tools.spdx.model.actor import Actor, ActorType
-from spdx_tools.spdx.model.checksum import Checksum, ChecksumAlgorithm
-from spdx_tools.spdx.model.document import CreationInfo, Document
-from spdx_tools.spdx.model.extracted_licensing_info import ExtractedLicensingInfo
-from spdx_tools.spdx.model.package import (
-    ExternalPackageRef,
-    ExternalPackageRefCategory,
-    Package,
-    PackagePurpose,
-)
-from spdx_tools.spdx.model.relationship import Relationship, RelationshipType
-from spdx_tools.spdx.model.spdx_no_assertion import SpdxNoAssertion
-from spdx_tools.spdx.validation.uri_validators import validate_download_location
-from spdx_tools.spdx.writer.json.json_writer import write_document_to_stream
-
 from builder import __version__
+from builder.sbom.addresses import image_purl
 from builder.sbom.bill import Bill
 from builder.sbom.changes import SourceChange
 from builder.sbom.parts import Kind, Part
 
 DOCUMENT = "SPDXRef-DOCUMENT"
 IMAGE = "SPDXRef-Image"
-PURPOSES: dict[Kind, PackagePurpose] = {
-    "engine": PackagePurpose.APPLICATION,
-    "python": PackagePurpose.LIBRARY,
-    "debian": PackagePurpose.INSTALL,
-    "base": PackagePurpose.CONTAINER,
-    "script": PackagePurpose.FILE,
+UNKNOWN = "NOASSERTION"
+PURPOSES: dict[Kind, str] = {
+    "engine": "APPLICATION",
+    "python": "LIBRARY",
+    "debian": "INSTALL",
+    "base": "CONTAINER",
+    "script": "FILE",
 }
 NO_LICENSE_TEXT = "Not an SPDX license: the text is in the source that this package names."
 
 
 def to_json(bill: Bill) -> str:
     """The document; equal bills give equal texts."""
-    text = StringIO()
-    write_document_to_stream(document(bill), text, validate=False, drop_duplicates=False)
-    return text.getvalue() + "\n"
-
-
-def document(bill: Bill) -> Document:
-    """The document in the library's model."""
-    changes = {f"SPDXRef-Patch-{number}": it for number, it in enumerate(bill.applied, 1)}
-    return Document(
-        CreationInfo(
-            spdx_version="SPDX-2.3",
-            spdx_id=DOCUMENT,
-            name=f"{bill.repository}:{bill.tag}",
-            document_namespace=f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.fingerprint}')}",
-            creators=[Actor(ActorType.TOOL, f"builder-{__version__}")],
-            created=bill.created,
-            document_comment="\n".join(f"Not listed: {gap}" for gap in bill.gaps) or None,
-        ),
-        packages=[
-            _image(bill),
-            _package(bill.engine),
-            *(_patch(name, change) for name, change in changes.items()),
-            *(_package(part) for part in bill.parts),
-        ],
-        relationships=list(_relationships(bill, changes)),
-        extracted_licensing_info=[
-            ExtractedLicensingInfo(name, NO_LICENSE_TEXT)
-            for name in sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", bill.engine.license)))
-        ],
+    applied = (change for change in bill.changes if change.applied)
+    changes = {f"SPDXRef-Patch-{number}": change for number, change in enumerate(applied, 1)}
+    licenses = sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", bill.engine.license)))
+    document = _without_empty(
+        {
+            "SPDXID": DOCUMENT,
+            "comment": "\n".join(f"Not listed: {gap}" for gap in bill.gaps),
+            "creationInfo": {
+                "created": f"{bill.created:%Y-%m-%dT%H:%M:%SZ}",
+                "creators": [f"Tool: builder-{__version__}"],
+            },
+            "dataLicense": "CC0-1.0",
+            "hasExtractedLicensingInfos": [
+                {"extractedText": NO_LICENSE_TEXT, "licenseId": name} for name in licenses
+            ],
+            "name": f"{bill.repository}:{bill.tag}",
+            "spdxVersion": "SPDX-2.3",
+            "documentNamespace": f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.fingerprint}')}",
+            "packages": [
+                _image(bill),
+                _package(bill.engine),
+                *(_patch(identifier, change) for identifier, change in changes.items()),
+                *map(_package, bill.parts),
+            ],
+            "relationships": list(_relationships(bill, changes)),
+        }
     )
+    return json.dumps(document, indent=4) + "\n"
 
 
-def _relationships(bill: Bill, changes: Mapping[str, SourceChange]) -> Iterator[Relationship]:
-    kinds = RelationshipType
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in ("", [])}
+
+
+def _relationships(bill: Bill, changes: Mapping[str, SourceChange]) -> Iterator[dict[str, Any]]:
     engine = _identifier(bill.engine)
-    yield Relationship(DOCUMENT, kinds.DESCRIBES, IMAGE)
-    yield Relationship(IMAGE, kinds.CONTAINS, engine)
-    for name, change in changes.items():
-        yield Relationship(name, kinds.PATCH_APPLIED, engine, change.why)
+    yield _relationship(DOCUMENT, "DESCRIBES", IMAGE)
+    yield _relationship(IMAGE, "CONTAINS", engine)
+    for identifier, change in changes.items():
+        yield _relationship(identifier, "PATCH_APPLIED", engine, change.why)
     for part in bill.parts:
         if not part.shipped:
-            yield Relationship(_identifier(part), kinds.BUILD_DEPENDENCY_OF, IMAGE)
+            yield _relationship(_identifier(part), "BUILD_DEPENDENCY_OF", IMAGE)
         elif part.kind == "base":
-            yield Relationship(IMAGE, kinds.DESCENDANT_OF, _identifier(part))
+            yield _relationship(IMAGE, "DESCENDANT_OF", _identifier(part))
         else:
-            yield Relationship(IMAGE, kinds.CONTAINS, _identifier(part))
+            yield _relationship(IMAGE, "CONTAINS", _identifier(part))
     for gap in bill.gaps:
         # A known unknown: 11.1 of the specification.
-        yield Relationship(IMAGE, kinds.CONTAINS, SpdxNoAssertion(), gap)
+        yield _relationship(IMAGE, "CONTAINS", UNKNOWN, gap)
 
 
-def _image(bill: Bill) -> Package:
-    return Package(
-        spdx_id=IMAGE,
-        name=bill.repository,
-        version=bill.tag,
-        download_location=SpdxNoAssertion(),
-        files_analyzed=False,
-        checksums=[_sha256(bill.digest.removeprefix("sha256:"))],
-        summary=bill.summary,
-        comment=_comment(bill.properties),
-        external_references=[_purl(bill.purl)],
-        primary_package_purpose=PackagePurpose.CONTAINER,
+def _relationship(of: str, kind: str, to: str, comment: str = "") -> dict[str, Any]:
+    ends = {"spdxElementId": of, "comment": comment, "relatedSpdxElement": to}
+    return _without_empty({**ends, "relationshipType": kind})
+
+
+def _image(bill: Bill) -> dict[str, Any]:
+    return _without_empty(
+        {
+            "SPDXID": IMAGE,
+            "checksums": _sha256(bill.digest.removeprefix("sha256:")),
+            "comment": _comment(bill.properties),
+            "downloadLocation": UNKNOWN,
+            "externalRefs": _purl(image_purl(bill.repository, bill.digest, bill.tag)),
+            "filesAnalyzed": False,
+            "name": bill.repository,
+            "primaryPackagePurpose": "CONTAINER",
+            "summary": bill.summary,
+            "versionInfo": bill.tag,
+        }
     )
 
 
-def _package(part: Part) -> Package:
-    return Package(
-        spdx_id=_identifier(part),
-        name=part.name,
-        version=part.version or None,
-        download_location=_location(part.origin),
-        files_analyzed=False,
-        checksums=[_sha256(part.digest["sha256"])] if "sha256" in part.digest else [],
-        license_declared=_license(part.license),
-        summary=part.about or None,
-        source_info=part.origin or None,
-        comment=_comment(part.all_properties),
-        external_references=[_purl(part.purl)],
-        primary_package_purpose=PURPOSES[part.kind],
+def _package(part: Part) -> dict[str, Any]:
+    return _without_empty(
+        {
+            "SPDXID": _identifier(part),
+            "checksums": _sha256(part.digest.get("sha256", "")),
+            "comment": _comment(part.all_properties),
+            "downloadLocation": part.origin or UNKNOWN,
+            "externalRefs": _purl(part.purl),
+            "filesAnalyzed": False,
+            "licenseDeclared": part.license or UNKNOWN,
+            "name": part.name,
+            "primaryPackagePurpose": PURPOSES[part.kind],
+            "sourceInfo": part.origin,
+            "summary": part.about,
+            "versionInfo": part.version,
+        }
     )
 
 
-def _patch(identifier: str, change: SourceChange) -> Package:
+def _patch(identifier: str, change: SourceChange) -> dict[str, Any]:
     digest = hashlib.sha256(change.content).hexdigest() if change.content else ""
-    return Package(
-        spdx_id=identifier,
-        name=change.name,
-        version=change.after or None,
-        download_location=_location(change.diff or change.location),
-        files_analyzed=False,
-        checksums=[_sha256(digest)] if digest else [],
-        homepage=change.page or None,
-        summary=change.why,
-        source_info=change.description(),
-        comment=_comment({"builder:upstream": change.upstream}),
-        primary_package_purpose=PackagePurpose.SOURCE,
+    return _without_empty(
+        {
+            "SPDXID": identifier,
+            "checksums": _sha256(digest),
+            "comment": _comment({"builder:upstream": change.upstream}),
+            "downloadLocation": change.diff or change.location or UNKNOWN,
+            "filesAnalyzed": False,
+            "homepage": change.page,
+            "name": change.name,
+            "primaryPackagePurpose": "SOURCE",
+            "sourceInfo": change.description(),
+            "summary": change.why,
+            "versionInfo": change.after,
+        }
     )
 
 
@@ -156,23 +154,14 @@ def _identifier(part: Part) -> str:
     return f"SPDXRef-{part.kind}-{plain}-{exact}"
 
 
-def _location(origin: str) -> str | SpdxNoAssertion:
-    """The download location; NOASSERTION where the library refuses the address."""
-    known = bool(origin) and not validate_download_location(origin)
-    return origin if known else SpdxNoAssertion()
+def _purl(purl: str) -> list[dict[str, str]]:
+    reference = {"referenceCategory": "PACKAGE_MANAGER", "referenceLocator": purl}
+    return [{**reference, "referenceType": "purl"}]
 
 
-def _license(expression: str) -> Any:
-    return spdx_licensing.parse(expression) if expression else SpdxNoAssertion()
+def _sha256(digest: str) -> list[dict[str, str]]:
+    return [{"algorithm": "SHA256", "checksumValue": digest}] if digest else []
 
 
-def _purl(purl: str) -> ExternalPackageRef:
-    return ExternalPackageRef(ExternalPackageRefCategory.PACKAGE_MANAGER, "purl", purl)
-
-
-def _sha256(digest: str) -> Checksum:
-    return Checksum(ChecksumAlgorithm.SHA256, digest)
-
-
-def _comment(properties: Mapping[str, str]) -> str | None:
-    return "\n".join(f"{name}: {value}" for name, value in properties.items() if value) or None
+def _comment(properties: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in properties.items() if value)

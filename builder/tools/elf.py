@@ -16,6 +16,7 @@ from builder.tools import fatbin
 from builder.tools.elf_sections import (
     CUDA,
     FUNCTION,
+    LOADED,
     LOCAL,
     UNDEFINED,
     WEAK,
@@ -25,7 +26,7 @@ from builder.tools.elf_sections import (
     Symbol,
     is_elf,
 )
-from builder.tools.fatbin import Code, MalformedFatbinError, Modules
+from builder.tools.fatbin import Code, Modules
 
 MACHINES = {62: "x86-64", 3: "x86", 183: "aarch64", 40: "arm", 243: "riscv", CUDA: "cuda"}
 Type = Literal["rel", "exec", "dyn", "core", "other"]
@@ -154,7 +155,7 @@ def loaded_fatbins(stream: BinaryIO) -> list[Section]:
     elf = _opened(stream)
     if elf is None or TYPES.get(elf.type) == "rel":
         return []
-    return [each for each in elf.fatbins() if each.name == fatbin.LOADED]
+    return [each for each in elf.fatbins() if each.name == LOADED]
 
 
 def linking(elf: Elf) -> ElfFile:
@@ -164,14 +165,11 @@ def linking(elf: Elf) -> ElfFile:
     for each in dynamic.needed_versions:
         libraries[each.library] = (*libraries.get(each.library, ()), each.name)
     sections = [*elf.fatbins()]
-    try:
-        regions = [
-            region
-            for each in sections
-            for region in fatbin.regions(elf.stream, each.offset, each.offset + each.size)
-        ]
-    except MalformedFatbinError as error:
-        raise MalformedElf(str(error)) from error
+    regions = [
+        region
+        for each in sections
+        for region in fatbin.regions(elf.stream, each.offset, each.offset + each.size)
+    ]
     return ElfFile(
         machine=MACHINES.get(elf.machine, str(elf.machine)),
         type=TYPES.get(elf.type, "other"),

@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import IO, NamedTuple
 
-from builder.tools import fatbin
-
 CUDA = 190  # EM_CUDA
+LOADED = ".nv_fatbin"
+"""The section of fat binaries that a program registers with the driver."""
+FATBINS = (LOADED, "__nv_relfatbin")  # the other one is input of the device linker
 NOBITS = 8  # SHT_NOBITS: a size, and no bytes in the file
 SYMTAB_SHNDX = 18
 XINDEX, UNDEFINED = 0xFFFF, 0
@@ -36,7 +37,7 @@ _LONGEST_STRING = 1 << 16
 
 
 class MalformedElf(ValueError):  # noqa: N818 (what it is, not what went wrong)
-    """An ELF file is truncated or damaged; the text says where (byte offset) and how."""
+    """An ELF file or its device code is truncated or damaged; the text says at which byte."""
 
 
 class Section(NamedTuple):
@@ -78,15 +79,12 @@ class Segment(NamedTuple):
 class Elf:
     """The ELF file open in ``stream``, which must be seekable.
 
-    ``start`` and ``size`` are its place, where it is a part of the stream, such as a member of an
-    archive; all offsets count from its start.  Each function raises ``MalformedElf`` where the file
-    is truncated or damaged.
+    Each function raises ``MalformedElf`` where the file is truncated or damaged.
     """
 
-    def __init__(self, stream: IO[bytes], start: int = 0, size: int | None = None) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
-        self.start = start
-        self._size = stream.seek(0, os.SEEK_END) - start if size is None else size
+        self._size = stream.seek(0, os.SEEK_END)
         ident = self.bytes_at(0, 16, "ELF header")
         if not is_elf(ident) or ident[4] not in (1, 2) or ident[5] not in (1, 2):
             raise MalformedElf("byte 0x0: no ELF header")
@@ -141,7 +139,7 @@ class Elf:
         """The bytes of a section, a megabyte at a time."""
         left = 0 if section.type == NOBITS else section.size
         self.require(section.offset, left, f"section {section.name}")
-        self.stream.seek(self.start + section.offset if left else 0)
+        self.stream.seek(section.offset if left else 0)
         while left and (block := self.stream.read(min(left, _BLOCK))):
             left -= len(block)
             yield block
@@ -149,7 +147,7 @@ class Elf:
     def fatbins(self) -> Iterator[Section]:
         """The sections with fat binaries."""
         for section in self.sections:
-            if section.name in fatbin.SECTIONS and section.type != NOBITS:
+            if section.name in FATBINS and section.type != NOBITS:
                 self.require(section.offset, section.size, section.name)
                 yield section
 
@@ -200,7 +198,7 @@ class Elf:
     def string_at(self, what: str, offset: int, end: int) -> str:
         """The string at a byte of the file, which ends before another one."""
         self.require(offset, end - offset, what)
-        self.stream.seek(self.start + offset)
+        self.stream.seek(offset)
         text, terminator, _ = self.stream.read(min(end - offset, _LONGEST_STRING)).partition(b"\0")
         if not terminator:
             raise MalformedElf(f"{what} at byte {offset:#x}: string without end")
@@ -224,7 +222,7 @@ class Elf:
         self.require(at, size, what)
         if size > _LARGEST_HEADERS:
             raise MalformedElf(f"{what} at byte {at:#x}: {size} bytes are too many")
-        self.stream.seek(self.start + at)
+        self.stream.seek(at)
         return self.stream.read(size)
 
     def require(self, at: int, size: int, what: str) -> None:

@@ -26,9 +26,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Literal
 
-LOADED = ".nv_fatbin"
-"""The section that a program registers with the driver; the other is input of the device linker."""
-SECTIONS = (LOADED, "__nv_relfatbin")
+from builder.tools.elf_sections import MalformedElf
+
 _REGION = struct.Struct("<IHHQ")
 _REGION_MAGIC = 0xBA55ED50
 MAGIC = struct.pack("<I", _REGION_MAGIC)
@@ -44,10 +43,6 @@ _COMPRESSED = 0xF000  # bits 12 and 14 were never met
 _CHUNK = 1 << 20
 _LARGEST = 1 << 30
 """Bytes of an unpacked payload: far above any met; a damaged size must not take all memory."""
-
-
-class MalformedFatbinError(ValueError):
-    """A fat binary is truncated or damaged; the text says where (byte offset) and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +80,12 @@ class FatbinEntry:
     compression: Literal["", "lz4", "zstd"] = ""
 
     def payload(self, stream: IO[bytes]) -> bytes:
-        """The ELF file or the PTX text; raises ``MalformedFatbinError``."""
+        """The ELF file or the PTX text; raises ``MalformedElf``."""
         stream.seek(self.offset)
         data = stream.read(self.stored)
         where = f"payload at byte {self.offset:#x}"
         if len(data) < self.stored:
-            raise MalformedFatbinError(f"{where}: the file ends before its {self.stored} bytes")
+            raise MalformedElf(f"{where}: the file ends before its {self.stored} bytes")
         return _unpacked(data, self, where) if self.compression else data
 
 
@@ -119,7 +114,7 @@ class Region:
 def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
     """The regions in the section between two bytes of the file; no payload is read.
 
-    Raises ``MalformedFatbinError``.
+    Raises ``MalformedElf``.
     """
     while (offset := _after_zeros(stream, offset, end)) < end:
         start = offset
@@ -146,16 +141,16 @@ def _unpacked(data: bytes, entry: FatbinEntry, where: str) -> bytes:
     from backports.zstd import ZstdDecompressor, ZstdError
 
     if entry.size > _LARGEST:
-        raise MalformedFatbinError(f"{where}: {entry.size} bytes unpacked are too many")
+        raise MalformedElf(f"{where}: {entry.size} bytes unpacked are too many")
     try:
         if entry.compression == "lz4":
             found: bytes = lz4.block.decompress(data, uncompressed_size=entry.size)
         else:
             found = ZstdDecompressor().decompress(data, entry.size + 1)
     except (lz4.block.LZ4BlockError, ZstdError) as error:
-        raise MalformedFatbinError(f"{where}: damaged {entry.compression}: {error}") from error
+        raise MalformedElf(f"{where}: damaged {entry.compression}: {error}") from error
     if len(found) != entry.size:
-        raise MalformedFatbinError(f"{where}: {len(found)} bytes unpacked instead of {entry.size}")
+        raise MalformedElf(f"{where}: {len(found)} bytes unpacked instead of {entry.size}")
     return found
 
 
@@ -178,12 +173,12 @@ def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
     where = f"fat binary region at byte {offset:#x}"
     magic, version, header, size = _unpack(stream, _REGION, where, offset, end)
     if magic != _REGION_MAGIC or version != _REGION_VERSION:
-        raise MalformedFatbinError(f"{where}: unknown magic {magic:#x} or version {version}")
+        raise MalformedElf(f"{where}: unknown magic {magic:#x} or version {version}")
     if header < _REGION.size:
-        raise MalformedFatbinError(f"{where}: its header has {header} bytes")
+        raise MalformedElf(f"{where}: its header has {header} bytes")
     first, last = offset + header, offset + header + size
     if last > end:
-        raise MalformedFatbinError(f"{where}: {size} bytes run past the section's end at {end:#x}")
+        raise MalformedElf(f"{where}: {size} bytes run past the section's end at {end:#x}")
     return first, last
 
 
@@ -194,38 +189,31 @@ def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[FatbinEntry]:
             stream, _ENTRY, where, offset, end
         )
         if header < _ENTRY.size or padded == 0:
-            raise MalformedFatbinError(f"{where}: header of {header} bytes, payload of {padded}")
+            raise MalformedElf(f"{where}: header of {header} bytes, payload of {padded}")
         payload = offset + header
         offset = payload + padded
         if offset > end:
-            raise MalformedFatbinError(
-                f"{where}: {padded} bytes run past the region's end at {end:#x}"
-            )
+            raise MalformedElf(f"{where}: {padded} bytes run past the region's end at {end:#x}")
         # Input of a later link: it runs nowhere, and cuobjdump does not list it either.
         if kind == _KIND_LTO:
             continue
         if kind not in _KINDS:
-            raise MalformedFatbinError(f"{where}: unknown kind {kind}")
+            raise MalformedElf(f"{where}: unknown kind {kind}")
         code = Code(_KINDS[kind], arch, _suffix(flags, where))
         if not flags & _COMPRESSED:
             yield FatbinEntry(code, payload, padded, padded)
             continue
         if flags & _COMPRESSED not in _COMPRESSIONS or not 0 < stored <= padded:
-            raise MalformedFatbinError(
+            raise MalformedElf(
                 f"{where}: unknown compression: flags {flags:#x}, {stored} of {padded} bytes"
             )
         yield FatbinEntry(code, payload, stored, size, _COMPRESSIONS[flags & _COMPRESSED])
 
 
 def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
-    match bool(flags & _FLAG_A), bool(flags & _FLAG_F):
-        case False, False:
-            return ""
-        case True, False:
-            return "a"
-        case False, True:
-            return "f"
-    raise MalformedFatbinError(f"{where}: flags {flags:#x} say both a and f")
+    if flags & _FLAG_A and flags & _FLAG_F:
+        raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
+    return "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
 
 
 def _unpack(
@@ -234,5 +222,5 @@ def _unpack(
     stream.seek(offset)
     data = stream.read(layout.size)
     if offset + layout.size > end or len(data) < layout.size:
-        raise MalformedFatbinError(f"{where}: its header runs past {end:#x}")
+        raise MalformedElf(f"{where}: its header runs past {end:#x}")
     return layout.unpack(data)

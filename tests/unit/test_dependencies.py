@@ -14,7 +14,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.cubins import Function, cubin
 from support.environment import REPOSITORY
+from support.fatbins import ELF, LZ4, entry, library, region
 
 PROGRAMS = {"pip"}  # run, never imported
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -138,8 +140,12 @@ def test_commands_that_print_need_no_extra(command: str) -> None:
 
 
 @pytest.mark.usefixtures("without_build")
-def test_a_command_that_needs_the_extra_says_how_to_install_it() -> None:
-    done = builder("sbom", "hello-sm120")
+def test_a_command_that_needs_the_extra_says_how_to_install_it(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.so", "b.so")]
+    for file in files:
+        code = entry(ELF, 120, LZ4, cubin(Function(file.stem)))
+        file.write_bytes(library(region(code)).getvalue())
+    done = builder("compare", *map(str, files))
     assert done.returncode == 4
     assert "the packages for builds and tests of images are not installed" in done.stderr
     assert "-> install builder with its extra `build`" in done.stderr

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tarfile import TarError
 from threading import Event
 from typing import Any
 
@@ -21,7 +22,7 @@ from builder.tools.files import is_disk_full
 
 LARGEST_DOCUMENT = 16 << 20  # bytes of a manifest or configuration
 BROKEN = (
-    *(OSError, EOFError, zlib.error, RecursionError),
+    *(OSError, EOFError, OverflowError, RecursionError, TarError, zlib.error),
     *(AttributeError, KeyError, TypeError, ValueError),
 )
 """Exceptions that a damaged image causes."""
@@ -111,7 +112,7 @@ def require_digest(blob: Path, found: hashlib._Hash) -> None:
 def two_at_a_time() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
     """Threads that read two layers at a time: unpacking and hashing leave Python's lock.
 
-    Where the block fails or is interrupted, the event is set: see ``opened``.
+    Where the block fails or is interrupted, the event is set: see ``entries``.
     """
     stop = Event()
     with ThreadPoolExecutor(2) as pool:

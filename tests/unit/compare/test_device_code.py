@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.compare.device_code import compare_code, differing, left_over
-from builder.compare.entries import MALFORMED, entries
+from builder.compare.entries import entries
 from builder.compare.results import CodeDifference, CodeTotals
+from builder.tools.elf_sections import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
 
@@ -162,7 +163,7 @@ def test_relocatable_code_is_code() -> None:
 )
 def test_damage_is_reported(damaged: bytes) -> None:
     plain = library(region(entry(ELF, 120, 0, cubin(Function("b")))))
-    with pytest.raises(MALFORMED, match="byte 0x"):
+    with pytest.raises(MalformedElf, match="byte 0x"):
         compare_code(library(damaged), plain)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.compare import ptx
+from builder.compare.device_code import split_ptx
 
 TEXT = b"""
 .version 9.0
@@ -40,21 +40,21 @@ TEXT = b"""
 
 
 def test_functions_and_what_is_outside_of_them() -> None:
-    functions, outside = ptx.split(TEXT)
-    assert [each.name for each in functions] == ["_Z4deepfi", "_Z5shiftPc", "stops", "last"]
-    assert [each.text.split(b"(")[0] for each in functions] == [
+    functions, outside = split_ptx(TEXT)
+    assert [name for name, _ in functions] == ["_Z4deepfi", "_Z5shiftPc", "stops", "last"]
+    assert [text.split(b"(")[0] for _, text in functions] == [
         b".func  ",
         b".visible .entry _Z5shiftPc",
         b".weak .func .noreturn stops",
         b".entry last",
     ]
-    assert all(each.text.endswith(b"}") for each in functions)
-    assert sum(len(each.text) for each in functions) + len(outside) == len(TEXT)
+    assert all(text.endswith(b"}") for _, text in functions)
+    assert sum(len(text) for _, text in functions) + len(outside) == len(TEXT)
     for word in (b".version 9.0", b"table[16]", b"__assertfail", b"after", b"demoted"):
         assert word in outside
 
 
 def test_a_text_that_ends_in_a_function() -> None:
-    (function,), outside = ptx.split(b".entry cut() { mov.b32 a, b;")
-    assert function.text == b".entry cut() { mov.b32 a, b;"
+    ((_, text),), outside = split_ptx(b".entry cut() { mov.b32 a, b;")
+    assert text == b".entry cut() { mov.b32 a, b;"
     assert outside == b""

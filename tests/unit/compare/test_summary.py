@@ -8,13 +8,13 @@ from builder.compare.results import (
     CodeDifference,
     CodeTotals,
     Comparison,
+    Difference,
     FileDifference,
     FunctionCode,
     FunctionDifference,
     LayerDifference,
     LayerSide,
     OtherDifference,
-    ValueDifference,
 )
 from builder.compare.summary import summary
 from builder.compare.tree import FILE
@@ -66,9 +66,7 @@ def test_files_of_all_states() -> None:
 
 
 def test_configuration_and_layers() -> None:
-    values = [
-        ValueDifference(name, (), ("1",)) for name in ("config.Env", "history.1.x", "history.2.x")
-    ]
+    values = [Difference(name, (), ("1",)) for name in ("config.Env", "history.1.x", "history.2.x")]
     side = LayerSide(1, "sha256:1", 10_000_000, "COPY")
     equal = LayerDifference(side, side, "equal")
     found = replace(
@@ -79,7 +77,7 @@ def test_configuration_and_layers() -> None:
         "1 of 2 layers are equal; with the first image, 10.0 MB of 20.0 MB of the second one are "
         "downloaded",
     ]
-    found = replace(SAME, times=(ValueDifference("created", ("1",), ("2",)),), layers=(equal,))
+    found = replace(SAME, times=(Difference("created", ("1",), ("2",)),), layers=(equal,))
     assert summary(found)[1:3] == ["the same configuration, apart from times", "the same layers: 1"]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from typing import get_args
+
 import pytest
 
-from builder.kernels.work import WorkPath, by_work, paths_taken
+from builder.kernels.work import FILE, Work, WorkPath, by_work, paths_taken
 
 MMVF = "_Z13mul_mat_vec_fIffLi1ELi32ELb0ELb0EEvPKT_PKfPKi31ggml_cuda_mm_fusion_args_devicePfi5uint3"
 MARLIN = "_ZN6marlin6MarlinIN3c108BFloat16EEEvv"
@@ -85,3 +89,11 @@ def test_launches_and_calls_are_counted_by_path_and_the_drivers_compiles_are_mar
         "attention": ["FlashAttention 2, compiled by the driver"],
         "products": ["cuBLAS", "MMQ"],
     }
+
+
+def test_every_entry_of_the_table_has_a_pattern() -> None:
+    for entry in tomllib.loads(FILE.read_text())["entry"]:
+        (field,) = {*entry} - {"work", "path"}
+        assert field in ("kernel", "call")
+        assert entry["work"] in get_args(Work)
+        assert re.compile(entry[field]).groups >= entry["path"].count("\\")

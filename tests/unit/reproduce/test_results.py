@@ -6,17 +6,18 @@ import pytest
 
 from builder.compare.results import (
     Comparison,
+    Difference,
     LayerDifference,
     LayerSide,
     LayerState,
-    ValueDifference,
+    Values,
 )
 from builder.reproduce.reproduction import ReproducedImages, Reproduction, ReproductionState
 
-VALUE = (ValueDifference("created", ("1",), ("2",)),)
+VALUE = (Difference("created", ("1",), ("2",)),)
 
 
-def reproduction(*layers: LayerState, times: tuple[ValueDifference, ...] = ()) -> Reproduction:
+def reproduction(*layers: LayerState, times: Values = ()) -> Reproduction:
     sides = [LayerSide(number, "sha256:1", 1, "COPY") for number in range(1, len(layers) + 1)]
     differences = [
         LayerDifference(side, side, state) for side, state in zip(sides, layers, strict=True)

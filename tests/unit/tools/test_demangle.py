@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -58,14 +60,17 @@ def doubling(times: int) -> str:
 
 
 @pytest.fixture
-def helper(monkeypatch: pytest.MonkeyPatch) -> demangle._Helper:
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process that no other test has brought to its limits."""
-    found = demangle._Helper()
-    monkeypatch.setattr(demangle, "_helper", lambda _: found)
-    return found
+    hurried = demangle._PROGRAM.replace("RLIMIT_CPU, (30, 30)", "RLIMIT_CPU, (1, 1)")
+    monkeypatch.setattr(demangle, "_PROGRAM", hurried)
+    found = demangle._process.__wrapped__(0)
+    monkeypatch.setattr(demangle, "_process", lambda _: found)
+    yield found
+    found.kill()
 
 
-@pytest.mark.usefixtures("helper")
+@pytest.mark.usefixtures("process")
 def test_a_name_that_stands_for_too_much_stays_as_it_is() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert demangled(doubling(6)).startswith("f(void (), void (void (), void ()), ")
@@ -74,10 +79,10 @@ def test_a_name_that_stands_for_too_much_stays_as_it_is() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
-def test_names_with_many_references_are_demangled(helper: demangle._Helper) -> None:
+def test_names_stay_as_they_are_without_the_process(process: subprocess.Popen[bytes]) -> None:
     many = "_Z1fP1A" + 40 * "S0_"
     assert demangled(many) == f"f({', '.join(41 * ['A*'])})"
     assert demangled(many.replace("1f", "1g")).startswith("g(A*, A*")
-    helper._process.kill()
-    helper._process.wait()
+    process.kill()
+    process.wait()
     assert demangled(many) == many

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.tools import fatbin
-from builder.tools.fatbin import MalformedFatbinError
+from builder.tools.elf_sections import MalformedElf
 from support.fatbins import ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, region
 
 
@@ -92,7 +92,7 @@ def test_intermediate_code_is_passed_over() -> None:
 )
 def test_a_damaged_fat_binary_is_located(data: bytes, fault: str) -> None:
     sound = region(entry(ELF, 90))
-    with pytest.raises(MalformedFatbinError, match=fault) as raised:
+    with pytest.raises(MalformedElf, match=fault) as raised:
         names(sound, data)
     offset = int(str(raised.value).partition("at byte ")[2].partition(":")[0], 16)
     assert len(sound) <= offset <= len(sound + data)
@@ -130,9 +130,9 @@ def test_a_damaged_payload_is_located(flag: int) -> None:
     # The size after decompression: one too few, one too many, and more than a machine has.
     for size, fault in ((15_999, ""), (16_001, ""), (1 << 62, "too many")):
         data = region(sound[:56] + struct.pack("<Q", size) + packed)
-        with pytest.raises(MalformedFatbinError, match=f"payload at byte 0x50.*{fault}"):
+        with pytest.raises(MalformedElf, match=f"payload at byte 0x50.*{fault}"):
             payloads(data)
-    with pytest.raises(MalformedFatbinError, match="payload at byte 0x50: damaged"):
+    with pytest.raises(MalformedElf, match="payload at byte 0x50: damaged"):
         payloads(region(sound[:64] + b"\xff" * len(packed)))
 
 
@@ -143,5 +143,5 @@ def test_no_damage_is_another_error(damage: list[tuple[int, int]]) -> None:
     section = bytearray(region() + region(entry(ELF, 120, FLAG_A), *packed) + bytes(8))
     for place, value in damage:
         section[place % len(section)] = value
-    with suppress(MalformedFatbinError):
+    with suppress(MalformedElf):
         payloads(bytes(section))
