@@ -10,7 +10,7 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Pick, PullPatch
 from builder.tools.git.errors import UpstreamLacksError
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import EMPTY_TREE
+from builder.tools.git.repository import EMPTY_TREE, GITLINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,8 @@ def _require_ancestor(
     repositories: Repositories, name: str, url: str, base: str, head: str
 ) -> None:
     repositories.walk(url, head)
-    if not repositories.scratch.missing([base]) and repositories.repairing(
-        lambda: repositories.scratch.is_ancestor(base, head)
-    ):
+    scratch = repositories.scratch
+    if not scratch.missing([base]) and scratch.is_ancestor(base, head):
         return
     raise PatchError(
         f"{name} is not the diff of a branch",
@@ -59,8 +58,10 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
 
     Raises ``PatchError`` if it is empty.
     """
-    repositories.changed(url, old, new)
-    text = repositories.repairing(lambda: repositories.scratch.diff(old, new))
+    pairs = repositories.scratch.changes(old, new)
+    names = [item.object for pair in pairs for item in pair if item.mode != GITLINK]
+    repositories.contents(url, names)
+    text = repositories.scratch.diff(old, new)
     if not text:
         raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
     return text
@@ -73,9 +74,7 @@ def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Ite
     """
     span = f"{pick.after}..{pick.to}"
     _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
-    listing = repositories.repairing(
-        lambda: repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
-    )
+    listing = repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
     if not listing:
         raise PatchError(
             f"{planned.name} changes nothing", f"there is no commit after {pick.after}"

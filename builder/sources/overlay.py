@@ -64,7 +64,6 @@ def write(
 
 
 def _installed(path: str, root: str) -> str:
-    """The path of a file beside the installed packages."""
     prefix = f"{root}/" if root else ""
     if not path.startswith(prefix):
         raise PatchError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from builder.errors import BuilderError, FetchError, GoneError
 from builder.patches.apply import read
@@ -64,7 +63,6 @@ class PatchSet:
             yield tracking.resolve(url, ref, self.repositories)
 
     def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[NamedCommit]:
-        """The pin, the newest release on PyPI, and the releases ``against``."""
         yield NamedCommit(PIN, source.file.version, "release")
         if self.repositories.offline:
             self.notes.append("other releases are not tried: nothing is fetched (--offline)")
@@ -95,7 +93,11 @@ class PatchSet:
             complete = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
             return checkout.tree_of(complete, self.repositories, self.context.work)
         self.repositories.walk(url, target.commit)
-        return self.repositories.repairing(lambda: self._partial(url, target.commit))
+        scratch, paths = self.context.scratch, self._paths()
+        tree = scratch.tree_of(target.commit)
+        blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
+        self.repositories.contents(url, blobs)
+        return tree
 
     def _paths(self) -> list[str]:
         """The paths that the patches change; a script's are not known before it runs."""
@@ -111,22 +113,12 @@ class PatchSet:
                 continue  # reported when the patch itself is tried
         return sorted(found)
 
-    def _partial(self, url: str, commit: str) -> str:
-        scratch = self.context.scratch
-        tree = scratch.tree_of(commit)
-        paths = self._paths()
-        blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
-        self.repositories.contents(url, blobs)
-        return tree
-
     def _changes_a_submodule(self, source: GitCommit, target: NamedCommit) -> bool:
         if not source.submodules:
             return False
         self.repositories.walk(source.url, target.commit)
-        scratch = self.context.scratch
-        links = self.repositories.repairing(
-            lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
-        )
+        items = self.context.scratch.items(target.commit)
+        links = [item.path for item in items if item.mode == GITLINK]
         return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
 
 
@@ -146,10 +138,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Patch
             continue
         shown.add(target.name)
         if target.commit not in known:
-            tried = patch_set.repositories.repairing(
-                partial(findings_on, patch_set, target, fitted)
-            )
-            known[target.commit], trees = tried
+            known[target.commit], trees = findings_on(patch_set, target, fitted)
             fitted = fitted or trees
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
@@ -160,7 +149,7 @@ def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
     Raises ``FetchError`` when the source cannot be fetched.
     """
     pin = next(patch_set.targets(()))
-    return patch_set.repositories.repairing(partial(findings_on, patch_set, pin, []))[0]
+    return findings_on(patch_set, pin, [])[0]
 
 
 def findings_on(

@@ -175,7 +175,7 @@ class Scratch(GitRepository):
         """Write a tree to the new directory ``target``, byte for byte."""
         target.mkdir()
         with self._index(tree) as index:
-            self.run("checkout-index", "--all", index=index, work_tree=target)
+            self.run("checkout-index", "--all", "--force", index=index, work_tree=target)
 
 
 def _counted(listing: bytes) -> Iterator[CountedFile]:
