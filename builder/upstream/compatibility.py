@@ -87,19 +87,19 @@ class PatchSet:
             return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.context.work)
-        url = self.source.url
-        scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
-        if scripts or self._changes_a_submodule(self.source, target):
-            complete = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(complete, self.repositories, self.context.work)
-        self.repositories.walk(url, target.commit)
-        scratch, paths = self.context.scratch, self._paths()
-        tree = scratch.tree_of(target.commit)
-        blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
-        self.repositories.contents(url, blobs)
-        return tree
+        source, scratch = self.source, self.context.scratch
+        if not any(isinstance(planned.patch, ScriptPatch) for planned in self.patches):
+            self.repositories.walk(source.url, target.commit)
+            items, paths = [*scratch.items(target.commit)], self._paths()
+            links = [f"{item.path}/" for item in items if item.mode == GITLINK]
+            if not source.submodules or not any(path.startswith(tuple(links)) for path in paths):
+                wanted = [item.object for item in items if item.path in paths]
+                self.repositories.contents(source.url, wanted)
+                return scratch.tree_of(target.commit)
+        complete = replace(source, commit=target.commit)
+        return checkout.tree_of(complete, self.repositories, self.context.work)
 
-    def _paths(self) -> list[str]:
+    def _paths(self) -> set[str]:
         """The paths that the patches change; a script's are not known before it runs."""
         found: set[str] = set()
         for planned in self.patches:
@@ -111,15 +111,7 @@ class PatchSet:
                     found.update(path for file in files for path in file.paths)
             except (BuilderError, NotADiffError):
                 continue  # reported when the patch itself is tried
-        return sorted(found)
-
-    def _changes_a_submodule(self, source: GitCommit, target: NamedCommit) -> bool:
-        if not source.submodules:
-            return False
-        self.repositories.walk(source.url, target.commit)
-        items = self.context.scratch.items(target.commit)
-        links = [item.path for item in items if item.mode == GITLINK]
-        return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
+        return found
 
 
 def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[PatchFinding]:
