@@ -45,10 +45,7 @@ def _require_ancestor(
 
 
 def between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
-    """The diff of a pull request, computed from its two commits.
-
-    Raises ``PatchError`` if the first is not an ancestor of the second, ``FetchError``.
-    """
+    """The diff of a pull request, computed from its two commits."""
     _require_ancestor(repositories, planned.name, planned.url, base, head)
     return diff_of(repositories, planned.url, base, head, planned.name)
 
@@ -68,10 +65,7 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
 
 
 def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Iterator[Piece]:
-    """A diff for each commit of a range, oldest first.
-
-    Raises ``PatchError`` for a merge and for an empty range, ``FetchError``.
-    """
+    """A diff for each commit of a range, oldest first; a merge has none."""
     span = f"{pick.after}..{pick.to}"
     _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
     listing = repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)

@@ -27,11 +27,7 @@ SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
 
 
 def scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree: str) -> Piece:
-    """Run a script on a copy of the tree, in a container; its changes are the diff.
-
-    Raises ``PatchError`` if it fails, does not end, changes nothing, or does not print the texts
-    in ``contains``; ``AbsentError`` if its files are missing, ``UntriedError`` without an image.
-    """
+    """Run a script on a copy of the tree, in a container; its changes are the diff."""
     if is_absent(context.scratch, tree, script.edits):
         raise AbsentError(
             f"{planned.name} finds no file to edit",
@@ -75,10 +71,6 @@ def _require_success(
     touched: Sequence[tuple[Item, Item]],
     printed: str,
 ) -> None:
-    """Raise ``PatchError`` unless a script succeeded, edited only its files, and printed its texts.
-
-    ``HalfDoneError`` if it has edited files and failed.
-    """
     if done.status != 0:
         raise (HalfDoneError if touched else PatchError)(
             f"{name} failed with exit status {done.status}",

@@ -101,10 +101,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
 
 
 def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
-    """The files of a diff, without the files that the recipe leaves out.
-
-    Raises ``PatchError`` if git may not apply it, or if no file is left.
-    """
+    """The files of a diff, without the files that the recipe leaves out."""
     try:
         files = read(scratch, piece.text)
     except NotADiffError as error:
@@ -136,10 +133,7 @@ def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) ->
 
 
 def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
-    """The diffs of a patch; a script's diff is its changes to ``tree``.
-
-    Raises like ``apply_all``.
-    """
+    """The diffs of a patch; a script's diff is its changes to ``tree``."""
     commit = ""
     try:
         match planned.patch:

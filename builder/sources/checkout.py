@@ -77,10 +77,7 @@ def unpack(
     *,
     offline: bool,
 ) -> None:
-    """Write a source other than a commit to the new directory ``target``.
-
-    Raises ``FetchError`` if it cannot be fetched, or differs from its pin.
-    """
+    """Write a source other than a commit to the new directory ``target``."""
     match source:
         case LocalTree():
             _copy_tree(source, target)

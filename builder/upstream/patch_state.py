@@ -208,7 +208,7 @@ def _explained(
         return Part(part.name, UPSTREAM, (), by)
     if found.by:
         # What applies is not there.  But git may have found a copy of the lines, elsewhere.
-        copied = fate.offsets and not found.reverted_by
+        copied = found.lasts or (fate.offsets and not found.reverted_by)
         state = PatchState.DOUBTFUL if copied else part.state
         part = part._replace(state=state, details=(*part.details, history.described(found)))
     if part.state == APPLIES:

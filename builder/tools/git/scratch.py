@@ -137,10 +137,7 @@ class Scratch(GitRepository):
             index.unlink(missing_ok=True)
 
     def apply(self, tree: str, diff: bytes, *, back: bool = False) -> Application:
-        """Apply a diff to a tree; ``back`` reverts it instead.
-
-        Raises ``NotApplicableError``.
-        """
+        """Apply a diff to a tree; ``back`` reverts it instead."""
         options = ["--cached", "--verbose", "--whitespace=nowarn", "--numstat", "-z", "--apply"]
         options += ["--reverse"] if back else []
         with self._index(tree) as index:
