@@ -28,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from builder.patches import diff
-from builder.patches.alignment import words
+from builder.patches.conflicts import trivial
 from builder.patches.context import PatchContext
 from builder.patches.state import PatchState
 from builder.plan.inputs import GitCommit, PlannedPatch
@@ -241,7 +241,7 @@ class Doctor:
             meant = self._lines(head, file.new)
             removed = Counter(line.strip() for hunk in file.hunks for line in hunk.removed)
             for hunk in file.hunks:
-                added = {line.strip() for line in hunk.added if words([line])}
+                added = {line.strip() for line in hunk.added if not trivial(line)}
                 fresh = [line for line in added if meant[line] == 1 and not removed[line]]
                 if len(fresh) >= FEWEST and all(there[line] for line in fresh):
                     return True

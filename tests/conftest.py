@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONGEST = (
-    *("overlaid", "nights", "pushed", "odd", "smoke", "variant", "llama", "bisect", "alignment"),
+    *("overlaid", "nights", "pushed", "odd", "smoke", "variant", "llama", "bisect"),
     "kills",
 )
 """The groups that take longest begin first: the short tests fill what is left of the processes."""

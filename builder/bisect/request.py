@@ -168,9 +168,7 @@ def merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
     good, bad = question.good, question.bad
     if good.commit == bad.commit:
         raise QuestionError(f"{good} and {bad} are the same commit")
-    roots = sources.repositories.repairing(
-        lambda: sources.repositories.scratch.merge_bases(good.commit, bad.commit)
-    )
+    roots = sources.repositories.scratch.merge_bases(good.commit, bad.commit)
     if not roots:
         raise QuestionError(f"{good} and {bad} have no common history")
     if bad.commit in roots:

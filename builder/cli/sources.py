@@ -80,6 +80,8 @@ def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
             verb = "introduced" if finding.state == PatchState.UPSTREAM else "changed"
             for commit in finding.commits:
                 line(f"  {verb} by {commit}")
+            if finding.commits and finding.state != PatchState.UPSTREAM:
+                line("  unknown whether upstream has it in other words: look, with `git show`")
     for note in notes:
         line(note)
 

@@ -120,14 +120,17 @@ def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str 
 
 
 def _step(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str) -> Attempt:
-    """The result for one step of a diff."""
+    # Read before git does: a damaged mirror is repaired then.
+    before = [file_lines(scratch, tree, file.old) or [] for file in files]
     try:
         done = scratch.apply(tree, diff.joined(files))
     except NotApplicableError as error:
         conflicts = [found for file in files for found in conflicts_of(scratch, tree, file, origin)]
         conflicts = conflicts or [Conflict(files[0].path, 0, _reasons(str(error)))]
         return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(conflicts))
-    wrong = _wrong(scratch, tree, files, done, origin) or _leaving(scratch, tree, files, done)
+    wrong = _wrong(scratch, tree, files, before, done, origin) or _leaving(
+        scratch, tree, files, done
+    )
     if wrong:
         return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(wrong))
     doubts = doubtful_offsets(scratch, tree, files, done, origin)
@@ -156,7 +159,6 @@ def _other_results(
 
 
 def _advanced(scratch: Scratch, origin: str, files: Sequence[FileDiff]) -> str:
-    """The tree that the next step fits, if ``origin`` is known and this one fits it."""
     try:
         return origin and scratch.apply(origin, diff.joined(files)).tree
     except NotApplicableError:
@@ -164,7 +166,12 @@ def _advanced(scratch: Scratch, origin: str, files: Sequence[FileDiff]) -> str:
 
 
 def _wrong(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application, origin: str
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    before: Sequence[list[bytes]],
+    done: Application,
+    origin: str,
 ) -> list[Conflict]:
     """The files that git did not change exactly as a diff says.
 
@@ -178,15 +185,13 @@ def _wrong(
     moved = {(index, hunk): by for index, hunk, by in done.offsets}
     found = []
     for index, file in enumerate(files):
-        old, new = (
-            file_lines(scratch, *where) or [] for where in ((tree, file.old), (done.tree, file.new))
-        )
+        new = file_lines(scratch, done.tree, file.new) or []
         for number, hunk in reversed([*enumerate(file.hunks, 1)]):
             at = max(hunk.new_start - 1, 0) + moved.get((index, number), 0)
             if new[at : at + len(hunk.after)] != hunk.after:
                 break
             new[at : at + len(hunk.after)] = hunk.before
-        if file.binary or (new == old and _has_mode(scratch, done.tree, file)):
+        if file.binary or (new == before[index] and _has_mode(scratch, done.tree, file)):
             continue
         why = "git can apply it, but not to exactly these lines"
         found += conflicts_of(scratch, tree, file, origin) or [Conflict(file.path, 0, why)]
@@ -194,7 +199,6 @@ def _wrong(
 
 
 def _has_mode(scratch: Scratch, tree: str, file: FileDiff) -> bool:
-    """Whether a tree has a file with the mode that a diff gives it."""
     entry = scratch.entry(tree, file.new) if file.new else None
     return not file.new_mode or (entry is not None and entry.mode == file.new_mode)
 
@@ -246,7 +250,6 @@ def _reasons(reason: str) -> str:
 def _leaving(
     scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
 ) -> list[Conflict]:
-    """Symbolic links that the applied diff makes lead out of the tree."""
     paths = {path for file in files for path in file.paths}
     entries = (scratch.entry(each, path) for each in (tree, done.tree) for path in paths)
     if not any(entry is not None and entry.mode == SYMLINK for entry in entries):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from builder.patches import diff
-from builder.patches.alignment import LEFT, LineMap, Place, likeliest, resemblance
 from builder.patches.diff import FileDiff, Hunk
 from builder.tools.git.scratch import Scratch
 
+NAME = re.compile(rb"\w{3,}")
 MOST_SHOWN = 20
 """Lines of one side of a conflict that are shown."""
+SPREAD = 8
+"""Lines that may have come between the lines of one hunk."""
+SECTION = 150
+"""Lines below its heading in which a hunk is expected."""
+ENOUGH = 0.5
+"""The least weight of a place: one line that occurs twice in the file has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +34,6 @@ class Conflict:
     """Lines that the hunk expects and the file lacks."""
     found: tuple[str, ...] = ()
     """The lines of the file in their place."""
-    at: Place | None = None
-    """The part of the file where the hunk belongs."""
 
     def __str__(self) -> str:
         where = f"{self.path}, hunk {self.hunk}" if self.hunk else self.path
@@ -37,6 +43,11 @@ class Conflict:
             if len(side) > MOST_SHOWN:
                 lines.append(f"  {sign} ... {len(side) - MOST_SHOWN} more lines")
         return "\n".join(lines)
+
+
+def trivial(line: bytes) -> bool:
+    """Whether a line identifies no place: it is blank, or a bracket."""
+    return NAME.search(line) is None
 
 
 def _text(line: bytes) -> str:
@@ -68,7 +79,6 @@ def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> li
         if file.preimage and entry and entry.object.startswith(file.preimage):
             return []
         return [Conflict(file.path, 0, "is another binary file than the patch was made for")]
-    before = original_of(scratch, tree, file, origin)
     found = []
     for number, hunk in enumerate(file.hunks, 1):
         fits = places(hunk.before, lines)
@@ -76,12 +86,12 @@ def conflicts_of(scratch: Scratch, tree: str, file: FileDiff, origin: str) -> li
             alike = places(
                 *([line.rstrip(b"\n") for line in side] for side in (hunk.before, lines))
             )
-            only_end = Place(alike[0], alike[0] + len(hunk.before)) if alike else None
-            at = only_end or _place(hunk, lines, before)
-            found.append(_mismatch(file.path, number, hunk, lines, at))
+            where = range(alike[0], alike[0] + len(hunk.before)) if alike else None
+            where = where or followed(scratch, tree, file, hunk, origin) or _likeliest(hunk, lines)
+            where = where or followed(scratch, tree, file, hunk, origin, removed=True)
+            found.append(_mismatch(file.path, number, hunk, lines, where))
         elif why := _unplaced(hunk, fits, len(lines)):
-            at = Place(fits[0], fits[0] + len(hunk.before))
-            found.append(Conflict(file.path, number, why, at=at))
+            found.append(Conflict(file.path, number, why))
     return found
 
 
@@ -105,89 +115,90 @@ def original_blob(scratch: Scratch, file: FileDiff, origin: str) -> str | None:
     return blob
 
 
-def original_of(
-    scratch: Scratch, tree: str, file: FileDiff, origin: str
-) -> tuple[list[bytes], LineMap] | None:
-    """The file that a diff was made for, if known, and how it became the file of a tree."""
-    now = scratch.entry(tree, file.old or "")
-    blob = original_blob(scratch, file, origin)
+def followed(
+    scratch: Scratch, tree: str, file: FileDiff, hunk: Hunk, origin: str, *, removed: bool = False
+) -> range | None:
+    """Where the lines of a hunk are in a tree, by git's diff since the file it was made for.
+
+    None if that file is unknown, or none of the telling lines is left; with ``removed`` the lines
+    in the place of removed ones.
+    """
+    now, blob = scratch.entry(tree, file.old or ""), original_blob(scratch, file, origin)
     if now is None or blob is None:
         return None
-    return diff.lines_of(scratch.read(blob)), LineMap(scratch.line_changes(blob, now.object))
-
-
-def _place(
-    hunk: Hunk, lines: list[bytes], original: tuple[list[bytes], LineMap] | None
-) -> Place | None:
-    """Where a hunk belongs: followed from the original file, else where lines are alike."""
-    near, alike = followed(hunk, original), likeliest(hunk, lines)
-    if original is None or near is not None:
-        return near or alike
-    before, where = original
-    start = _start(hunk, before)
-    if start is None:
-        return alike
-    # All of its lines were removed there: perhaps they moved together within the file.
-    moved = alike is not None and resemblance(hunk, before, lines[alike.start : alike.stop]) >= 0.5
-    return alike if moved else where.place(before, start, start + len(hunk.before))
-
-
-def _start(hunk: Hunk, before: list[bytes]) -> int | None:
-    """The index of the lines of a hunk in the file that it was made for."""
+    before = diff.lines_of(scratch.read(blob))
     starts = places(hunk.before, before)
-    return min(starts, key=lambda at: abs(at - hunk.start + 1), default=None)
-
-
-def followed(
-    hunk: Hunk, original: tuple[list[bytes], LineMap] | None, least: float = LEFT
-) -> Place | None:
-    """Where the lines of a hunk are now, if more than ``least`` of them (0 to 1) are left."""
-    if original is None:
+    if not starts:
         return None
-    before, where = original
-    start = _start(hunk, before)
-    if start is None or where.left(before, start, start + len(hunk.before)) <= least:
+    start = min(starts, key=lambda at: abs(at - hunk.start + 1))
+    votes, instead = defaultdict[int, float](float), None
+    changes = [(0, 0, 0, 0), *scratch.line_changes(blob, now.object)]
+    for old in range(start, start + len(hunk.before)):
+        at, count, new, new_count = [each for each in changes if each[0] <= old][-1]
+        if old < at + count:
+            instead = instead or range(new, new + new_count)
+        elif not trivial(before[old]):
+            votes[start + new + new_count - at - count] += 1 / before.count(before[old])
+    return _best(votes, hunk, 0.0) or (instead if removed else None)
+
+
+def _likeliest(hunk: Hunk, lines: Sequence[bytes]) -> range | None:
+    """The most likely place of a hunk in a file, by its rare lines and its heading; None: no clue.
+
+    git-diff(1): "the hunk header mentions the name of the function to which the hunk applies".
+    """
+    there: dict[bytes, list[int]] = {}
+    for at, line in enumerate(lines):
+        there.setdefault(line.strip(), []).append(at)
+    votes = defaultdict[int, float](float)
+    for index, line in enumerate(hunk.before):
+        found = [] if trivial(line) else there.get(line.strip(), [])
+        for at in found:
+            votes[at - index] += 1 / len(found)
+    heading = hunk.heading.strip()
+    headings = [at for at, line in enumerate(lines) if heading and line.startswith(heading)]
+    for start in votes:
+        if any(0 <= start - at <= SECTION for at in headings):
+            votes[start] += 1 / len(headings)
+    return _best(votes, hunk, ENOUGH)
+
+
+def _best(votes: Mapping[int, float], hunk: Hunk, least: float) -> range | None:
+    """The place with the most votes for its start, with lines that came between; None: too few."""
+    start = max(votes, key=lambda at: (votes[at], -abs(at - hunk.start + 1)), default=None)
+    if start is None or votes[start] < least or not votes[start]:
         return None
-    return where.place(before, start, start + len(hunk.before))
+    near = [at for at in votes if abs(at - start) <= SPREAD and votes[at] >= ENOUGH] or [start]
+    return range(max(min(near), 0), max(near) + len(hunk.before))
 
 
-def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes], at: Place | None) -> Conflict:
-    """The hunk compared with the part of the file where it belongs."""
-    if at is None:
+def _mismatch(
+    path: str, number: int, hunk: Hunk, lines: list[bytes], where: range | None
+) -> Conflict:
+    if where is None:
         return Conflict(
             path,
             number,
             f"the file has no similar lines (it was at line {hunk.start})",
             tuple(_text(line) for line in hunk.removed or hunk.before),
         )
-    actual = lines[at.start : at.stop]
-    if _only_ends(hunk.before, actual):
+    actual = lines[where.start : where.stop]
+    ends = [[line.rstrip(b"\r\n") for line in side] for side in (hunk.before, actual)]
+    if ends[0] == ends[1]:
         line = next((_text(each) for each in hunk.before if each not in actual), "")
         why = "the line ends differ (CRLF or LF)"
         if [each.rstrip(b"\n") for each in hunk.before] == [each.rstrip(b"\n") for each in actual]:
-            ends = hunk.before[-1].endswith(b"\n")
-            why = f"the file {'has no line feed at its end' if ends else 'goes on after this line'}"
-        return Conflict(path, number, why, (line,), (), at)
-    expected, found = _differing(hunk.before, actual)
-    if sorted(expected) == sorted(found):
-        why = f"its lines are in another order, from line {at.start + 1}"
-        return Conflict(path, number, why, at=at)
-    why = f"the lines differ, from line {at.start + 1}"
-    return Conflict(path, number, why, expected, found, at)
-
-
-def _differing(
-    before: Sequence[bytes], actual: Sequence[bytes]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines that only one of two texts has, each in its order."""
-    expected: list[str] = []
-    found: list[str] = []
-    for what, a, b, c, d in SequenceMatcher(None, before, actual, autojunk=False).get_opcodes():
+            last = hunk.before[-1].endswith(b"\n")
+            why = f"the file {'has no line feed at its end' if last else 'goes on after this line'}"
+        return Conflict(path, number, why, (line,))
+    expected, found = list[str](), list[str]()
+    matcher = SequenceMatcher(None, hunk.before, actual, autojunk=False)
+    for what, a, b, c, d in matcher.get_opcodes():
         if what != "equal":
-            expected += map(_text, before[a:b])
+            expected += map(_text, hunk.before[a:b])
             found += map(_text, actual[c:d])
-    return tuple(expected), tuple(found)
-
-
-def _only_ends(expected: Sequence[bytes], actual: Sequence[bytes]) -> bool:
-    return [line.rstrip(b"\r\n") for line in expected] == [line.rstrip(b"\r\n") for line in actual]
+    if sorted(expected) == sorted(found):
+        why = f"its lines are in another order, from line {where.start + 1}"
+        return Conflict(path, number, why)
+    why = f"the lines differ, from line {where.start + 1}"
+    return Conflict(path, number, why, tuple(expected), tuple(found))

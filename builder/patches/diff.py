@@ -60,43 +60,40 @@ class NoDiffError(NotADiffError):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedLines:
-    """Lines of a diff, each after "-" (removed), "+" (added) or " " (context)."""
-
-    lines: tuple[bytes, ...]
-
-    @property
-    def removed(self) -> list[bytes]:
-        """The removed lines."""
-        return [line[1:] for line in self.lines if line[:1] == b"-"]
-
-    @property
-    def added(self) -> list[bytes]:
-        """The added lines."""
-        return [line[1:] for line in self.lines if line[:1] == b"+"]
-
-
-@dataclass(frozen=True, slots=True)
-class Hunk(ChangedLines):
+class Hunk:
     """One hunk: it starts at line ``start`` (from 1) of the old file, ``new_start`` of the new one.
 
-    ``heading`` is the line above it that git takes for the start of its section, cut off at 80
-    bytes; empty if the diff has none.
+    Its lines begin with "-" (removed), "+" (added) or " " (context).  ``heading`` is the line above
+    it that git takes for the start of its section, cut off at 80 bytes; empty if the diff has none.
     """
 
+    lines: tuple[bytes, ...]
     start: int
     heading: bytes = b""
     new_start: int = 0
 
+    def _signed(self, signs: bytes) -> list[bytes]:
+        return [line[1:] for line in self.lines if line[:1] in signs]
+
+    @property
+    def removed(self) -> list[bytes]:
+        """The removed lines."""
+        return self._signed(b"-")
+
+    @property
+    def added(self) -> list[bytes]:
+        """The added lines."""
+        return self._signed(b"+")
+
     @property
     def before(self) -> list[bytes]:
         """The lines that the hunk expects, context included."""
-        return [line[1:] for line in self.lines if line[:1] in {b" ", b"-"}]
+        return self._signed(b" -")
 
     @property
     def after(self) -> list[bytes]:
         """The lines after it is applied, context included."""
-        return [line[1:] for line in self.lines if line[:1] in {b" ", b"+"}]
+        return self._signed(b" +")
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +412,6 @@ def _strip_line_end(body: list[bytes]) -> set[bytes]:
 
 
 def _read_header(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:
-    """Record the names and modes in a line of a file's header."""
     if line.startswith((b"rename from ", b"copy from ")):
         names["old"] = _name(line.split(b" from ", 1)[1].rstrip(b"\r\n"), strip=False)
     elif line.startswith((b"rename to ", b"copy to ")):

@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from math import ceil
 
 from builder.patches import diff
-from builder.patches.alignment import SPREAD, trivial
-from builder.patches.blocks import AROUND, DISTINCTIVE, without_blanks
 from builder.patches.conflicts import (
+    SPREAD,
     Conflict,
     file_lines,
     followed,
     original_blob,
-    original_of,
     places,
+    trivial,
 )
 from builder.patches.diff import FileDiff
 from builder.tools.git.scratch import Application, Scratch
 
 MOST_PLACES = 8
 """Places of a hunk that are named."""
+AROUND = 3
+"""Lines on each side of a block that identify its place, as many as a diff shows."""
 NEAR = 30
 """Lines from the place of a hunk in which a few added lines are looked for."""
+DISTINCTIVE = 3
+"""The fewest telling lines that identify a change, so that they can be found or missed."""
 LONG = 5
 """The fewest telling lines of a block that nobody writes twice."""
 SHARE = 0.8
@@ -47,16 +50,16 @@ def doubtful_offsets(
             stands = [str(place + 1) for place in places(hunk.before, lines)]
             if not moved and len(stands) < 2:
                 continue
-            at = followed(hunk, original_of(scratch, tree, file, origin), least=0.0)
+            at = followed(scratch, tree, file, hunk, origin)
             meant = f"; the original ones are at line {at.start + 1}" if at else ""
             if moved and len(stands) > 1:
                 at_lines = ", ".join(stands[:MOST_PLACES])
                 why = f"moved, and its lines occur in {len(stands)} places: lines {at_lines}{meant}"
-                found.append(Conflict(file.path, number, why, at=at))
+                found.append(Conflict(file.path, number, why))
             elif at and abs(at.start - (hunk.start - 1 + moved)) > len(hunk.before):
                 changed = "" if len(stands) > 1 else ", and have changed"
                 why = f"its lines occur at line {hunk.start + moved}{meant}{changed}"
-                found.append(Conflict(file.path, number, why, at=at))
+                found.append(Conflict(file.path, number, why))
     return found
 
 
@@ -155,12 +158,11 @@ def _elsewhere(
 
 
 def _is_own(fresh: Sequence[bytes], text: _Text) -> bool:
-    """Whether the lines identify a block: enough of them are new to its file."""
     return sum(line not in (text.made_for or ()) for line in fresh) >= DISTINCTIVE
 
 
 def _bare(scratch: Scratch, blob: str) -> list[bytes]:
-    return [without_blanks(line) for line in diff.lines_of(scratch.read(blob))]
+    return [b"".join(line.split()) for line in diff.lines_of(scratch.read(blob))]
 
 
 def _standing(wanted: Sequence[bytes], lines: Sequence[bytes], span: int) -> list[int]:

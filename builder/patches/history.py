@@ -1,321 +1,309 @@
 """Whether the history of a target contains a patch, and which commits changed its lines.
 
-Ancestry decides first; then commits with the same blocks, one by one, merged or combined, as in
-git-patch-id(1); then reverts, which have the blocks reversed or say so.  Only commits since the
-merge base that touch the files of the patch are read.
+git decides: ancestry, and git-patch-id(1) of the commits since the merge base that touch the files
+of the patch, also of merged branches whose changes a merge has dropped (``--full-history``).  A
+change that came in other words is unknown.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from builder.patches.alignment import LineMap, trivial
-from builder.patches.blocks import (
-    DISTINCTIVE,
-    Block,
-    blocks_of,
-    is_distinctive,
-    same_place,
-    without_blanks,
-)
-from builder.patches.commits import (
-    MERGES,
-    MOST_COMMITS,
-    CommitsSince,
-    PatchedCommit,
-    parsed,
-    paths_of,
-)
-from builder.patches.conflicts import Conflict
+from builder.patches import diff
+from builder.patches.conflicts import Conflict, trivial
 from builder.patches.diff import FileDiff
 from builder.patches.ranges import Piece
+from builder.tools.git.repositories import Repositories
+from builder.tools.git.repository import GITLINK
+
+MOST_COMMITS = 5
+MOST_VERSIONS = 1000
+"""The newest commits that touch the files of a patch, whose changes are read."""
+MOST_FILES = 200
+"""Files of one commit that are searched for lines that it removed elsewhere."""
+ONE_BY_ONE = ("--full-history", "--no-merges")
+MERGES = ("--first-parent", "--merges", "--diff-merges=first-parent")
 
 
-class History(CommitsSince):
-    """Whether a target contains a patch, and which commits changed the lines that it expects."""
+class PatchedCommit(NamedTuple):
+    """A commit, and its change of the files of a patch since its first parent."""
+
+    name: str
+    message: str
+    text: bytes
+    id: str
+    """git-patch-id(1) of the text; empty if it changes no file."""
+
+
+class Introduction(NamedTuple):
+    """How a target got a patch: the commit (empty: git shows none), and whether it still has it."""
+
+    by: str = ""
+    kept: bool = True
+    """Not the merge that dropped it (``-s ours``)."""
+    reverted_by: str = ""
+    lines_left: bool = True
+    """Half of the lines that it adds are in the files; for a patch that only removes, are not."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether upstream took it, and did not revert it."""
+        return bool(self.by) and self.kept and not self.reverted_by
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the target has the patch."""
+        return self.arrived and self.lines_left
+
+
+class History:
+    """The commits of a target, ``until``, in the repository at ``url``.
+
+    ``pin`` is the commit of the recipe, the origin of patches without commits of their own; empty
+    if the target is the pin itself.  Raises ``FetchError`` if they cannot be fetched.
+    """
+
+    def __init__(self, repositories: Repositories, url: str, until: str, pin: str = "") -> None:
+        self._repositories = repositories
+        self._scratch = repositories.scratch
+        self._url = url
+        self._until = until
+        self._pin = pin
+        self._known: dict[tuple[str, ...], list[PatchedCommit]] = {}
+        repositories.walk(url, *filter(None, (pin, until)))
+
+    def name(self, commit: str) -> str:
+        """A commit for display: abbreviated name, day, subject."""
+        return self._scratch.text("log", "-1", "--format=%h %cs %s", commit)
+
+    def _since(self, piece: Piece) -> str:
+        """The merge base of the target and the commit that a patch was made for, or the pin.
+
+        Empty, which is all of the history, if that is unknown or the target itself.
+        """
+        origin = piece.base or self._pin
+        if not origin or self._scratch.missing([origin]):
+            return ""
+        base = next(iter(self._scratch.merge_bases(origin, self._until)), "")
+        return "" if base == self._until else base
+
+    def _commits(
+        self, since: str, until: str, paths: Sequence[str], *which: str, url: str = ""
+    ) -> list[PatchedCommit]:
+        """The commits after ``since`` (empty: all) that touch some files, oldest first.
+
+        Without ``which`` (MERGES) each one that is no merge; ``url`` has them if not the target's.
+        """
+        key = (since, until, *which, *paths)
+        if key not in self._known:
+            listing = self._scratch.text(
+                *("log", "--topo-order", f"--max-count={MOST_VERSIONS}", *(which or ONE_BY_ONE)),
+                *("--no-renames", "--raw", "--no-abbrev", "--format=%x00%H%x01%P%x01%B%x01"),
+                *(until, *([f"^{since}"] if since else []), "--", *paths),
+            )
+            rows = [row.split("\x01", 3) for row in listing.split("\0")[:0:-1]]
+            changed = [blob for *_, changes in rows for blob in _blobs(changes)]
+            self._repositories.contents(url or self._url, changed)
+            spans = [(name, parents.partition(" ")[0]) for name, parents, *_ in rows]
+            texts, ids = self._scratch.diffs_of(spans, paths)
+            self._known[key] = [
+                PatchedCommit(name, message, texts.get(name, b""), ids.get(name, ""))
+                for name, _, message, _ in rows
+            ]
+        return self._known[key]
 
     # Whether the target contains the patch
 
-    def contains(self, piece: Piece) -> str | None:
-        """The commit that merged the commits of a patch; None if the target lacks them."""
-        if not piece.head or self._scratch.missing([piece.head]):
-            return None
-        if not self._scratch.is_ancestor(piece.head, self._until):
-            return None
-        return self._merge_of(piece.head)
+    def introduced(
+        self, piece: Piece, files: Sequence[FileDiff], *, by_ids: bool = True
+    ) -> Introduction:
+        """How the target got a patch.
 
-    def _merge_of(self, commit: str) -> str:
-        return self._scratch.merge_of(commit, self._until) or commit
-
-    def introduced_by(self, piece: Piece, files: Sequence[FileDiff]) -> str | None:
-        """The commit that introduced a patch to the target; None if none was found."""
-        by = self.contains(piece)
-        wanted = blocks_of(files)
-        if by or not is_distinctive(wanted):
-            return by
-        paths = paths_of(files)
-        commits = self._since(piece, paths)
-        changes = self._changes(commits, paths)
-        by = self._first(commits, changes, wanted)
-        if by is None:
-            merges = self._since(piece, paths, *MERGES)
-            by = self._first(merges, self._changes(merges, paths), wanted)
-        by = by or self._combined(commits, changes, wanted, paths)
-        return self._merge_of(by) if by else None
-
-    def _first(
-        self,
-        commits: Sequence[PatchedCommit],
-        changes: Mapping[str, list[Block]],
-        wanted: Sequence[Block],
-    ) -> str | None:
-        """The first commit with all wanted blocks, in their place, else the last of several.
-
-        Of several, none counts whose own block was reverted: upstream has only a part then.
+        Without ``by_ids`` or ``files`` only its own commits are looked for: patch ids need the
+        contents of many files.
         """
-        for commit in commits:
-            if self._does(changes[commit.name], wanted):
-                return commit.name
-        last = -1
-        for block in wanted:
-            by = (n for n, each in enumerate(commits) if self._does(changes[each.name], [block]))
-            kept = (
-                n for n in by if self._reverted_by(commits[n], {commits[n].name}, [block]) is None
-            )
-            at = next(kept, None)
-            if at is None:
-                return None
-            last = max(last, at)
-        return commits[last].name
+        by, known = "", piece.head and not self._scratch.missing([piece.head])
+        if known and self._scratch.is_ancestor(piece.head, self._until):
+            by = piece.head
+        elif by_ids and files:
+            by = self._same_change(piece, files)
+        if not by:
+            return Introduction()
+        merge, paths = self._scratch.merge_of(by, self._until) or by, paths_of(files)
+        if not files:
+            return Introduction(merge)
+        parent = self._scratch.text("log", "-1", "--format=%P", merge).partition(" ")[0]
+        for commit in filter(None, (merge, parent)):
+            items = (self._scratch.entry(commit, path) for path in paths)
+            self._repositories.contents(self._url, [item.object for item in items if item])
+        spans = [(merge, parent), (parent, merge)] if parent else [(merge, "")]
+        ids = self._scratch.diffs_of(spans, paths)[1]
+        reverted = self._reverted_by(merge, {by, merge}, paths, ids.get(merge), ids.get(parent))
+        left = self._has_lines(files, parent)
+        return Introduction(merge, merge == by or merge in ids, reverted, left)
 
-    def _combined(
-        self,
-        commits: Sequence[PatchedCommit],
-        changes: Mapping[str, list[Block]],
-        wanted: Sequence[Block],
-        paths: Sequence[str],
-    ) -> str | None:
-        """The last of several commits that have all wanted blocks together.
+    def described(self, found: Introduction) -> str:
+        """Where a patch came from, and why the target has it no more, in a sentence."""
+        what = f"upstream introduced it with {self.name(found.by)}"
+        if found.reverted_by:
+            return f"{what}, and reverted it with {self.name(found.reverted_by)}"
+        return what if found.lasts else f"{what}, but the tree lacks its lines"
 
-        The lines that only one commit changes in this way tell the first and the last.
-        """
-        lines = Counter(line for each in commits for line in {*_signed(changes[each.name])})
-        telling = {line for line in _signed(wanted) if lines[line] == 1}
-        of = [each for each in commits if not telling.isdisjoint(_signed(changes[each.name]))]
-        if len(of) < 2 or not of[0].parent:
-            return None
-        if not self._scratch.is_ancestor(of[0].name, of[-1].name):
-            return None
-        text = self._scratch.diffs_of([(of[-1].name, of[0].parent)], paths)
-        blocks = blocks_of(parsed(text.get(of[-1].name, b"")))
-        return of[-1].name if self._does(blocks, wanted) else None
-
-    def _does(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
-        """Whether a commit makes all wanted changes, in their place."""
-        left = list(blocks)
-        for block in wanted:
-            equal = (each for each in left if each.equals(block))
-            found = next((each for each in equal if self._at_one_place(block, each)), None)
-            if found is None:
-                return False
-            left.remove(found)
-        return True
-
-    def _at_one_place(self, wanted: Block, found: Block) -> bool:
-        if wanted.preimage == found.preimage and wanted.start == found.start:
-            return True
-        after = self._scratch.blob_named(found.preimage)
-        if after is None:
-            return not found.preimage.strip("0")  # a new file has only one place
-        before = self._scratch.blob_named(wanted.preimage) if wanted.preimage else None
-        return same_place(
-            wanted,
-            found,
-            self._lines(before) if before else None,
-            self._lines(after),
-            LineMap(self._scratch.line_changes(before, after)) if before else None,
-        )
-
-    def why_missing(
-        self,
-        by: str,
-        piece: Piece,
-        ways: Sequence[Sequence[FileDiff]],
-        tree: str,
-        *,
-        fits: bool,
-    ) -> str | None:
-        """Why ``tree``, the target's, lacks a change that ``by`` introduced; None if it has it.
-
-        A revert removes it, an older version of the file, or later work; a merge that keeps the
-        other side (``-s ours``) never has it.  ``ways`` are the diff with the names of its files,
-        then with today's names if they differ; ``fits`` says whether it applies to ``tree``.
-        """
-        wholes = [self._merged(by, paths_of(files)) for files in ways]
-        for files, whole in zip(ways, wholes, strict=True):
-            back = self._reverted_by(whole, {by, piece.head}, blocks_of(files))
-            if back is not None:
-                return f"upstream introduced it with {self.name(by)}, and reverted it with {back}"
-        ours = not any(whole.blobs for whole in wholes) and any(
-            self._blob(by, path) for files in ways for path in paths_of(files)
-        )  # a merge that keeps its first parent's files, which may have the change
-        few = DISTINCTIVE if self.contains(piece) and not (fits or ours) else 0
-        if self._is_lost(piece, ways[-1], [by] if ours else [by, tree], few):
-            return f"upstream introduced it with {self.name(by)}, but the tree lacks its lines"
-        return None
+    def _same_change(self, piece: Piece, files: Sequence[FileDiff]) -> str:
+        """The commit with the patch id of a patch; or the last one, if it has each commit of it."""
+        paths, since, first = paths_of(files), self._since(piece), dict[str, str]()
+        commits = self._commits(since, self._until, paths)
+        for commit in (*commits, *self._commits(since, self._until, paths, *MERGES)):
+            first.setdefault(commit.id, commit.name)
+        texts = (b"".join(file.text for file in step) for step in diff.steps(files))
+        ids = {self._scratch.patch_id(text) for text in texts}
+        if not ids <= first.keys() and piece.head and not self._scratch.missing([piece.base]):
+            own = self._commits(piece.base, piece.head, paths, url=piece.url)
+            ids = {commit.id for commit in own}
+        if not ids or "" in ids or not ids <= first.keys():
+            return ""
+        return next(name for key, name in reversed(first.items()) if key in ids)
 
     def _reverted_by(
-        self, whole: PatchedCommit, names: Iterable[str], blocks: Sequence[Block]
-    ) -> str | None:
-        """The commit that reverted blocks after ``whole`` introduced them; None: they are there.
+        self,
+        by: str,
+        introduced: set[str],
+        paths: Sequence[str],
+        own: str | None,
+        inverse: str | None,
+    ) -> str:
+        """The commit that reverted what ``by`` introduced; empty if none did.
 
-        ``names`` are the commits that a message may name as reverted.  Reverts of reverts restore
-        the blocks: the last one counts.
+        It has the patch id of the inverse, or says so.  The last one counts, since a revert may be
+        reverted.
         """
-        by, paths = whole.name, sorted({block.path for block in blocks})
-        commits = self._commits(by, paths)
-        changes = self._changes([*commits, whole], paths)
-        # Changes that were merged together may be reverted together.
-        forth = [[b for b in each if not b.blank] for each in (blocks, changes[by])]
-        back = [[block.reversed() for block in blocks] for blocks in forth]
-        introduced, reverted, last = {*names}, set[str](), None
-        for commit in commits:
-            named, wanted = (reverted, forth) if last else (introduced, back)
-            inverse = any(self._equal(changes[commit.name], each) for each in wanted if each)
-            if _reverts(commit.message, named) or inverse:
+        reverted, last = set[str](), ""
+        for commit in self._commits(by, self._until, paths):
+            named, wanted = (reverted, own) if last else (introduced, inverse)
+            again = commit.id and commit.id == wanted
+            if again or _reverts(commit.message, named):
                 (introduced if last else reverted).add(commit.name)
-                last = None if last else commit.name
-        return self.name(last) if last else None
+                last = "" if last else commit.name
+        return last
 
-    def _equal(self, blocks: Sequence[Block], wanted: Sequence[Block]) -> bool:
-        """Whether a commit makes exactly the wanted changes: one with more is later work."""
-        return len(blocks) == len(wanted) and self._does(blocks, wanted)
+    def _has_lines(self, files: Sequence[FileDiff], parent: str) -> bool:
+        """Whether half of the added lines that ``parent`` lacks are there.
 
-    def _is_lost(
-        self, piece: Piece, files: Sequence[FileDiff], trees: Sequence[str], few: int
-    ) -> bool:
-        """Whether the last tree lacks most of a change, and has no other lines in its place.
-
-        The first tree belongs to the commit with the change: if it lacks the lines, it never had
-        them.  Lines that later work rewrites or moves count as there; so do fewer than ``few``
-        telling lines that it removes, and lines that its own branch removed before the merge.
+        Without any, whether half of the removed ones are gone.
         """
-        blocks = [block for block in blocks_of(files) if not block.blank]
-        before = {block.path: self._original(block, piece) for block in blocks}
-        old = {path: self._bare_lines(blob) for path, blob in before.items()}
-        now = {path: self._bare(trees[-1], path) for path in before}
-        removed = {(block.path, line) for block in blocks for line in block.removed}
-        added = {(block.path, line) for block in blocks for line in block.fresh} - removed
-        own = {(path, line) for path, line in added if line not in old[path]}
-        if 2 * sum(line in now[path] for path, line in own) >= len(own) > 0:
-            return False
-        if own and len(trees) == 1:
-            return True
-        by = {path: self._bare(trees[0], path) for path in before}
-        if len(own) < few or 2 * sum(line in by[path] for path, line in own) < len(own):
-            blocks = [block for block in blocks if block.removed]
-        back = [each for each in blocks if self._is_back(each, before[each.path], trees)]
-        return 2 * sum(len(each.lines) for each in back) > sum(len(each.lines) for each in blocks)
+        added, removed, there, gone = 0, 0, 0, 0
+        for file in files:
+            old, now = (self._lines(file.path, each) for each in (parent, self._until))
+            changed = _signed(file.text)
+            more = {line[1:] for line in changed if line[:1] == b"+"}
+            more = more.difference(old or ()) or more  # lines that the file had tell little
+            less = {line[1:] for line in changed if line[:1] == b"-"}
+            added, there = added + len(more), there + len(more & (now or set()))
+            if now is not None or file.new is None:
+                gone += len(less - (now or set()))
+            removed += len(less)
+        return 2 * there >= added if added else 0 < removed <= 2 * gone
 
-    def _is_back(self, block: Block, before: str, trees: Sequence[str]) -> bool:
-        """Whether the place of a block is in the last tree as in the blob that it was made for.
+    def _lines(self, path: str, commit: str) -> set[bytes] | None:
+        item = self._scratch.entry(commit, path) if commit else None
+        if item is None:
+            return None
+        self._repositories.contents(self._url, [item.object])
+        return {_bare(line) for line in diff.lines_of(self._scratch.read(item.object))}
 
-        A new file has no place: nothing of it is there.
-        """
-        blobs = [self._blob(tree, block.path) for tree in trees]
-        if not before or not blobs[-1]:
-            return True
-        start, stop, around, added = block.start, block.stop, 0, 0
-        for old, new in pairwise([before, *filter(None, blobs)]):
-            spans = LineMap(self._scratch.line_changes(old, new)).around(start, stop)
-            if spans is None:
-                return False
-            start, stop = spans[1].start, spans[1].stop
-            around, added = len(spans[0]) - added, len(block.added)
-        part = [without_blanks(line) for line in self._lines(blobs[-1])[start:stop]]
-        if not block.removed:
-            return len(part) <= around
-        count = len(block.removed)
-        same = (part[at : at + count] == block.removed for at in range(len(part) - count + 1))
-        return any(same) and not any(line in part for line in block.fresh)
+    # Removed and renamed files
 
-    def _original(self, block: Block, piece: Piece) -> str:
-        """The blob that a block was made for, else the merge base's; empty if unknown."""
-        if block.preimage and not block.preimage.strip("0"):
+    def _remover(self, path: str, piece: Piece) -> str:
+        if self._scratch.entry(self._until, path) is not None:
             return ""
-        blob = self._scratch.blob_named(block.preimage) if block.preimage else None
-        base = self.merge_base(piece)
-        return blob or (self._blob(base, block.path) if base else "")
+        since = self._since(piece)
+        return self._scratch.text(
+            *("log", "-1", "--full-history", "--no-renames", "--diff-filter=D", "--format=%H"),
+            *(self._until, *([f"^{since}"] if since else []), "--", path),
+        )
 
-    def _bare(self, commit: str, path: str) -> set[bytes]:
-        return self._bare_lines(self._blob(commit, path))
+    def moved(self, path: str, piece: Piece) -> tuple[str, list[str]]:
+        """The present name of a file, and the commits that renamed it; empty if none did."""
+        commits = list[str]()
+        while path and len(commits) < MOST_COMMITS and (by := self._remover(path, piece)):
+            path = self._renamed_by(by, path)
+            commits.append(self.name(by))
+        return (path, commits) if commits else ("", [])
 
-    def _bare_lines(self, blob: str) -> set[bytes]:
-        return {without_blanks(line) for line in self._lines(blob)} if blob else set()
+    def _renamed_by(self, commit: str, path: str) -> str:
+        blobs = self._scratch.blobs_of(commit)
+        alike = len(blobs) <= 2 * MOST_FILES  # else only renames of unchanged files
+        self._repositories.contents(self._url, blobs if alike else [])
+        listing = self._scratch.run(
+            *("diff-tree", "-r", "-z", "-M" if alike else "-M100%", "--diff-filter=R"),
+            *("--no-commit-id", "--name-status", commit),
+        )
+        fields = listing.decode("utf-8", "surrogateescape").split("\0")
+        pairs = zip(fields[1::3], fields[2::3], strict=False)
+        return next((new for old, new in pairs if old == path), "")
 
     # Which commits changed lines
 
-    def introducing_commits(self, piece: Piece, files: Sequence[FileDiff]) -> list[str]:
-        """The commit that introduced most lines of a diff, which the target contains."""
-        paths, wanted = paths_of(files), _signed(blocks_of(files))
-        commits = self._since(piece, paths)
-        changes = self._changes(commits, paths)
-        shares = {each.name: len(wanted & _signed(changes[each.name])) for each in commits}
+    def nearest(self, piece: Piece, files: Sequence[FileDiff]) -> list[str]:
+        """The commit that made most of the changes of a diff, which the target contains."""
+        wanted = _signed(diff.joined(files))
+        commits = self._commits(self._since(piece), self._until, paths_of(files))
+        shares = {each.name: len(wanted & _signed(each.text)) for each in commits}
         best = max(shares, key=lambda name: shares[name], default="")
         return [self.name(best)] if best and shares[best] else []
 
-    def changing_commits(self, conflicts: Iterable[Conflict], tree: str, piece: Piece) -> list[str]:
+    def changing(self, conflicts: Iterable[Conflict], piece: Piece) -> list[str]:
         """The commits that changed the lines that a patch expects, newest first.
 
-        ``tree`` is the target's.
+        They removed the expected lines; if none did, they added the lines that were found instead.
         """
         names: dict[str, None] = {}
         for conflict in conflicts:
             if not conflict.hunk:
-                names |= dict.fromkeys(self.removers(conflict.path, piece))
+                by = self._remover(conflict.path, piece)
+                names |= {self.name(by): None} if by else {}
                 continue
-            changing = self._changing(conflict, tree, piece)
-            names |= dict.fromkeys(self.name(each.name) for each in changing)
+            commits = self._commits(self._since(piece), self._until, [conflict.path])
+            for sign, lines in ((b"-", conflict.expected), (b"+", conflict.found)):
+                texts = (line.encode() for line in lines)
+                wanted = {sign + _bare(text) for text in texts if not trivial(text)}
+                by_lines = [each for each in reversed(commits) if wanted & _signed(each.text)]
+                names |= dict.fromkeys(self.name(each.name) for each in by_lines[:MOST_COMMITS])
+                if by_lines:
+                    break
         return list(names)[:MOST_COMMITS]
 
-    def _changing(self, conflict: Conflict, tree: str, piece: Piece) -> list[PatchedCommit]:
-        """The commits, newest first, that removed the expected lines, or later versions of them.
 
-        If there are none, the commits that added the lines that were found instead.
-        """
-        path = conflict.path
-        commits = self._since(piece, [path])
-        changes = self._changes(commits, [path])
-        expected, found = _bare(conflict.expected), _bare(conflict.found)
-        wanted = (expected - self._bare(tree, path)) or expected
-        by: list[PatchedCommit] = []
-        for each in commits:
-            blocks = [b for b in changes[each.name] if not wanted.isdisjoint(b.removed)]
-            if blocks:
-                by.insert(0, each)
-                wanted |= {line for block in blocks for line in block.added}
-        if not by:
-            added = {
-                each.name: {x for b in changes[each.name] for x in b.added} for each in commits
-            }
-            by = [each for each in reversed(commits) if not found.isdisjoint(added[each.name])]
-        return by[:MOST_COMMITS]
+def paths_of(files: Iterable[FileDiff]) -> list[str]:
+    """Every path in a diff."""
+    return sorted({path for file in files for path in file.paths})
 
 
-def _signed(blocks: Iterable[Block]) -> set[tuple[str, bytes]]:
-    """The telling lines of blocks, by path, after "-" or "+"."""
-    return {(each.path, line) for each in blocks for line in each.lines if not trivial(line[1:])}
+def _blobs(changes: str) -> list[str]:
+    """The blobs, old and new, in lines of git's raw format."""
+    fields = [line.split(" ") for line in changes.splitlines() if line.startswith(":")]
+    return [
+        blob for mode, to, *found in fields if GITLINK not in {mode[1:], to} for blob in found[:2]
+    ]
+
+
+def _bare(line: bytes) -> bytes:
+    return b"".join(line.split())
+
+
+def _signed(text: bytes) -> set[bytes]:
+    """The telling lines that a diff changes, without white space, after "-" or "+"."""
+    lines = (line for line in diff.lines_of(text) if line[:1] in {b"-", b"+"})
+    return {
+        _bare(line)
+        for line in lines
+        if not trivial(line[1:]) and not line.startswith((b"--- ", b"+++ "))
+    }
 
 
 def _reverts(message: str, commits: Iterable[str]) -> bool:
     """Whether a message says, as git-revert(1) writes it, that one of these is reverted."""
     named = re.findall(r"This reverts commit ([0-9a-f]{7,40})", message)
     return any(commit.startswith(short) for short in named for commit in commits)
-
-
-def _bare(lines: Iterable[str]) -> set[bytes]:
-    """The telling lines of a text, without white space."""
-    return {without_blanks(line.encode()) for line in lines if not trivial(line.encode())}

@@ -19,10 +19,7 @@ from builder.recipes.schema import Distribution
 def cut(
     paths: PackagePaths, name: str, files: Sequence[FileDiff]
 ) -> tuple[list[FileDiff], list[str]]:
-    """The files of a diff that the package contains, and the paths of the others.
-
-    Raises ``PatchError`` for a file that may be in the package or not.
-    """
+    """The files of a diff that the package contains, and the paths of the others."""
     kept = [file for file in files if all(map(paths.contains, file.paths))]
     others = [file for file in files if file not in kept]
     left_out = [file.path for file in others if _elsewhere(paths, file)]

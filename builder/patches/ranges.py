@@ -10,7 +10,7 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.schema import Pick, PullPatch
 from builder.tools.git.errors import UpstreamLacksError
 from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import EMPTY_TREE
+from builder.tools.git.repository import EMPTY_TREE, GITLINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,8 @@ def _require_ancestor(
     repositories: Repositories, name: str, url: str, base: str, head: str
 ) -> None:
     repositories.walk(url, head)
-    if not repositories.scratch.missing([base]) and repositories.repairing(
-        lambda: repositories.scratch.is_ancestor(base, head)
-    ):
+    scratch = repositories.scratch
+    if not scratch.missing([base]) and scratch.is_ancestor(base, head):
         return
     raise PatchError(
         f"{name} is not the diff of a branch",
@@ -46,10 +45,7 @@ def _require_ancestor(
 
 
 def between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
-    """The diff of a pull request, computed from its two commits.
-
-    Raises ``PatchError`` if the first is not an ancestor of the second, ``FetchError``.
-    """
+    """The diff of a pull request, computed from its two commits."""
     _require_ancestor(repositories, planned.name, planned.url, base, head)
     return diff_of(repositories, planned.url, base, head, planned.name)
 
@@ -59,23 +55,20 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
 
     Raises ``PatchError`` if it is empty.
     """
-    repositories.changed(url, old, new)
-    text = repositories.repairing(lambda: repositories.scratch.diff(old, new))
+    pairs = repositories.scratch.changes(old, new)
+    names = [item.object for pair in pairs for item in pair if item.mode != GITLINK]
+    repositories.contents(url, names)
+    text = repositories.scratch.diff(old, new)
     if not text:
         raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
     return text
 
 
 def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Iterator[Piece]:
-    """A diff for each commit of a range, oldest first.
-
-    Raises ``PatchError`` for a merge and for an empty range, ``FetchError``.
-    """
+    """A diff for each commit of a range, oldest first; a merge has none."""
     span = f"{pick.after}..{pick.to}"
     _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
-    listing = repositories.repairing(
-        lambda: repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
-    )
+    listing = repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
     if not listing:
         raise PatchError(
             f"{planned.name} changes nothing", f"there is no commit after {pick.after}"

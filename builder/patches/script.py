@@ -27,11 +27,7 @@ SCRIPT_LIMITS = ("--memory=2g", "--ulimit=fsize=268435456", "--env=HOME=/tmp")
 
 
 def scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree: str) -> Piece:
-    """Run a script on a copy of the tree, in a container; its changes are the diff.
-
-    Raises ``PatchError`` if it fails, does not end, changes nothing, or does not print the texts
-    in ``contains``; ``AbsentError`` if its files are missing, ``UntriedError`` without an image.
-    """
+    """Run a script on a copy of the tree, in a container; its changes are the diff."""
     if is_absent(context.scratch, tree, script.edits):
         raise AbsentError(
             f"{planned.name} finds no file to edit",
@@ -48,7 +44,7 @@ def scripted(context: PatchContext, planned: PlannedPatch, script: Script, tree:
     folder.mkdir()
     try:
         copy = folder / "tree"
-        context.repositories.repairing(lambda: context.scratch.export(tree, copy))
+        context.scratch.export(tree, copy)
         file = folder / Path(script.path).name
         file.write_bytes(program)
         file.chmod(0o755)
@@ -75,10 +71,6 @@ def _require_success(
     touched: Sequence[tuple[Item, Item]],
     printed: str,
 ) -> None:
-    """Raise ``PatchError`` unless a script succeeded, edited only its files, and printed its texts.
-
-    ``HalfDoneError`` if it has edited files and failed.
-    """
     if done.status != 0:
         raise (HalfDoneError if touched else PatchError)(
             f"{name} failed with exit status {done.status}",
@@ -86,30 +78,26 @@ def _require_success(
             "it runs without network, and can write only to the tree",
         )
     _require_only_edits(name, script, touched)
+    output = f"it printed:\n{printed}" if printed else "it printed nothing"
     if not touched:
         raise PatchError(
             f"{name} exited 0 and changed nothing",
-            f"it printed:\n{printed}" if printed else "it printed nothing",
+            output,
             "drop it, or pin a revision that fits the source",
         )
-    missing = [text for text in script.contains if text not in done.output]
-    if missing:
+    unprinted = ", ".join(repr(text) for text in script.contains if text not in done.output)
+    unchanged = ", ".join(sorted(set(script.edits) - {new.path for _, new in touched}))
+    if unprinted or unchanged:
+        key = "contains" if unprinted else "edits"
+        lacking = f"print {unprinted}" if unprinted else f"change {unchanged}"
         raise HalfDoneError(
-            f"{name} exited 0 and did not print {', '.join(map(repr, missing))}",
-            f"it printed:\n{printed}" if printed else "it printed nothing",
-            "it applied only in part: pin a revision that fits the source, or correct `contains`",
-        )
-    unchanged = sorted(set(script.edits) - {new.path for _, new in touched})
-    if unchanged:
-        raise HalfDoneError(
-            f"{name} exited 0 and did not change {', '.join(unchanged)}",
-            f"it printed:\n{printed}" if printed else "it printed nothing",
-            "it applied only in part: pin a revision that fits the source, or correct `edits`",
+            f"{name} exited 0 and did not {lacking}",
+            output,
+            f"it applied only in part: pin a revision that fits the source, or correct `{key}`",
         )
 
 
 def _tree_of_copy(scratch: Scratch, name: str, folder: Path) -> str:
-    """The tree that a script has made of its copy."""
     try:
         return scratch.tree_from(folder)
     except NoTreeError as error:
@@ -121,7 +109,6 @@ def _tree_of_copy(scratch: Scratch, name: str, folder: Path) -> str:
 
 
 def _require_only_edits(name: str, script: Script, touched: Sequence[tuple[Item, Item]]) -> None:
-    """Raise ``PatchError`` if files are changed or deleted that the recipe does not name."""
     gone = {new.path for _, new in touched if not new.object.strip("0")}
     others = sorted({new.path for _, new in touched} if script.edits else gone)
     others = [path for path in others if path not in script.edits]
@@ -137,11 +124,8 @@ def _require_only_edits(name: str, script: Script, touched: Sequence[tuple[Item,
 
 
 def _program(repositories: Repositories, planned: PlannedPatch, script: Script) -> bytes:
-    def read() -> bytes | None:
-        tree = repositories.pin(planned.url, script.commit)
-        return repositories.scratch.file(tree, script.path)
-
-    program = repositories.repairing(read)
+    tree = repositories.pin(planned.url, script.commit)
+    program = repositories.scratch.file(tree, script.path)
     if program is None:
         raise PatchError(
             f"{planned.name} does not exist",
@@ -157,7 +141,6 @@ def _program(repositories: Repositories, planned: PlannedPatch, script: Script) 
 
 
 def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -> Finished:
-    """Run the program on a copy of the tree; raises ``PatchError`` if it does not end."""
     where = f"/patch/{file.name}"
     python = script.path.endswith(".py")
     try:

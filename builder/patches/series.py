@@ -101,10 +101,7 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
 
 
 def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) -> list[FileDiff]:
-    """The files of a diff, without the files that the recipe leaves out.
-
-    Raises ``PatchError`` if git may not apply it, or if no file is left.
-    """
+    """The files of a diff, without the files that the recipe leaves out."""
     try:
         files = read(scratch, piece.text)
     except NotADiffError as error:
@@ -136,10 +133,7 @@ def files_of(scratch: Scratch, planned: PlannedPatch, piece: Piece, log: Log) ->
 
 
 def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[Piece]:
-    """The diffs of a patch; a script's diff is its changes to ``tree``.
-
-    Raises like ``apply_all``.
-    """
+    """The diffs of a patch; a script's diff is its changes to ``tree``."""
     try:
         match planned.patch:
             case PullPatch(base=base, head=head):
@@ -159,32 +153,26 @@ def pieces(context: PatchContext, planned: PlannedPatch, tree: str) -> Iterator[
 
 
 def _added(repositories: Repositories, planned: PlannedPatch, add: Add, tree: str) -> bytes:
-    """The diff that adds a directory of another commit to the tree."""
-
-    def place() -> bytes:
-        scratch = repositories.scratch
-        other = repositories.pin(planned.url, add.commit)
-        found = {
-            add.to + item.path.removeprefix(add.path): item
-            for item in scratch.items(other, add.path)
-        }
-        if not found:
-            raise PatchError(
-                f"{planned.name} does not exist",
-                f"{add.commit} of {planned.url} has no {add.path}",
-            )
-        there = [item.path for item in scratch.items(tree, add.to)]
-        if there:
-            raise PatchError(
-                f"{planned.name} would replace existing files", ", ".join(there[:5]), "correct `to`"
-            )
-        if add.distribution is not None:
-            files = {path: scratch.read(item.object) for path, item in found.items()}
-            for path, content in package.dist_info(add.distribution, files).items():
-                found[path] = scratch.blob(path, content)
-        return scratch.diff(tree, scratch.with_items(tree, found))
-
-    return repositories.repairing(place)
+    scratch = repositories.scratch
+    other = repositories.pin(planned.url, add.commit)
+    found = {
+        add.to + item.path.removeprefix(add.path): item for item in scratch.items(other, add.path)
+    }
+    if not found:
+        raise PatchError(
+            f"{planned.name} does not exist",
+            f"{add.commit} of {planned.url} has no {add.path}",
+        )
+    there = [item.path for item in scratch.items(tree, add.to)]
+    if there:
+        raise PatchError(
+            f"{planned.name} would replace existing files", ", ".join(there[:5]), "correct `to`"
+        )
+    if add.distribution is not None:
+        files = {path: scratch.read(item.object) for path, item in found.items()}
+        for path, content in package.dist_info(add.distribution, files).items():
+            found[path] = scratch.blob(path, content)
+    return scratch.diff(tree, scratch.with_items(tree, found))
 
 
 def _refusal(

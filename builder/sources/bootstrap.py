@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,43 +26,20 @@ REACHES = "check that this machine reaches a Debian mirror (apt-get update), the
 
 
 def bootstrap(
-    root: BootstrappedRoot, architecture: Architecture, work: Path, sources: Path | None, log: Log
-) -> Path:
-    """Make a Debian root of the newest packages in ``work``; return the tar.
-
-    ``sources`` is a file with the apt sources of this machine, if it has any.  Raises
-    ``WorldError`` without mmdebstrap, ``FetchError`` if it fails.
-    """
-    options = [f"--include={package}" for package in root.packages]
-    if sources is not None:
-        # The machine's mirror must not be part of the image; builds get it as a secret.
-        options.append(f"--customize-hook={WITHOUT_SOURCES}")
-    origin = [str(sources)] if sources else []
-    return _mmdebstrap(root.suite, architecture, options, [root.suite], origin, work, log)
-
-
-def bootstrap_locked(
-    root: BootstrappedRoot, architecture: Architecture, debs: Path, work: Path, log: Log
-) -> Path:
-    """Make a Debian root of exactly the packages of a directory; raises like ``bootstrap``.
-
-    mmdebstrap takes an empty suite: the directory is its only repository.
-    """
-    options = [f"--include={deb.name.split('_')[0]}" for deb in sorted(debs.glob("*.deb"))]
-    options.append(f"--customize-hook={WITHOUT_SOURCES}")
-    origin = [index.repository(debs)]
-    return _mmdebstrap(root.suite, architecture, options, [""], origin, work, log)
-
-
-def _mmdebstrap(
-    suite: str,
+    root: BootstrappedRoot,
     architecture: Architecture,
-    options: Sequence[str],
-    named: Sequence[str],
-    sources: Sequence[str],
     work: Path,
     log: Log,
+    *,
+    sources: Path | None = None,
+    debs: Path | None = None,
 ) -> Path:
+    """Make a Debian root in ``work``; return the tar.
+
+    It has exactly the packages of the directory ``debs``; without it, the newest, which a file with
+    apt ``sources`` of this machine may name.  Raises ``WorldError`` without mmdebstrap,
+    ``FetchError`` if it fails.
+    """
     target = work / f"rootfs-{architecture}.tar"
     if shutil.which("mmdebstrap") is None:
         raise WorldError(
@@ -71,13 +48,21 @@ def _mmdebstrap(
             "./farm installs it on Debian and Ubuntu if it runs as root; or set debian_root = "
             '"registry" if this machine reaches one',
         )
-    log(f"mmdebstrap makes the Debian root ({suite}, {architecture})")
+    log(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
+    packages: Iterable[str] = root.packages
+    suite, origin = root.suite, [str(sources)] if sources else []
+    if debs is not None:
+        packages = (deb.name.split("_")[0] for deb in sorted(debs.glob("*.deb")))
+        suite, origin = "", [index.repository(debs)]  # no suite: that is its only repository
     command = ["mmdebstrap", "--variant=minbase", "--format=tar", f"--arch={architecture}"]
-    command += options
+    command += [f"--include={package}" for package in packages]
+    if origin:
+        # The machine's mirror must not be part of the image; builds get it as a secret.
+        command.append(f"--customize-hook={WITHOUT_SOURCES}")
     command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
     command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
     command += [f'--customize-hook=rm -f "$1"/{name}' for name in OF_THIS_MACHINE]
-    command += [*named, str(target), *sources]
+    command += [suite, str(target), *origin]
     status, stderr = _run(command, work)
     if status != 0:
         lines = stderr.strip().splitlines()
@@ -85,7 +70,7 @@ def _mmdebstrap(
             raise full_disk(f"mmdebstrap was writing to {work}", work)
         errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
         raise FetchError(
-            f"mmdebstrap could not make the Debian root {suite} for {architecture}",
+            f"mmdebstrap could not make the Debian root {root.suite} for {architecture}",
             "\n".join(errors),
             FOREIGN if "arch-test" in stderr else REACHES,
         )
@@ -121,7 +106,6 @@ def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
 
 
 def _unmount(folder: Path) -> None:
-    """Unmount all file systems below a directory."""
     for line in reversed(Path("/proc/mounts").read_text("utf-8").splitlines()):
         place = line.split()[1].encode().decode("unicode_escape")  # proc_pid_mounts(5)
         if Path(place).is_relative_to(folder):

@@ -23,10 +23,8 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
     ``work`` is an empty directory.  Raises ``FetchError``.
     """
     if isinstance(source, GitCommit):
-        return repositories.repairing(
-            lambda: repositories.tree(
-                source.url, source.commit, submodules=source.submodules, moved=source.moved
-            )
+        return repositories.tree(
+            source.url, source.commit, submodules=source.submodules, moved=source.moved
         )
     folder = work / "files"
     unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
@@ -34,7 +32,6 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
 
 
 def _stored(source: SourceChoice, folder: Path, repositories: Repositories) -> str:
-    """The tree of a source's files, as the engine's repository has them; ``folder`` is removed."""
     try:
         tree = repositories.scratch.tree_from(folder)
     except NoTreeError as error:
@@ -80,10 +77,7 @@ def unpack(
     *,
     offline: bool,
 ) -> None:
-    """Write a source other than a commit to the new directory ``target``.
-
-    Raises ``FetchError`` if it cannot be fetched, or differs from its pin.
-    """
+    """Write a source other than a commit to the new directory ``target``."""
     match source:
         case LocalTree():
             _copy_tree(source, target)
@@ -98,7 +92,6 @@ def unpack(
 
 
 def _copy_tree(source: LocalTree, target: Path) -> None:
-    """Copy the files of the tree, and check that its hash has not changed."""
     for file in tree_hash.files(source.path):
         copy = target / file.relative_to(source.path)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.recipes.schema import PickPatch, PullPatch
 from builder.sources import checkout, overlay
-from builder.sources.bootstrap import bootstrap, bootstrap_locked
+from builder.sources.bootstrap import bootstrap
 from builder.sources.context import BuildContext, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
@@ -87,7 +87,8 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
             repositories.pin(plan.source.url, plan.source.commit)
         context = PatchContext(repositories, work, None, options.log)
         pinned = [each for each in plan.patches if isinstance(each.patch, PullPatch | PickPatch)]
-        repositories.repairing(lambda: [[*pieces(context, each, "")] for each in pinned])
+        for each in pinned:
+            list(pieces(context, each, ""))
 
 
 def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
@@ -167,7 +168,6 @@ def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> None:
 
 
 def _debs_of(plan: AnyPlan, options: GatherOptions) -> dict[DebianFile, Path]:
-    """The locked packages, fetched where the cache lacks them."""
     packages = plan.debian
     if packages.as_of is None:
         return {}
@@ -188,15 +188,11 @@ def _roots(
     work: Path,
     log: Log,
 ) -> Iterator[Path]:
-    """The tar of the Debian root for each architecture."""
     for install in packages.installs:
-        architecture = install.architecture
-        if install.files is None:
-            yield bootstrap(root, architecture, work, apt_sources, log)
-        else:
-            yield bootstrap_locked(
-                root, architecture, work / install.context / architecture, work, log
-            )
+        folder = (
+            work / install.context / install.architecture if install.files is not None else None
+        )
+        yield bootstrap(root, install.architecture, work, log, sources=apt_sources, debs=folder)
 
 
 def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:
@@ -238,12 +234,8 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     if not isinstance(plan.source, GitCommit) and not plan.patches:
         checkout.unpack(plan.source, cache, target, log, offline=offline)
         return context, 0
-
-    def write(repositories: Repositories, _: str, patched: str) -> None:
-        shutil.rmtree(target, ignore_errors=True)
+    with _patched(plan, options, work) as (repositories, _, patched, committed):
         repositories.scratch.export(patched, target)
-
-    committed = _patched(plan, options, work, write)
     _require_contents(plan, target, log)
     return context, committed
 
@@ -279,37 +271,27 @@ def _overlay(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]
     """The files of an installed package that patches change, and the time of the commit (0: there
     is none); without patches nothing is fetched."""
     target = work / "source"
-    root = plan.family.package_root
-
-    def write(repositories: Repositories, tree: str, patched: str) -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        overlay.write(repositories, (tree, patched), root, options.base_start, target)
-
-    return target, _patched(plan, options, work, write)
+    target.mkdir()
+    root, starts = plan.family.package_root, options.base_start
+    with _patched(plan, options, work) as (repositories, tree, patched, committed):
+        overlay.write(repositories, (tree, patched), root, starts, target)
+    return target, committed
 
 
+@contextmanager
 def _patched(
-    plan: Plan,
-    options: GatherOptions,
-    work: Path,
-    write: Callable[[Repositories, str, str], None],
-) -> int:
-    """Call ``write`` with the tree of the source and the patched tree; the time of its commit.
+    plan: Plan, options: GatherOptions, work: Path
+) -> Iterator[tuple[Repositories, str, str, int]]:
+    """The tree of the source, the patched tree, and the time of its commit (0: it has none).
 
-    Again if a mirror turns out to be damaged.  An overlay without patches needs no source.
+    An overlay without patches needs no source.
     """
     repositories = Repositories(options.cache, work, options.log, offline=options.offline)
-    context = PatchContext(repositories, work, options.image, options.log)
-
-    def make() -> int:
+    with closing(repositories):
         tree, committed = EMPTY_TREE, 0
         if plan.patches or not plan.family.package_paths:
             tree = checkout.tree_of(plan.source, repositories, work)
             if isinstance(plan.source, GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)
-        write(repositories, tree, apply_all(context, tree, plan.patches))
-        return committed
-
-    with closing(repositories):
-        return repositories.repairing(make)
+        context = PatchContext(repositories, work, options.image, options.log)
+        yield repositories, tree, apply_all(context, tree, plan.patches), committed

@@ -39,22 +39,14 @@ def write(
                 "an overlay has only files",
             )
         path = _installed(after.path, root)
-        contents = {
-            name: scratch.read(item.object) if item.object != NO_OBJECT else None
-            for name, item in (("before", before), ("after", after))
-        }
-        digests = {
-            name: None if content is None else hashlib.sha256(content).hexdigest()
-            for name, content in contents.items()
-        }
-        change: dict[str, Any] = {"path": path, **digests}
-        if (before.mode == EXECUTABLE) != (after.mode == EXECUTABLE) and contents[
-            "after"
-        ] is not None:
-            change["executable"] = after.mode == EXECUTABLE
+        change: dict[str, Any] = {"path": path}
+        for side, item in (("before", before), ("after", after)):
+            content = scratch.read(item.object) if item.object != NO_OBJECT else None
+            change[side] = None if content is None else hashlib.sha256(content).hexdigest()
         manifest.append(change)
-        content = contents["after"]
         if content is not None:
+            if EXECUTABLE in {before.mode, after.mode} and before.mode != after.mode:
+                change["executable"] = after.mode == EXECUTABLE
             file = target / "files" / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
@@ -64,7 +56,6 @@ def write(
 
 
 def _installed(path: str, root: str) -> str:
-    """The path of a file beside the installed packages."""
     prefix = f"{root}/" if root else ""
     if not path.startswith(prefix):
         raise PatchError(

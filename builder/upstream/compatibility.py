@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from builder.errors import BuilderError, FetchError, GoneError
 from builder.patches.apply import read
@@ -64,7 +63,6 @@ class PatchSet:
             yield tracking.resolve(url, ref, self.repositories)
 
     def _releases(self, source: PypiFile, against: Iterable[str]) -> Iterator[NamedCommit]:
-        """The pin, the newest release on PyPI, and the releases ``against``."""
         yield NamedCommit(PIN, source.file.version, "release")
         if self.repositories.offline:
             self.notes.append("other releases are not tried: nothing is fetched (--offline)")
@@ -89,15 +87,19 @@ class PatchSet:
             return tree
         if target.name == PIN or not isinstance(self.source, GitCommit):
             return checkout.tree_of(self.source, self.repositories, self.context.work)
-        url = self.source.url
-        scripts = any(isinstance(planned.patch, ScriptPatch) for planned in self.patches)
-        if scripts or self._changes_a_submodule(self.source, target):
-            complete = GitCommit(url, target.commit, self.source.submodules, self.source.moved)
-            return checkout.tree_of(complete, self.repositories, self.context.work)
-        self.repositories.walk(url, target.commit)
-        return self.repositories.repairing(lambda: self._partial(url, target.commit))
+        source, scratch = self.source, self.context.scratch
+        if not any(isinstance(planned.patch, ScriptPatch) for planned in self.patches):
+            self.repositories.walk(source.url, target.commit)
+            items, paths = [*scratch.items(target.commit)], self._paths()
+            links = [f"{item.path}/" for item in items if item.mode == GITLINK]
+            if not source.submodules or not any(path.startswith(tuple(links)) for path in paths):
+                wanted = [item.object for item in items if item.path in paths]
+                self.repositories.contents(source.url, wanted)
+                return scratch.tree_of(target.commit)
+        complete = replace(source, commit=target.commit)
+        return checkout.tree_of(complete, self.repositories, self.context.work)
 
-    def _paths(self) -> list[str]:
+    def _paths(self) -> set[str]:
         """The paths that the patches change; a script's are not known before it runs."""
         found: set[str] = set()
         for planned in self.patches:
@@ -109,25 +111,7 @@ class PatchSet:
                     found.update(path for file in files for path in file.paths)
             except (BuilderError, NotADiffError):
                 continue  # reported when the patch itself is tried
-        return sorted(found)
-
-    def _partial(self, url: str, commit: str) -> str:
-        scratch = self.context.scratch
-        tree = scratch.tree_of(commit)
-        paths = self._paths()
-        blobs = [item.object for item in scratch.items(tree, *paths)] if paths else []
-        self.repositories.contents(url, blobs)
-        return tree
-
-    def _changes_a_submodule(self, source: GitCommit, target: NamedCommit) -> bool:
-        if not source.submodules:
-            return False
-        self.repositories.walk(source.url, target.commit)
-        scratch = self.context.scratch
-        links = self.repositories.repairing(
-            lambda: [item.path for item in scratch.items(target.commit) if item.mode == GITLINK]
-        )
-        return any(path.startswith(f"{link}/") for path in self._paths() for link in links)
+        return found
 
 
 def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[PatchFinding]:
@@ -146,10 +130,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Patch
             continue
         shown.add(target.name)
         if target.commit not in known:
-            tried = patch_set.repositories.repairing(
-                partial(findings_on, patch_set, target, fitted)
-            )
-            known[target.commit], trees = tried
+            known[target.commit], trees = findings_on(patch_set, target, fitted)
             fitted = fitted or trees
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
@@ -160,7 +141,7 @@ def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
     Raises ``FetchError`` when the source cannot be fetched.
     """
     pin = next(patch_set.targets(()))
-    return patch_set.repositories.repairing(partial(findings_on, patch_set, pin, []))[0]
+    return findings_on(patch_set, pin, [])[0]
 
 
 def findings_on(

@@ -49,10 +49,6 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
         missing = f"no branch {onto}" if onto else "no default branch"
         raise FetchError(f"{url} has {missing}", hint="name the target branch with --onto")
     repositories.walk(url, head, branch)
-    return repositories.repairing(lambda: _ends(head, branch, repositories))
-
-
-def _ends(head: str, branch: str, repositories: Repositories) -> Ends:
     scratch = repositories.scratch
     before: str | None = branch
     if scratch.is_ancestor(head, branch):
@@ -82,15 +78,9 @@ def merged_by(
     name = f"pull {pull}"
     piece = Piece(name, b"", url, ends.base, ends.head)
 
-    def look() -> str | None:
-        text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
-        files = parse(text) if text else []
-        by = history.introduced_by(piece, files)
-        if by is None or (files and history.why_missing(by, piece, [files], commit, fits=False)):
-            return None
-        return history.name(by)
-
     try:
-        return repositories.repairing(look)
+        text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
+        found = history.introduced(piece, parse(text) if text else [])
     except (PatchError, NotADiffError):
         return None  # the request changes nothing that a patch can change
+    return history.name(found.by) if found.arrived else None

@@ -184,21 +184,16 @@ def _by_time(url: str, repositories: Repositories) -> list[NamedCommit]:
 
 
 def _times(repositories: Repositories, objects: Iterable[str]) -> dict[str, int]:
-    def read() -> dict[str, int]:
-        scratch = repositories.scratch
-        names = "".join(f"{name}\n" for name in objects).encode()
-        kinds = scratch.run("cat-file", "--batch-check", stdin=names).decode().splitlines()
-        commits = [line.split()[0] for line in kinds if line.split()[1] == "commit"]
-        if not commits:
-            return {}
-        stdin = "".join(f"{name}\n" for name in commits).encode()
-        listing = scratch.run(
-            "log", "--no-walk=unsorted", "--stdin", "--format=%H %ct", stdin=stdin
-        )
-        pairs = [line.split() for line in listing.decode().splitlines()]
-        return {name: int(seconds) for name, seconds in pairs}
-
-    return repositories.repairing(read)
+    scratch = repositories.scratch
+    names = "".join(f"{name}\n" for name in objects).encode()
+    kinds = scratch.run("cat-file", "--batch-check", stdin=names).decode().splitlines()
+    commits = [line.split()[0] for line in kinds if line.split()[1] == "commit"]
+    if not commits:
+        return {}
+    stdin = "".join(f"{name}\n" for name in commits).encode()
+    listing = scratch.run("log", "--no-walk=unsorted", "--stdin", "--format=%H %ct", stdin=stdin)
+    pairs = [line.split() for line in listing.decode().splitlines()]
+    return {name: int(seconds) for name, seconds in pairs}
 
 
 def default_version(target: NamedCommit) -> str:

@@ -168,26 +168,21 @@ def commits_behind(
     glob = track.tag if track is not None else None
     tags = _tags(repositories.mirror(url).advertised(), glob) if glob else []
 
-    def compare() -> Lag:
-        missing = f"{commit}..{target.commit}"
-        ahead = scratch.text("rev-list", missing).split()
-        # Commits of a merged branch may be older, but are upstream only since the merge.
-        mainline = scratch.text("rev-list", "--first-parent", missing).split()
-        among = set(ahead)
-        newer = [tag.commit for tag in tags if tag.commit in among]
-        first = newer[0] if newer else mainline[-1] if mainline else ""
-        since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
-        return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
-
-    return repositories.repairing(compare)
+    missing = f"{commit}..{target.commit}"
+    ahead = scratch.text("rev-list", missing).split()
+    # Commits of a merged branch may be older, but are upstream only since the merge.
+    mainline = scratch.text("rev-list", "--first-parent", missing).split()
+    among = set(ahead)
+    newer = [tag.commit for tag in tags if tag.commit in among]
+    first = newer[0] if newer else mainline[-1] if mainline else ""
+    since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
+    return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
 
 
 def committed(url: str, commit: str, repositories: Repositories) -> str:
     """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
     repositories.walk(url, commit)
-    return repositories.repairing(
-        lambda: repositories.scratch.text("log", "-1", "--format=%cs", commit)
-    )
+    return repositories.scratch.text("log", "-1", "--format=%cs", commit)
 
 
 def glob_of(tag: str) -> str:
@@ -220,6 +215,4 @@ def commit_count(url: str, commit: str, repositories: Repositories) -> int:
     Raises ``FetchError``.
     """
     repositories.walk(url, commit)
-    return repositories.repairing(
-        lambda: int(repositories.scratch.text("rev-list", "--count", commit))
-    )
+    return int(repositories.scratch.text("rev-list", "--count", commit))

@@ -153,7 +153,7 @@ def test_an_interrupted_mmdebstrap_leaves_no_mounts(tmp_path: Path) -> None:
         "from builder.plan.inputs import BootstrappedRoot\n"
         "from builder.sources.bootstrap import bootstrap\n"
         "root = BootstrappedRoot('trixie', '', ())\n"
-        "bootstrap(root, sys.argv[1], Path(sys.argv[2]), None, print)\n"
+        "bootstrap(root, sys.argv[1], Path(sys.argv[2]), print)\n"
     )
     command = [sys.executable, "-c", code, platforms().build, str(tmp_path)]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:

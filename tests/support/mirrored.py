@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -58,13 +57,8 @@ class Mirrored:
     ) -> Path:
         repositories = self.repositories(offline=offline)
         target = self.folder / f"tree-{self.count}"
-
-        def work() -> None:
-            tree = repositories.tree(url, commit, submodules=submodules, moved=moved or {})
-            shutil.rmtree(target, ignore_errors=True)
-            repositories.scratch.export(tree, target)
-
-        repositories.repairing(work)
+        tree = repositories.tree(url, commit, submodules=submodules, moved=moved or {})
+        repositories.scratch.export(tree, target)
         return target
 
     def pins(self, url: str) -> Path:

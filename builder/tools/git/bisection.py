@@ -103,5 +103,4 @@ def described(scratch: Scratch, commits: Sequence[str]) -> list[Commit]:
 
 
 def _plain(text: str) -> str:
-    """Text without control characters and unpaired surrogates."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -85,7 +85,6 @@ class GitError(WorldError):
 
     @property
     def _statuses(self) -> set[str]:
-        """The statuses of the server's responses."""
         return {each[1] or each[2] for each in STATUS.finditer(self.why)}
 
     @property

@@ -13,21 +13,22 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from urllib.parse import urlsplit
 
-from builder.errors import MIRROR_FIRST, FetchError
+from builder.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.tools.files import file_lock, write_json
+from builder.tools.git import command
 from builder.tools.git.arguments import checked_commit, checked_url
-from builder.tools.git.command import is_intact
 from builder.tools.git.errors import GitError, fetch_error
 from builder.tools.git.repository import GitRepository
-from builder.tools.git.server import Advertised, ask, parse_refs, require_commit
+from builder.tools.git.server import Advertised, parse_refs
 from builder.tools.log import Log
+from builder.tools.web.errors import WebError
+from builder.tools.web.retry import RetryPolicy
 
-T = TypeVar("T")
 FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head")
 WHOLE = "--depth=2147483647"
 """The whole history (INFINITE_DEPTH in git's shallow.h), and the server says where it ends.
@@ -59,6 +60,10 @@ class Mirror:
         self.history = GitRepository(self.folder / "history.git")
         self._complete: set[str] = set()
         """The refs that this run has found complete."""
+        self.pinned: set[str] = set()
+        self.walked: set[str] = set()
+        self.blobs: set[str] = set()
+        """What this run has asked for: after a repair it is asked for again."""
 
     @property
     def objects(self) -> list[Path]:
@@ -78,6 +83,7 @@ class Mirror:
         it is a tag object or a tree, and if it is not mirrored and ``offline``.
         """
         ref = f"refs/pins/{checked_commit(commit)}"
+        self.pinned.add(commit)
         if self._has_ref(self.pins, ref):
             return
         self._require_network(commit)
@@ -85,11 +91,11 @@ class Mirror:
             if self._has_ref(self.pins, ref):
                 return
             self._log(f"fetching {commit[:12]} of {self.url}")
-            self._repaired(self.pins, commit, lambda: self._fetch_pin(commit, ref))
+            fetch = (*FETCH, "--depth=1", "--", "origin", commit)
+            self._ask(self.pins, commit, *fetch, pinned=commit)
             self._complete.add(ref)
 
     def _has_ref(self, repository: GitRepository, ref: str) -> bool:
-        """Whether a repository has a ref and the tree of its commit."""
         if ref in self._complete:
             return True
         if not (repository.folder / "HEAD").exists():
@@ -101,17 +107,13 @@ class Mirror:
         self._complete.add(ref)
         return True
 
-    def _fetch_pin(self, commit: str, ref: str) -> None:
-        self._ask(self.pins, *FETCH, "--depth=1", "--", "origin", commit)
-        require_commit(self.pins, commit, self.url)
-        self.pins.text("update-ref", ref, commit)
-
     def walk(self, commits: Iterable[str]) -> None:
         """Have the history of ``commits``, without the contents of files.
 
         Raises ``FetchError`` like ``pin``.
         """
         refs = {commit: f"refs/walked/{checked_commit(commit)}" for commit in commits}
+        self.walked.update(refs)
         if (self.history.folder / "shallow").exists():  # a run was killed before it was refused
             with self._locked():
                 self._set_aside(self.history)
@@ -127,7 +129,7 @@ class Mirror:
                 self._log(f"fetching the history of {self.url}")
                 self._logged_history = True
             fetch = (*FETCH, WHOLE, "--filter=blob:none", "--", "origin", *specs)
-            self._repaired(self.history, "the history", lambda: self._ask(self.history, *fetch))
+            self._ask(self.history, "the history", *fetch)
             self._require_whole(missing)
             self._complete.update(refs[commit] for commit in missing)
 
@@ -152,6 +154,7 @@ class Mirror:
         Raises ``FetchError`` like ``pin``.
         """
         wanted = [checked_commit(blob) for blob in dict.fromkeys(blobs)]
+        self.blobs.update(wanted)
         if not wanted:
             return
         self._require_network(f"the contents of {len(wanted)} files")
@@ -159,11 +162,7 @@ class Mirror:
         # The options with which git itself fetches into a partial clone (promisor-remote.c).
         fetch = ("-c", "fetch.negotiationAlgorithm=noop", *FETCH, "--filter=blob:none")
         with self._locked():
-            self._repaired(
-                self.history,
-                "file contents",
-                lambda: self._ask(self.history, *fetch, "--stdin", "origin", stdin=names),
-            )
+            self._ask(self.history, "file contents", *fetch, "--stdin", "origin", stdin=names)
 
     def commits(self, start: str) -> list[str]:
         """The mirrored and the advertised commits whose names begin with these hex digits.
@@ -203,9 +202,7 @@ class Mirror:
     def _fetch_refs(self) -> Advertised:
         listing = ("ls-remote", "--symref", "--quiet", "--", "origin")
         with self._locked():
-            found = parse_refs(
-                self._repaired(self.history, "the refs", lambda: self._ask(self.history, *listing))
-            )
+            found = parse_refs(self._ask(self.history, "the refs", *listing))
             write_json(self._refs_file, found.model_dump())
         return found
 
@@ -215,32 +212,11 @@ class Mirror:
             damaged = [
                 repository
                 for repository in (self.pins, self.history)
-                if repository.folder.exists() and not is_intact(repository.folder)
+                if repository.folder.exists() and not command.is_intact(repository.folder)
             ]
             for repository in damaged:
                 self._set_aside(repository)
         return bool(damaged)
-
-    def _repaired(self, repository: GitRepository, what: str, work: Callable[[], T]) -> T:
-        """Call ``work``; if the repository turns out to be damaged, again with a new one."""
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return work()
-        except GitError as error:
-            if error.concerns_server or is_intact(repository.folder):
-                raise self._fetch_error(what, error) from error
-        self._set_aside(repository)
-        try:
-            return work()
-        except GitError as error:
-            raise self._fetch_error(what, error) from error
-
-    def _fetch_error(self, what: str, error: GitError) -> FetchError:
-        failure = fetch_error(self.url, what, error)
-        if error.concerns_server:
-            self._failure = failure
-        return failure
 
     def _set_aside(self, repository: GitRepository) -> None:
         # It may be the only copy of a commit that upstream has lost: it is not deleted.
@@ -253,11 +229,63 @@ class Mirror:
             repository.folder.rename(aside)
             self._log(f"the mirror of {self.url} is damaged; it is fetched again (old: {aside})")
 
-    def _ask(self, repository: GitRepository, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Run a git command that talks to the server, in a repository that is ready for it."""
-        self._prepare(repository)
-        folder, held = repository.folder, self._lock
-        return ask(folder, self.url, *arguments, stdin=stdin, inherit=held, log=self._log)
+    def _ask(
+        self,
+        repository: GitRepository,
+        what: str,
+        *arguments: str,
+        stdin: bytes = b"",
+        pinned: str = "",
+    ) -> bytes:
+        """Run a git command that talks to the server; with a new repository if it is damaged.
+
+        ``what`` it fetches is named in errors; the commit ``pinned`` gets its ref.
+        """
+        if self._failure is not None:
+            raise self._failure
+        fresh = False
+        while True:
+            try:
+                self._prepare(repository)
+                output = self._ask_again(repository.folder, *arguments, stdin=stdin)
+                if pinned:
+                    self._require_commit(pinned)
+                    self.pins.text("update-ref", f"refs/pins/{pinned}", pinned)
+            except GitError as error:
+                if not (fresh or error.concerns_server or command.is_intact(repository.folder)):
+                    self._set_aside(repository)
+                    fresh = True
+                    continue
+                failure = fetch_error(self.url, what, error)
+                self._failure = failure if error.concerns_server else None
+                raise failure from error
+            return output
+
+    def _ask_again(self, folder: Path, *arguments: str, stdin: bytes) -> bytes:
+        """Run git, again after a temporary failure of the server."""
+
+        def failure_of(error: BaseException) -> WebError | None:
+            if not isinstance(error, GitError):
+                return None
+            if error.is_interrupted:
+                policy.server_responded()
+            return WebError(error.why.partition("\n")[0], temporary=error.is_temporary)
+
+        policy = RetryPolicy(urlsplit(self.url).netloc.rpartition("@")[2], self._log, failure_of)
+        held = self._lock
+        output, _ = policy.call(
+            lambda: command.run(folder, *arguments, stdin=stdin, network=True, inherit=held)
+        )
+        return output
+
+    def _require_commit(self, name: str) -> None:
+        kind = self.pins.text("cat-file", "-t", name)
+        if kind != "commit":
+            raise GoneError(
+                f"{name} of {self.url} is not a commit",
+                f"it is a {kind} object",
+                "pin the commit behind it: `git rev-parse NAME^{commit}`",
+            )
 
     def _prepare(self, repository: GitRepository) -> None:
         """Make a missing repository; remove leftovers of a killed git (we hold the lock)."""

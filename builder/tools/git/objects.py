@@ -42,10 +42,19 @@ class ObjectReader(Git):
             if reader is not None and reader.proc is not None:
                 yield reader.proc
 
-    def header(self, name: str) -> tuple[str, str]:
+    def required(self, name: str) -> tuple[str, str]:
         """The full name and the kind of an object."""
         full, kind, _ = self.get_object_header(name)
         return os.fsdecode(full), os.fsdecode(kind)
+
+    def header(self, name: str) -> tuple[str, str] | None:
+        """The same; None if there is no such object, or several begin with an abbreviation."""
+        try:
+            return self.required(name)
+        except ValueError as error:
+            if "could not be resolved" in str(error):
+                return None
+            raise  # the process has ended
 
     def content(self, name: str, kind: str) -> bytes:
         """The content of an object of that kind, all of it."""

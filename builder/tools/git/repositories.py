@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from builder.errors import FetchError
 from builder.tools.git.arguments import relative_url
-from builder.tools.git.errors import GitError
 from builder.tools.git.mirrors import Mirror
 from builder.tools.git.repository import GITLINK
 from builder.tools.git.scratch import Scratch
 from builder.tools.git.submodules import submodule_urls
 from builder.tools.log import Log
 
-T = TypeVar("T")
-
 
 class Repositories:
-    """Mirrors below ``cache``; trees are made in ``work/scratch.git``."""
+    """Mirrors below ``cache``; trees are made in ``work/scratch.git``.
+
+    A mirror that turns out to be damaged when it is read is repaired, and read again.
+    """
 
     def __init__(self, cache: Path, work: Path, log: Log, *, offline: bool = False) -> None:
         self.scratch = Scratch(work / "scratch.git")
+        self.scratch.heal = self._heal
+        self._healing = False
         self.cache = cache
         self.offline = offline
         self.log = log
@@ -40,20 +41,27 @@ class Repositories:
             self._mirrors[url] = Mirror(url, self.cache, self.log, offline=self.offline)
         return self._mirrors[url]
 
-    def repairing(self, work: Callable[[], T]) -> T:
-        """Call ``work``, which reads the mirrors; if one turns out to be damaged, once more.
+    def _heal(self) -> bool:
+        """Repair damaged mirrors, and fetch again what this run asked of them; whether that helps.
 
-        Also if the damage may be gone: another run may have repaired a mirror that is open here.
-        Raises ``GitError`` if git fails on undamaged mirrors.
+        It may also help if none is damaged: another run may have repaired one that is open here.
         """
+        if self._healing:
+            return False
+        self._healing = True
         try:
-            return work()
-        except GitError:
-            may_be_outdated = self.close()
-            repaired = [each.repair() for each in self._mirrors.values()]
-            if not any(repaired) and not may_be_outdated:
-                raise
-        return work()
+            was_open = self.close()
+            repaired = [mirror.repair() for mirror in self._mirrors.values()]
+            if not any(repaired) and not was_open:
+                return False
+            for url, mirror in self._mirrors.items():
+                for commit in mirror.pinned:
+                    mirror.pin(commit)
+                mirror.walk(mirror.walked)
+                self.contents(url, [*mirror.blobs])
+        finally:
+            self._healing = False
+        return True
 
     def pin(self, url: str, commit: str) -> str:
         """Have a commit with its whole tree; return the tree.  Raises ``FetchError``."""
@@ -75,15 +83,6 @@ class Repositories:
             mirror = self.mirror(url)
             mirror.contents(missing)
             self.scratch.add_objects(mirror.objects)
-
-    def changed(self, url: str, old: str, new: str) -> None:
-        """Have the contents of all files that differ between two walked commits.
-
-        Raises ``FetchError``.
-        """
-        pairs = self.scratch.changes(old, new)
-        names = [item.object for pair in pairs for item in pair if item.mode != GITLINK]
-        self.contents(url, names)
 
     def tree(
         self, url: str, commit: str, *, submodules: bool = True, moved: Mapping[str, str]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from builder.tools.git import command
 from builder.tools.git.errors import GitError, not_installed
@@ -21,6 +20,7 @@ from builder.tools.git.errors import GitError, not_installed
 if TYPE_CHECKING:
     from builder.tools.git.objects import ObjectReader
 
+T = TypeVar("T")
 DIRECTORY = "040000"
 SYMLINK = "120000"
 GITLINK = "160000"
@@ -31,11 +31,11 @@ DIFF = (
     "--diff-algorithm=myers",
 )
 RAW_DIFF = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--abbrev=40")
+READING = {"checkout-index", "diff", "diff-tree", "log", "ls-tree", "merge-base", "read-tree"}
+READING |= {"rev-list", "write-tree"}
+"""The commands that read objects: with a status above 1 some object is missing or damaged."""
 LARGEST_KEPT = 1 << 16
 """Bytes of a command's output that are kept for the next time."""
-MOST_ASKED = 100
-"""Objects that are looked up one by one; for more, a new process is faster."""
-COMMITTED = re.compile(rb"^committer .* ([0-9]+) [-+][0-9]+$", re.MULTILINE)
 HUNK_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -49,13 +49,16 @@ class Item:
 
 
 class GitRepository:
-    """The bare repository at ``folder``.  All methods raise ``GitError``."""
+    """The bare repository at ``folder``.  All methods raise ``GitError``.
+
+    ``heal`` is called when an object cannot be read; if it returns True, it is read once more.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.heal: Callable[[], bool] = lambda: False
         self._reader: ObjectReader | None = None
         self._outputs: dict[tuple[str, ...], bytes] = {}
-        self._ancestors: dict[tuple[str, str], bool] = {}
         self._present: set[str] = set()
 
     def create(self) -> None:
@@ -90,24 +93,6 @@ class GitRepository:
         self._reader.clear_cache()
         return running
 
-    @contextmanager
-    def _reading(self) -> Iterator[ObjectReader]:
-        """Raise the reader's errors as ``GitError``, and end a process that was interrupted."""
-        reader = self.reader
-        try:
-            yield reader
-        except (ValueError, OSError) as error:
-            self.close()
-            why = f"an object of {self.folder} is missing or damaged, or the repository is"
-            raise GitError("cat-file", 128, f"{why}: {error}") from error
-        except BaseException:
-            # Part of an answer may be left in the pipe.  GitPython's stream, which the traceback
-            # holds, still wants to read it: the pipe stays open.
-            for process in reader.processes:
-                process.kill()
-                process.wait()
-            raise
-
     def run(
         self,
         *arguments: str,
@@ -119,6 +104,11 @@ class GitRepository:
         environment = {"GIT_INDEX_FILE": str(index)} if index else {}
         if work_tree:
             environment["GIT_WORK_TREE"] = str(work_tree)
+        try:
+            return command.run(self.folder, *arguments, stdin=stdin, environment=environment)[0]
+        except GitError as error:
+            if error.status == 1 or arguments[0] not in READING or not self.heal():
+                raise
         return command.run(self.folder, *arguments, stdin=stdin, environment=environment)[0]
 
     def _constant(self, *arguments: str) -> bytes:
@@ -132,28 +122,39 @@ class GitRepository:
 
     def text(self, *arguments: str) -> str:
         """The standard output of a git command as text, without the last line's end."""
-        return command.text(self.folder, *arguments)
+        return self.run(*arguments).decode("utf-8", "surrogateescape").rstrip("\n")
 
     # Objects
 
+    def _read(self, read: Callable[[ObjectReader], T], *, again: bool = True) -> T:
+        reader = self.reader
+        try:
+            return read(reader)
+        except (ValueError, OSError) as error:
+            self.close()
+            if again and self.heal():
+                return self._read(read, again=False)
+            why = f"an object of {self.folder} is missing or damaged, or the repository is"
+            raise GitError("cat-file", 128, f"{why}: {error}") from error
+        except BaseException:
+            # Part of an answer may be left in the pipe.  GitPython's stream, which the traceback
+            # holds, still wants to read it: the pipe stays open.
+            for process in reader.processes:
+                process.kill()
+                process.wait()
+            raise
+
     def tree_of(self, commit: str) -> str:
         """The tree of a commit."""
-        with self._reading() as reader:
-            return reader.header(f"{commit}^{{tree}}")[0]
+        return self._read(lambda reader: reader.required(f"{commit}^{{tree}}"))[0]
 
     def time_of(self, commit: str) -> int:
         """When a commit was committed, in seconds since 1970."""
-        with self._reading() as reader:
-            header, _, _ = reader.content(commit, "commit").partition(b"\n\n")
-            time = COMMITTED.search(header)
-            if time is None:
-                raise ValueError(f"{commit} has no time")
-            return int(time[1])
+        return int(self.text("log", "-1", "--format=%ct", commit))
 
     def read(self, name: str) -> bytes:
         """The contents of a blob."""
-        with self._reading() as reader:
-            return reader.content(name, "blob")
+        return self._read(lambda reader: reader.content(name, "blob"))
 
     def entry(self, tree: str, path: str) -> Item | None:
         """A file of a tree, or None if there is none."""
@@ -161,9 +162,11 @@ class GitRepository:
         for part in path.split("/"):
             if mode != DIRECTORY:
                 return None
-            with self._reading() as reader:
-                mode, name = reader.entries(name).get(part, ("", ""))
+            mode, name = self._entries(name).get(part, ("", ""))
         return Item(mode, name, path) if mode not in {"", DIRECTORY, GITLINK} else None
+
+    def _entries(self, tree: str) -> dict[str, tuple[str, str]]:
+        return self._read(lambda reader: reader.entries(tree))
 
     def file(self, tree: str, path: str) -> bytes | None:
         """The contents of a file of a tree, or None if there is none."""
@@ -180,13 +183,7 @@ class GitRepository:
 
     def _header(self, name: str) -> tuple[str, str] | None:
         """The full name and the kind of an object; None if there is no such object, or several."""
-        with self._reading() as reader:
-            try:
-                return reader.header(name)
-            except ValueError as error:
-                if "could not be resolved" in str(error):
-                    return None
-                raise  # the process has ended
+        return self._read(lambda reader: reader.header(name))
 
     def blob_named(self, name: str) -> str | None:
         """The full name of a blob, perhaps abbreviated; None if there is no such blob."""
@@ -196,16 +193,9 @@ class GitRepository:
     def missing(self, names: Iterable[str]) -> list[str]:
         """The objects that the repository lacks."""
         wanted = [name for name in dict.fromkeys(names) if name not in self._present]
-        absent = self._absent(wanted)
+        absent = [name for name in wanted if self._header(name) is None]
         self._present.update(set(wanted).difference(absent))
         return absent
-
-    def _absent(self, names: Sequence[str]) -> list[str]:
-        if len(names) <= MOST_ASKED:
-            return [name for name in names if self._header(name) is None]
-        stdin = "".join(f"{name}\n" for name in names).encode()
-        lines = self.run("cat-file", "--batch-check", stdin=stdin).decode().splitlines()
-        return [name for name, line in zip(names, lines, strict=True) if line.endswith(" missing")]
 
     def symlinks(self, tree: str) -> dict[str, str]:
         """The symbolic links of a tree: target by path, without links whose contents are absent.
@@ -243,29 +233,34 @@ class GitRepository:
                 found.append((a - (n > 0), n, b - (m > 0), m))
         return found
 
-    def diffs_of(self, spans: Iterable[tuple[str, str]], paths: Sequence[str]) -> dict[str, bytes]:
+    def diffs_of(
+        self, spans: Iterable[tuple[str, str]], paths: Sequence[str]
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
         """The diff to each commit from another one, its parent, below ``paths``; by the commit.
 
-        The parent of a root commit is empty.
+        And its git-patch-id(1), if it has any line.  The parent of a root commit is empty.
         """
         names = "".join(f"{commit} {parent}".rstrip() + "\n" for commit, parent in spans).encode()
         text = self.run(*DIFF, "--root", "--stdin", "--", *paths, stdin=names)
         parts = re.split(rb"(?m)^([0-9a-f]{40})\n", text)
-        return {parts[at].decode(): parts[at + 1] for at in range(1, len(parts), 2)}
+        texts = {parts[at].decode(): parts[at + 1] for at in range(1, len(parts), 2)}
+        listing = self.run("patch-id", "--stable", stdin=text).decode()
+        return texts, {commit: name for name, commit in map(str.split, listing.splitlines())}
+
+    def patch_id(self, text: bytes) -> str:
+        """The git-patch-id(1) of a diff; empty if it has no line."""
+        return self.run("patch-id", "--stable", stdin=text).decode().partition(" ")[0]
 
     def blobs_of(self, commit: str) -> list[str]:
         """The blobs, old and new, that a commit changed."""
-        return _blobs(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
+        pairs = _raw(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
+        return [item.object for pair in pairs for item in pair if item.mode != GITLINK]
 
     # Ancestry
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Whether ``older`` is ``newer`` or one of its ancestors; both are full names."""
-        pair = (older, newer)
-        if pair not in self._ancestors:
-            found = self._merge_base("--is-ancestor", older, newer)
-            self._ancestors[pair] = found is not None
-        return self._ancestors[pair]
+        """Whether ``older`` is ``newer`` or one of its ancestors."""
+        return self._merge_base("--is-ancestor", older, newer) is not None
 
     def merge_bases(self, one: str, other: str) -> list[str]:
         """The best common ancestors of two commits (git-merge-base(1)); empty if unrelated."""
@@ -291,12 +286,6 @@ class GitRepository:
         while parent in first:
             merge, parent = parent, first[parent]
         return merge if merge and parent != commit else None
-
-
-def _blobs(listing: bytes) -> list[str]:
-    """The blobs in the output of ``git log -z --raw``, old and new."""
-    pairs = _raw(listing.lstrip(b"\0"))
-    return [item.object for pair in pairs for item in pair if item.mode != GITLINK]
 
 
 def _raw(listing: bytes) -> Iterator[tuple[Item, Item]]:

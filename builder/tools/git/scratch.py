@@ -137,10 +137,7 @@ class Scratch(GitRepository):
             index.unlink(missing_ok=True)
 
     def apply(self, tree: str, diff: bytes, *, back: bool = False) -> Application:
-        """Apply a diff to a tree; ``back`` reverts it instead.
-
-        Raises ``NotApplicableError``.
-        """
+        """Apply a diff to a tree; ``back`` reverts it instead."""
         options = ["--cached", "--verbose", "--whitespace=nowarn", "--numstat", "-z", "--apply"]
         options += ["--reverse"] if back else []
         with self._index(tree) as index:
@@ -175,7 +172,7 @@ class Scratch(GitRepository):
         """Write a tree to the new directory ``target``, byte for byte."""
         target.mkdir()
         with self._index(tree) as index:
-            self.run("checkout-index", "--all", index=index, work_tree=target)
+            self.run("checkout-index", "--all", "--force", index=index, work_tree=target)
 
 
 def _counted(listing: bytes) -> Iterator[CountedFile]:

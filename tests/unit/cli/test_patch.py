@@ -42,6 +42,7 @@ def test_the_doctor_tells_of_the_pin_of_upstream_and_of_any_ref(farm: Farm) -> N
     text = farm.run("patch", "check", "eng", "--against", "main")
     assert "the lines that it expects have changed" in text
     assert f"changed by {named}" in text
+    assert "unknown whether upstream has it in other words: look, with `git show`" in text
 
 
 def test_what_is_asked_for_is_shown_by_the_name_that_was_given(farm: Farm) -> None:

@@ -1,4 +1,4 @@
-"""What the patch doctor reads in a history: what came in, what went, who changed which lines."""
+"""What `patch check` reads in a history: what came in, what went, who changed which lines."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_white_space_and_moved_code_do_not_hide_what_was_merged(ward: Ward) -> N
         assert ward.on_main(base, patch).state == "upstream", patch.name
 
 
-def test_what_later_work_removes_was_merged(ward: Ward) -> None:
+def test_whether_what_later_work_removes_is_wanted_is_unknown(ward: Ward) -> None:
     up = ward.upstream
     base = up.commit("one", **{"a.c": functions("alpha", "beta")})
     extra = functions("alpha", "beta").replace(
@@ -82,7 +82,10 @@ def test_what_later_work_removes_was_merged(ward: Ward) -> None:
     up.commit("beside", **{"z.c": "z\n"})
     up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
     up.commit("no notes, and more", **{"a.c": functions("alpha", "beta", alpha="7")})
-    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "conflicts"
+    assert finding.details[-1].startswith("upstream introduced it with ")
+    assert finding.details[-1].endswith(" merge it, but the tree lacks its lines")
 
 
 def removed_in_steps(ward: Ward, how: str) -> tuple[str, str]:
@@ -132,40 +135,31 @@ def within(text: str, name: str, lines: str) -> str:
     return text.replace(start, start + lines)
 
 
-@pytest.mark.parametrize("how", ["a half is reverted", "both halves are removed"])
-def test_a_change_that_upstream_had_in_halves_is_not_upstream(ward: Ward, how: str) -> None:
+@pytest.mark.parametrize("how", ["a half is reverted", "both halves are removed", "in halves"])
+def test_a_change_that_upstream_had_in_halves_is_not_called_upstream(ward: Ward, how: str) -> None:
+    """Also where both are there: git has no commit with this change, so a person looks."""
     up = ward.upstream
     one = functions("alpha", "beta", "gamma", "delta")
     both = within(within(one, "alpha", LOW), "delta", NOTES)
     base = up.commit("one", **{"a.c": one})
     head = up.pull(6, {"a.c": both}, base=base)
-    if how == "a half is reverted":
-        up.commit("guards", **{"a.c": within(one, "alpha", LOW)})
-        up.git("revert", "--no-edit", "HEAD")
-        up.commit("notes", **{"a.c": within(one, "delta", NOTES)})
-    else:
+    if how == "both halves are removed":
         up.commit("both", **{"a.c": both})
         up.commit("no guards", **{"a.c": within(one, "delta", NOTES)})
         up.commit("no notes", **{"a.c": one.replace("delta(struct state * s)", "delta(state *s)")})
+    else:
+        up.commit("guards", **{"a.c": within(one, "alpha", LOW)})
+        up.git("revert", "--no-edit", "HEAD")
+        if how == "in halves":
+            up.git("revert", "--no-edit", "HEAD")
+        there = both if how == "in halves" else within(one, "delta", NOTES)
+        up.commit("notes", **{"a.c": there})
+    if how == "in halves":
+        up.commit("touched", **{"a.c": both.replace("s->delta == 0", "s->delta <= 0")})
     for patch in given(ward, base, [head]):
         finding = ward.on_main(base, patch)
         assert finding.state == "conflicts", finding.commits
-        assert finding.details[0] == "1 of 2 hunks do not apply"
-
-
-def test_a_half_that_was_reverted_and_brought_again_is_upstream(ward: Ward) -> None:
-    up = ward.upstream
-    one = functions("alpha", "beta", "gamma", "delta")
-    both = within(within(one, "alpha", LOW), "delta", NOTES)
-    base = up.commit("one", **{"a.c": one})
-    head = up.pull(6, {"a.c": both}, base=base)
-    up.commit("guards", **{"a.c": within(one, "alpha", LOW)})
-    up.git("revert", "--no-edit", "HEAD")
-    up.git("revert", "--no-edit", "HEAD")
-    up.commit("notes", **{"a.c": both})
-    up.commit("touched", **{"a.c": both.replace("s->delta == 0", "s->delta <= 0")})
-    for patch in given(ward, base, [head]):
-        assert ward.on_main(base, patch).state == "upstream", patch.name
+        assert finding.commits
 
 
 def test_a_file_that_a_merged_branch_adds_and_removes_is_found(ward: Ward) -> None:
@@ -207,8 +201,11 @@ def test_several_commits_in_one_diff_are_compared_with_several(ward: Ward, how: 
         "s->gamma += 4", "s->gamma += n"
     )
     up.commit("touched", **{"a.c": later.replace("s->beta == 0", "s->beta <= 0")})
-    for patch in given(ward, base, commits):
-        assert ward.on_main(base, patch).state == "upstream", patch.name
+    pull, file, pick = given(ward, base, commits)
+    assert ward.on_main(base, pull).state == "upstream"
+    assert ward.on_main(base, pick).state == "upstream"
+    # No commit has the patch id of a file that is the diff of two.
+    assert ward.on_main(base, file).state == ("conflicts" if how == "rebase" else "upstream")
 
 
 def test_what_was_taken_back_applies_again(ward: Ward) -> None:
@@ -233,7 +230,9 @@ def test_a_merged_one_whose_lines_are_in_a_copy_is_not_applied_to_that(ward: War
     merged = one.replace("line 10\n", "ten!\n")
     up.git("merge", "--quiet", "--no-ff", "-m", "merge it", head)
     up.commit("a copy of before", **{"a.c": merged + "copy\n" + numbered(20)})
-    assert ward.on_main(base, ward.pull(base, head)).state == "upstream"
+    finding = ward.on_main(base, ward.pull(base, head))
+    assert finding.state == "doubtful"
+    assert finding.details[-1].endswith("but the tree lacks its lines")
 
 
 # Ranges

@@ -185,6 +185,29 @@ def test_contents_of_a_partial_clone_are_fetched_only_on_request(
         assert scratch.read(item.object).decode() == numbered(1)
 
 
+@pytest.mark.parametrize("how", ["by a command", "by the reader"])
+def test_a_mirror_that_is_damaged_while_it_is_read_is_repaired(
+    upstream: Upstream, repositories: Repositories, how: str
+) -> None:
+    """Everything that this run asked of it is fetched again, and the damaged one is set aside."""
+    commits = [upstream.commit(f"{n}", **{"a.txt": numbered(n + 1)}) for n in range(3)]
+    repositories.walk(upstream.url, commits[-1])
+    scratch = repositories.scratch
+    blob = upstream.git("rev-parse", f"{commits[0]}:a.txt")
+    repositories.contents(upstream.url, [blob])
+    mirror = repositories.mirror(upstream.url)
+    for pack in mirror.history.folder.glob("objects/pack/*.pack"):
+        pack.chmod(0o644)
+        pack.write_bytes(pack.read_bytes()[:50])
+    if how == "by a command":
+        assert scratch.text("rev-list", "--count", commits[-1]) == "4"
+    assert scratch.read(blob).decode() == numbered(1)
+    assert scratch.text("rev-list", "--count", commits[-1]) == "4"
+    assert list(mirror.folder.glob("damaged-*-history.git"))
+    with pytest.raises(GitError):
+        scratch.read("1" * 40)
+
+
 def test_another_repository_in_the_environment_is_not_used(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
