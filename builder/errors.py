@@ -30,17 +30,14 @@ def plain(text: str) -> str:
     text = _CONTROL.sub("", text)
     if text.isascii():
         return text
-    return "".join(each if _visible(each) else _escape(each) for each in text)
+    shown = (each if _visible(each) else each.encode("unicode_escape").decode() for each in text)
+    return "".join(shown)
 
 
 def _visible(character: str) -> bool:
     if character in _INVISIBLE:
         return False
     return character.isprintable() or character in "\t\n" or category(character) == "Zs"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def as_started(text: str) -> str:

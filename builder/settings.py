@@ -141,11 +141,7 @@ class Settings(BaseSettings):
             folder: Path = getattr(self, name)
             hint = f"set BUILDER_{name.upper()} to a directory that you can write to"
             require_writable(folder, hint)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                why = error.strerror or str(error)
-                raise WorldError(f"cannot create the directory {folder}", why, hint) from error
+            folder.mkdir(parents=True, exist_ok=True)
 
 
 def load() -> Settings:

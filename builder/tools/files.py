@@ -130,14 +130,17 @@ def _opened(file: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        lock = None
+        raise _is_link(file) from error
     finally:
         os.close(folder)
-    if lock is not None and os.fstat(lock).st_nlink == 1:
-        return lock
-    if lock is not None:
+    if os.fstat(lock).st_nlink > 1:
         os.close(lock)
-    raise WorldError(
+        raise _is_link(file)
+    return lock
+
+
+def _is_link(file: Path) -> WorldError:
+    return WorldError(
         f"the lock file {file} is a link to another file",
         "locking it would overwrite that file",
         f"find out who created the link, then remove it: `rm {shlex.quote(str(file))}`",

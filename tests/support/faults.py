@@ -27,8 +27,13 @@ def serving(handler: Handler) -> Iterator[tuple[int, list[int]]]:
                     handler(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        yield listener.getsockname()[1], count
+        thread = threading.Thread(target=accept, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], count
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)  # else it takes the connections of the next server with this number
 
 
 def nothing(connection: socket.socket) -> None:

@@ -45,12 +45,14 @@ def serving(serve: Serve) -> Iterator[Hostile]:
                     connection, _ = listener.accept()
                     threading.Thread(target=each, args=(connection,), daemon=True).start()
 
-        threading.Thread(target=accept, daemon=True).start()
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
         try:
             yield server
         finally:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)  # else it takes the connections of the next server with this number
 
 
 def closing(content: bytes) -> Serve:

@@ -27,7 +27,7 @@ from builder.tools.web.address import origin, split_url
 from builder.tools.web.client import Client, Follow, Response
 from builder.tools.web.downloads import store, stored
 from builder.tools.web.errors import WebError, cause
-from builder.tools.web.retry import with_retries
+from builder.tools.web.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -201,7 +201,7 @@ class _Index:
     def page(self, project: str, version: str = "") -> ProjectPage:
         """The page of a project; ``version`` is for the error."""
         with _explained(project, version):
-            return with_retries(lambda: self._page(project))
+            return RetryPolicy().call(lambda: self._page(project))
 
     def _page(self, project: str) -> ProjectPage:
         from packaging.utils import canonicalize_name

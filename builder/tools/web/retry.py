@@ -23,14 +23,6 @@ GIVEN_UP: set[str] = set()
 """Servers that failed to the end.  They get one attempt each time, until one succeeds."""
 
 
-def with_retries(work: Callable[[], T]) -> T:
-    """Call ``work`` under a policy of its own: no server name, no log.
-
-    Raises the last error of ``work``.
-    """
-    return RetryPolicy().call(work)
-
-
 class RetryPolicy:
     """The retry policy for one server.
 

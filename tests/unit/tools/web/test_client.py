@@ -237,5 +237,5 @@ def test_only_what_may_pass_is_asked_again(
             return Client().request("GET", f"https://{host}/")
 
         with pytest.raises(WebError, match=why):
-            retry.with_retries(ask)
+            retry.RetryPolicy().call(ask)
     assert len(tried) == attempts

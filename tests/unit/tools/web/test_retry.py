@@ -12,7 +12,7 @@ import pytest
 
 from builder.tools.web import retry
 from builder.tools.web.errors import WebError
-from builder.tools.web.retry import RetryPolicy, with_retries
+from builder.tools.web.retry import RetryPolicy
 
 
 class Clock:
@@ -69,7 +69,7 @@ def test_a_temporary_failure_is_retried_with_growing_waits(clock: Clock) -> None
 def test_a_lasting_failure_is_not_retried(error: Exception, clock: Clock) -> None:
     server = Server(error)
     with pytest.raises(type(error)) as caught:
-        with_retries(server)
+        RetryPolicy().call(server)
     assert caught.value is error
     assert (server.calls, clock.slept) == (1, [])
 
@@ -78,7 +78,7 @@ def test_a_silent_server_is_given_up_in_time(clock: Clock) -> None:
     last = busy()
     server = Server(*(busy() for _ in range(4)), last)
     with pytest.raises(WebError) as caught:
-        with_retries(server)
+        RetryPolicy().call(server)
     assert caught.value is last
     assert clock.slept == [1, 2, 4, 8]
     assert sum(clock.slept) <= retry.GIVE_UP
@@ -114,7 +114,7 @@ def test_the_waits_that_a_server_asks_for_are_bounded(
     waits: list[float], slept: list[float], clock: Clock
 ) -> None:
     with pytest.raises(WebError) as caught:
-        with_retries(Server(*map(busy, waits)))
+        RetryPolicy().call(Server(*map(busy, waits)))
     assert caught.value.retry_after == waits[len(slept)]
     assert clock.slept == slept
 
