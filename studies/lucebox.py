@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.families.layout import LAYOUT

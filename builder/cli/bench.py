@@ -9,14 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from builder.cli import completion
-from builder.cli.options import (
-    CatalogOption,
-    EngineCommand,
-    JsonOption,
-    build_session,
-    contexts,
-    file_option,
-)
+from builder.cli.options import CatalogOption, EngineCommand, JsonOption, contexts, file_option
 from builder.cli.tables import pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
@@ -220,6 +213,7 @@ def _image(
     catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
 ) -> ServedImage:
     from builder.bench.benchmark import ServedImage
+    from builder.cli.session import build_session
     from builder.pipeline import lookup
 
     if model is None:

@@ -6,14 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    RecipeName,
-    catalog_at,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DryRunOption, JsonOption, RecipeName, catalog_at
 from builder.cli.terminal import line, log, print_json
 
 group = typer.Typer(no_args_is_help=True, help="Write the page of a repository on Docker Hub.")
@@ -42,6 +35,7 @@ def describe(
     not answer, and 12 if it refuses, or if the repository is in another registry.
     """
     from builder import settings
+    from builder.cli.session import repository_of
     from builder.errors import RegistryError
     from builder.publish import hub_page
     from builder.tools.registry.credentials import HUB

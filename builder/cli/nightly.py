@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JsonOption,
-    Recipes,
-    build_session,
-    catalog_at,
-    reporter,
-    summary_files,
-)
+from builder.cli.options import BuilderOption, CatalogOption, JsonOption, Recipes, catalog_at
 from builder.cli.tables import counted, minute, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
@@ -50,6 +41,7 @@ def nightly(
     exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
+    from builder.cli.session import build_session, reporter
     from builder.nightly.night import require_good, run_channels
     from builder.smoke.subject import GpuTest
 
@@ -107,7 +99,7 @@ def status(
 def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> None:
     from builder.records import markdown
 
-    markdown.append(markdown.of_table(overview), summary_files())
+    markdown.append_to_summary(markdown.of_table(overview))
     if as_json:
         print_json(data)
         return

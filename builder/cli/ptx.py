@@ -13,12 +13,9 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     RecipeName,
-    build_session,
     catalog_at,
     output_option,
     reference_option,
-    reporter,
-    repository_of,
 )
 from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, print_json
@@ -59,6 +56,8 @@ def ptx(
     compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
+    from builder.cli.session import build_session, reporter
+
     if published is not None:
         if output is None or compiles:
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
@@ -91,6 +90,7 @@ def _write_published(
 ) -> None:
     import tempfile
 
+    from builder.cli.session import repository_of
     from builder.publish.attachments import attached
     from builder.records import ptx as files
 

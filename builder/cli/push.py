@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DropOption,
-    JsonOption,
-    RecipeName,
-    build_session,
-    reason_option,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DropOption, JsonOption, RecipeName, reason_option
 from builder.cli.tag import only_run_with_tags
 from builder.cli.terminal import line, print_json
 from builder.platforms import Platform
@@ -97,6 +89,7 @@ def push(
     The error lists the tags that
     were already pushed.
     """
+    from builder.cli.session import build_session, repository_of
     from builder.nightly.channels import tag_of
     from builder.tools.files import workspace
 
@@ -153,6 +146,7 @@ def _pushed(
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
+    from builder.cli.session import repository_of
     from builder.publish.verdicts import require_signing
     from builder.tools.files import workspace
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    catalog_at,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DryRunOption, JsonOption, catalog_at
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, print_json
 
@@ -101,6 +95,7 @@ def add(
     from datetime import UTC, datetime
 
     from builder import settings
+    from builder.cli.session import repository_of
     from builder.errors import RegistryError
     from builder.publish.remote_image import remote_image
     from builder.receipts import catalog as receipts

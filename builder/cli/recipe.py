@@ -19,7 +19,6 @@ from builder.cli.options import (
     Reference,
     catalog_at,
     output_option,
-    repository_of,
 )
 from builder.cli.recipe_new import new
 from builder.cli.tables import counted, filled, minute, pairs, paragraph, table
@@ -247,6 +246,7 @@ def export(
     pins; its first lines name the commit of the catalog whose bases and patches were used.
     An existing file with different contents is not overwritten; the exit code is then 4.
     """
+    from builder.cli.session import repository_of
     from builder.publish import attachments
     from builder.recipes.edit import write
 

@@ -12,10 +12,8 @@ from builder.cli.options import (
     CatalogOption,
     OnePlatformOption,
     RecipeName,
-    build_session,
     catalog_at,
     reference_option,
-    repository_of,
 )
 from builder.platforms import Platform
 
@@ -66,6 +64,7 @@ def sbom(
 
 
 def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
+    from builder.cli.session import build_session
     from builder.pipeline.lookup import verified
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
@@ -79,6 +78,7 @@ def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None
 def _of_published_image(
     recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
 ) -> str:
+    from builder.cli.session import repository_of
     from builder.publish.attachments import attached
 
     files = attached(repository_of(catalog_at(catalog), recipe), reference, kind, platform)

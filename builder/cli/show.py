@@ -15,12 +15,11 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     PlatformOption,
-    build_architecture,
     catalog_at,
 )
 from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import FetchError, RecipeError
+from builder.errors import FetchError, RecipeError, WorldError
 from builder.farm import farm_root
 from builder.platforms import PLATFORMS, Platform
 
@@ -151,7 +150,7 @@ def _show_recipe(
     recipes, own = load_catalog(root, only=[recipe]), settings.load()
     recipes.engine(recipe)  # reports a broken recipe also where no engine answers
     try:
-        resolver = Resolver.with_settings(recipes, own, log, build_architecture())
+        resolver = Resolver.with_settings(recipes, own, log, _build_architecture())
         found = resolver.plans(recipe, platform)
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
@@ -169,6 +168,19 @@ def _show_recipe(
         if number:
             line("")
         _print_plan(each)
+
+
+def _build_architecture() -> str | None:
+    """This machine's architecture if no engine answers; None if an engine can be asked."""
+    from platform import machine
+
+    from builder.tools.docker import engine as docker
+
+    try:
+        docker.engine()
+    except WorldError:
+        return machine()
+    return None
 
 
 def _describe(plan: AnyPlan) -> dict[str, Any]:

@@ -16,11 +16,9 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     TagName,
-    build_session,
     catalog_at,
     reason_option,
     reference_option,
-    repository_of,
 )
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
@@ -80,6 +78,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
 
     For several platforms, the tag of the index of their images.
     """
+    from builder.cli.session import build_session
     from builder.publish.release_index import published_index
     from builder.publish.verified import find_published
     from builder.tools.files import workspace
@@ -140,6 +139,7 @@ def history(
     BUILDER_TRUSTED_KEYS is set, only signed moves count. The exit code is 12 if the tag does not
     exist.
     """
+    from builder.cli.session import repository_of
     from builder.publish.tag_history import moves, require_tag
 
     repository = repository_of(catalog_at(catalog), recipe)
@@ -176,6 +176,7 @@ def _moving(
     ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
     not move.
     """
+    from builder.cli.session import repository_of
     from builder.publish.tags import require_moving
 
     with only_run_with_tags(), _trust() as trust:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,10 +47,14 @@ def of_table(overview: Overview) -> str:
     return "\n".join([f"### {overview.title}", "", *lines, "", *notes]) + "\n"
 
 
-def append(text: str, files: Sequence[Path]) -> None:
-    """Append a text to each file; raises ``OSError``."""
-    for file in files:
-        with file.open("a", encoding="utf-8") as stream:
+def append_to_summary(text: str) -> None:
+    """Append to the summary of a job in a GitHub workflow; nothing elsewhere.  Raises ``OSError``.
+
+    https://docs.github.com/actions/reference/workflows-and-actions/variables, GITHUB_STEP_SUMMARY
+    """
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    if name:
+        with Path(name).open("a", encoding="utf-8") as stream:
             stream.write(text)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import BuilderError, GoneError, RegistryError
 from builder.publish import push as pushing
 from builder.publish import referrers

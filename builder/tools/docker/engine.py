@@ -56,7 +56,18 @@ class Engine:
     host: str = ""
     """The name of its machine."""
     cdi: tuple[Path, ...] = ()
-    """Directories with specifications of devices (CDI); empty where that is not enabled."""
+    """Directories with specifications of devices (docs.docker.com, "Container Device Interface");
+    empty where that is not enabled."""
+
+    @property
+    def has_nvidia_runtime(self) -> bool:
+        """Whether it has NVIDIA's runtime."""
+        return "nvidia" in self.runtimes
+
+    @property
+    def has_nvidia_cdi(self) -> bool:
+        """Whether its CDI directories describe GPUs of NVIDIA's: nvidia-ctk writes nvidia.yaml."""
+        return any(any(folder.glob("nvidia*")) for folder in self.cdi)
 
 
 @dataclass(frozen=True, slots=True)

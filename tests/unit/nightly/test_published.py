@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import BuildError, UnvouchedError
 from builder.nightly.published import _ready
 from builder.pipeline.session import BuildSession

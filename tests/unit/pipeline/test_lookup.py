@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import RecipeError
 from builder.families.layout import LABEL_RECIPE
 from builder.pipeline.lookup import _recipe_in_label
