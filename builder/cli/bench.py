@@ -214,12 +214,12 @@ def _image(
 ) -> ServedImage:
     from builder.bench.benchmark import ServedImage
     from builder.cli.session import build_session
-    from builder.pipeline import lookup
+    from builder.pipeline.lookup import Images
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
     session = build_session(catalog)
-    image, recipe = lookup.served(session, name)
+    image, recipe = Images(session).served(name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
             f"{recipe.name} cannot be measured",

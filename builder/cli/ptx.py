@@ -64,11 +64,13 @@ def ptx(
         _write_published(recipe, catalog, published, platform, output)
         return
     from builder.pipeline.kept_ptx import of_image
+    from builder.pipeline.lookup import Images
     from builder.records import ptx as files
 
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
-        kept = of_image(session.resolve(recipe), session, compiles=compiles)
+        plan = session.resolve(recipe)
+        kept = of_image(plan, Images(session).require(plan), session, compiles=compiles)
     if output is not None and kept.known:
         files.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from builder.errors import BuilderError, BuildError, WorldError
-from builder.families import layout
 from builder.images.log import BuildLog, BuildStep
-from builder.plan.plan import Plan
-from builder.plan.resolver import in_engine
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -133,40 +130,3 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     return BuildError(
         what, why, hints or "read the first error above; the log has the command that it came from"
     )
-
-
-def find_image(plan: Plan) -> docker.Image | None:
-    """The image of that key in the engine under its immutable tag, which follows a good verdict."""
-    return in_engine(plan, plan.references[0])
-
-
-def find_candidate(plan: Plan) -> docker.Image | None:
-    """The image of that key in the engine that a stopped run left without a verdict."""
-    return in_engine(plan, plan.candidate)
-
-
-def built_image(plan: Plan) -> docker.Image:
-    """The image of a recipe as it is now; raises ``WorldError`` if the engine does not have it."""
-    found = find_image(plan)
-    if found is None:
-        others = [
-            f"{name} is of another state of it, mostly an older one: its build key is {key[:12]}"
-            for name in plan.references[1:]
-            if (there := docker.image(name)) and (key := there.labels.get(layout.LABEL_KEY))
-        ]
-        raise WorldError(
-            f"Docker has no image of the current recipe {plan.title}",
-            "\n".join([f"looked for {plan.references[0]}", *others]),
-            f"build it: `builder build {plan.name}`",
-        )
-    return found
-
-
-def ensure_tags(plan: Plan, source: str, names: Collection[str] = ()) -> None:
-    """Point every name of an image to the image that the name ``source`` has; the name of a
-    candidate goes.  ``names``: the names that this image has already."""
-    for reference in plan.references:
-        if reference not in names:
-            docker.tag(source, reference)
-    if source == plan.candidate:
-        docker.untag(source)

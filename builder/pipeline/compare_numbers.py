@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from builder.errors import UntriedError
-from builder.images.build import built_image
 from builder.numbers.cases import Case
 from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.pipeline.check import subject_of
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.simulator.outputs import parting
 from builder.smoke import check, numbers, server_comparison, server_numbers
@@ -133,5 +133,5 @@ def _read(session: BuildSession, name: str) -> Iterator[Context]:
     session.settings.require_directories()
     plan = session.resolve(name)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():
-        subject = subject_of(plan, built_image(plan), session)
+        subject = subject_of(plan, Images(session).require(plan), session)
         yield Context(subject, check.read(subject, work), work)

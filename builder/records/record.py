@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,16 +19,8 @@ from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
 from builder.tools.log import duration
 
-
-class BuildFacts(TypedDict, total=False):
-    """The facts of the build of an image; the fields are as in ``Record``."""
-
-    created: str
-    way: str
-    built_here: bool
-    log: str
-    objects: int
-    reused: int
+BUILD_FACTS = {"created", "way", "built_here", "log", "objects", "reused"}
+"""The fields of a record that only the build of its image gives."""
 
 
 class Record(BaseModel):
@@ -75,10 +67,9 @@ class Record(BaseModel):
         """The time of its checks; None: not known."""
         return self.seconds.get(CHECK_STAGE)
 
-    @property
-    def build_facts(self) -> BuildFacts:
-        """The facts of its build."""
-        return cast(BuildFacts, self.model_dump(include={*BuildFacts.__annotations__}))
+    def with_build_of(self, before: Record) -> Record:
+        """This record, with what ``before`` knows of the build of the image."""
+        return self.model_copy(update=before.model_dump(include=BUILD_FACTS))
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""
