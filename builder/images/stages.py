@@ -28,8 +28,6 @@ from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import build_contexts
 from builder.tools.files import named_lock, require_space, workspace
 
-OnProgress = Callable[[BuildStep | str], None]
-
 
 class Progress(Protocol):
     """Receives the progress of a build."""
@@ -65,40 +63,37 @@ def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
     Before minutes of work on a base, the commits of the engine are fetched.  Raises like
     ``ensure_bases`` and ``gather.fetch_commits``.
     """
-    if any(len(_found(base)) < len(base.references) for base in plan.bases()):
+    there = {base.name: _found(base) for base in plan.bases()}
+    if any(len(there[base.name]) < len(base.references) for base in plan.bases()):
         gather.fetch_commits(plan, _options(active))
     found: dict[str, docker.Image] = {}
     for base in plan.bases():
-        found = ensure_bases(base, active) | found
+        found = ensure_bases(base, active, there[base.name]) | found
     return found
 
 
-def ensure_bases(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
-    """Build the images that the engine lacks of a base and of those below it; all, by stage.
-
-    The files of a base are fetched while the one below it is built.  Raises like ``build_stages``;
-    ``FetchError`` where they would have to be built offline.
-    """
-    if base.base is None:
-        return _ensured(base, {}, active)
-    with beside() as other:
-        if len(_found(base)) < len(base.references):
-            other.begin(partial(gather.fetch, base, _options(active)))
-        below = ensure_bases(base.base, active)
-        other.wait()
-    return _ensured(base, below, active)
-
-
-def _ensured(
-    base: BasePlan, below: dict[str, docker.Image], active: ActiveBuild
+def ensure_bases(
+    base: BasePlan, active: ActiveBuild, there: dict[str, docker.Image] | None = None
 ) -> dict[str, docker.Image]:
-    """Build the images that the engine lacks of a base; ``below`` are the images of the base below
-    it."""
-    name, found = base.name, _found(base)
-    if len(found) == len(base.references):
+    """Build the images that the engine lacks of a base and of those below it; its images, by stage.
+
+    The files of a base are fetched while the one below it is built.  ``there`` are its images that
+    the engine has, where that is known.  Raises like ``build_stages``; ``FetchError`` where they
+    would have to be built offline.
+    """
+    found = _found(base) if there is None else there
+    lacking = len(found) < len(base.references)
+    below: dict[str, docker.Image] = {}
+    if base.base is not None:
+        with beside() as other:
+            if lacking:
+                other.begin(partial(gather.fetch, base, _options(active)))
+            below = ensure_bases(base.base, active)
+            other.wait()
+    if not lacking:
         return found
-    cache, log_line = active.settings.cache_dir, active.progress.log
-    with named_lock(cache, f"base-{name}", wait=log_line):
+    cache, name, log = active.settings.cache_dir, base.name, active.progress.log
+    with named_lock(cache, f"base-{name}", wait=log):
         found = _found(base)  # another run may have built them meanwhile
         missing = {stage: name for stage, name in base.references.items() if stage not in found}
         if not missing:
@@ -106,7 +101,7 @@ def _ensured(
         if active.offline and base.recipe.published is None:
             _require_mirrored(base)
         require_disk(active.settings, base.recipe.build.disk, f"the base {name}")
-        log_line(f"building the base {name} ({base.short_key})")
+        log(f"building the base {name} ({base.short_key})")
         below = below or pulled_root(base, active)
         with workspace(cache) as work:
             return found | build_stages(base, missing, below, active, work)
@@ -164,40 +159,42 @@ def build_stages(
         laid_out = lay_out(plan, base_images, active, work)
     runtime = base_images.get("runtime")
     labels = plan.labels_of(laid_out.created, runtime.digest if runtime else "")
+
+    def built_stage(
+        stage: str, log: BuildLog, on_progress: Callable[[BuildStep | str], None], /
+    ) -> docker.Image:
+        return image_build.build(
+            laid_out,
+            stage,
+            references[stage],
+            labels,
+            log,
+            on_progress,
+            builder,
+            compression=plan.stages[stage],
+            compress_base=plan.compresses_base,
+            cache=layer_cache(plan, stage, active, anew=bool(anew)),
+            anew=anew,
+        )
+
+    def prepare(stage: str) -> None:
+        with closing(BuildLog(work / f"{stage}.log")) as aside:
+            built_stage(stage, aside, lambda _: None)
+
     with active.seconds.stage(build_stage(plan.name)), beside() as other:
-
-        def built_stage(stage: str, log: BuildLog, on_progress: OnProgress, /) -> docker.Image:
-            return image_build.build(
-                laid_out,
-                stage,
-                references[stage],
-                labels,
-                log,
-                on_progress,
-                builder,
-                compression=plan.stages[stage],
-                compress_base=plan.compresses_base,
-                cache=layer_cache(plan, stage, active, anew=bool(anew)),
-                anew=anew,
-            )
-
-        def prepare(stage: str) -> None:
-            with closing(BuildLog(work / f"{stage}.log")) as aside:
-                built_stage(stage, aside, lambda _: None)
-
-        log, on_progress = active.log, active.progress.on_progress
         first, *others = references
         # So that its steps are cached when its turn comes: without a cache, and for an image that
         # is transferred from another builder, the work would be done twice.
         for stage in others if builder.is_engine and not anew else ():
             other.begin(partial(prepare, stage))
-        built = {first: built_stage(first, log, on_progress)}
+        built = {first: built_stage(first, active.log, active.progress.on_progress)}
         other.wait()
-        built |= {stage: built_stage(stage, log, on_progress) for stage in others}
-    if log.not_kept:
+        for stage in others:
+            built[stage] = built_stage(stage, active.log, active.progress.on_progress)
+    if active.log.not_kept:
         where = active.settings.layer_cache
-        active.progress.log(f"the layers are not kept in {where}: {log.not_kept}")
-        log.not_kept = ""
+        active.progress.log(f"the layers are not kept in {where}: {active.log.not_kept}")
+        active.log.not_kept = ""
     return built
 
 
