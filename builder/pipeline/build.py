@@ -16,9 +16,8 @@ from builder.errors import (
     UntriedError,
     WorldError,
 )
-from builder.images.build import anew
 from builder.images.log import BuildLog
-from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
+from builder.images.stages import ActiveBuild, anew, build_stages, ensure_bases_of, require_disk
 from builder.images.way import require_emulators, way_name, way_text
 from builder.pipeline.check import check, compile_simulators, require_good
 from builder.pipeline.kept_ptx import keep_built

@@ -9,8 +9,7 @@ from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.errors import BuilderError, UntriedError
 from builder.families.layout import LAYOUT
-from builder.images.build import anew
-from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
+from builder.images.stages import ActiveBuild, anew, build_stages, ensure_bases_of, require_disk
 from builder.kernels.selection import Capability
 from builder.pipeline import ccache
 from builder.pipeline.session import BuildSession
