@@ -35,15 +35,15 @@ def describe(
     not answer, and 12 if it refuses, or if the repository is in another registry.
     """
     from builder import settings
-    from builder.cli.session import repository_of
     from builder.errors import RegistryError
     from builder.publish import hub_page
+    from builder.publish.tags import repository_of
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.hub import Hub
 
     recipes = catalog_at(catalog)
     name = recipes.engine(recipe).recipe.image.repository
-    repository = repository_of(recipes, recipe)
+    repository = repository_of(recipes, recipe, log)
     if repository.registry != HUB:
         raise RegistryError(
             f"{repository.name} cannot have a description",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from builder.nightly.history import NightlyRun
     from builder.nightly.status import Status
     from builder.publish.reproductions import Reproduced
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
 DIGITS = 19  # of a digest: "sha256:" and twelve
 WIDE = 120  # columns
@@ -110,7 +110,7 @@ def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> Non
 
 def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
     """The results of a nightly run, a row for each channel."""
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
     rows = tuple(
         (
@@ -133,7 +133,7 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
     """A row for each tag; as notes the last nightly run of each channel, updates and problems."""
     from builder.nightly.status import grouped
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
     header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
     rows = tuple(_row(status) for status in found)

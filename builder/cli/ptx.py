@@ -18,7 +18,7 @@ from builder.cli.options import (
     reference_option,
 )
 from builder.cli.tables import filled, pairs
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 from builder.platforms import Platform
 from builder.tools import sizes
 
@@ -92,11 +92,13 @@ def _write_published(
 ) -> None:
     import tempfile
 
-    from builder.cli.session import repository_of
     from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
     from builder.records import ptx as files
 
-    found = attached(repository_of(catalog_at(catalog), recipe), reference, files.KIND, platform)
+    found = attached(
+        repository_of(catalog_at(catalog), recipe, log), reference, files.KIND, platform
+    )
     with tempfile.NamedTemporaryFile() as file:
         file.write(found[0].content)
         file.flush()

@@ -246,12 +246,12 @@ def export(
     pins; its first lines name the commit of the catalog whose bases and patches were used.
     An existing file with different contents is not overwritten; the exit code is then 4.
     """
-    from builder.cli.session import repository_of
     from builder.publish import attachments
+    from builder.publish.tags import repository_of
     from builder.recipes.edit import write
 
     folder = output or farm_root(catalog) / "recipes"
-    repository = repository_of(catalog_at(catalog), recipe)
+    repository = repository_of(catalog_at(catalog), recipe, log)
     attached = attachments.attached(repository, reference, attachments.RECIPE)
     texts = {folder / name: text for name, text in attachments.recipe_texts(attached).items()}
     if dry_run:

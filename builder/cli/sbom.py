@@ -15,6 +15,7 @@ from builder.cli.options import (
     catalog_at,
     reference_option,
 )
+from builder.cli.terminal import log
 from builder.platforms import Platform
 
 
@@ -78,8 +79,8 @@ def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None
 def _of_published_image(
     recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
 ) -> str:
-    from builder.cli.session import repository_of
     from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
 
-    files = attached(repository_of(catalog_at(catalog), recipe), reference, kind, platform)
+    files = attached(repository_of(catalog_at(catalog), recipe, log), reference, kind, platform)
     return files[0].content.decode("utf-8", "replace")

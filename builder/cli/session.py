@@ -1,4 +1,4 @@
-"""What a command needs that builds, checks or pushes: its session, reporter and repository."""
+"""What a command needs that builds or checks images: its session and its reporter."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from pathlib import Path
 from builder import settings
 from builder.cli.options import catalog_at
 from builder.cli.progress import BuildProgress
-from builder.cli.terminal import log
 from builder.pipeline.session import BuildSession
 from builder.platforms import Platform
-from builder.publish.tags import open_repository
-from builder.recipes.catalog import Catalog
 from builder.records import junit as junit_xml
 from builder.records import markdown
 from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Verdict
-from builder.tools.registry.client import Repository
 
 
 def reporter(junit: Path | None = None) -> BuildProgress:
@@ -30,15 +26,6 @@ def reporter(junit: Path | None = None) -> BuildProgress:
         markdown.append_to_summary(markdown.of_verdict(name, verdict))
 
     return BuildProgress(write)
-
-
-def repository_of(recipes: Catalog, name: str) -> Repository:
-    """The repository of a recipe's images.
-
-    Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` without a namespace.
-    """
-    recipe = recipes.engine(name).recipe
-    return open_repository(settings.load().repository(recipe.image.repository), log)
 
 
 def build_session(

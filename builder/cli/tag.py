@@ -139,10 +139,10 @@ def history(
     BUILDER_TRUSTED_KEYS is set, only signed moves count. The exit code is 12 if the tag does not
     exist.
     """
-    from builder.cli.session import repository_of
     from builder.publish.tag_history import moves, require_tag
+    from builder.publish.tags import repository_of
 
-    repository = repository_of(catalog_at(catalog), recipe)
+    repository = repository_of(catalog_at(catalog), recipe, log)
     with _trust() as trust:
         found = moves(repository, tag, trust)
     digest = found[0].digest if found else require_tag(repository, tag)
@@ -176,13 +176,12 @@ def _moving(
     ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
     not move.
     """
-    from builder.cli.session import repository_of
-    from builder.publish.tags import require_moving
+    from builder.publish.tags import repository_of, require_moving
 
     with only_run_with_tags(), _trust() as trust:
         recipes = catalog_at(catalog)
         name = recipes.engine(recipe).recipe.image.repository
-        repository = repository_of(recipes, recipe)
+        repository = repository_of(recipes, recipe, log)
         known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
         require_moving(known, repository, name, tag, trust)
         if to is not None:

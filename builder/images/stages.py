@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.errors import BuilderError, BuildError, FetchError, WorldError
-from builder.images.log import BuildLog, BuildStep, Timings, build_stage
+from builder.images.log import BuildLog, BuildStep
 from builder.plan import published_image
 from builder.plan.inputs import RegistryRoot
 from builder.plan.plan import AnyPlan, BasePlan, Plan
@@ -30,6 +30,7 @@ from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import build_contexts
 from builder.tools.docker.buildx import Builder
 from builder.tools.files import named_lock, require_space, workspace
+from builder.tools.log import Timings, build_stage
 
 STANDARD = "org.opencontainers.image."
 # The attempts at a build that other work in the engine comes between.

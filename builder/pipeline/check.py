@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from builder.errors import BuilderError, SmokeError, UntriedError
 from builder.families.layout import BASE_DIGEST, BASE_NAME, REVISION
-from builder.images.log import CHECK_STAGE, Timings
 from builder.images.stages import extended_image
 from builder.pipeline import numbers
 from builder.pipeline.session import BuildSession
@@ -29,6 +28,7 @@ from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
 from builder.tools.git.arguments import COMMIT
+from builder.tools.log import CHECK_STAGE, Timings
 
 
 def contract_of(plan: Plan) -> str:

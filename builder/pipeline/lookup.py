@@ -13,7 +13,6 @@ from builder.contents.options import ReadOptions
 from builder.errors import BuilderError, RecipeError, UntriedError, WorldError
 from builder.families import complete
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
-from builder.images.log import Timings
 from builder.kernels.ledger import Ledger
 from builder.kernels.selection import Capability
 from builder.pipeline.check import check, contract_of, subject_of
@@ -33,6 +32,7 @@ from builder.smoke.verdict import Verdict
 from builder.tools.docker import engine as docker
 from builder.tools.docker.blobs import blobs_of
 from builder.tools.files import workspace
+from builder.tools.log import Timings
 
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.kernels.paths import text_of
-from builder.records.table import Overview
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import sizes
 
 CELL_LIMIT = 300  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A table with a title, for the terminal and for Markdown."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Lines below the table."""
 
 
 def of_verdict(name: str, verdict: Verdict) -> str:

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.images.log import CHECK_STAGE, build_stage
 from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
-from builder.tools.log import duration
+from builder.tools.log import CHECK_STAGE, build_stage, duration
 
 BUILD_FACTS = {"created", "way", "built_here", "log", "objects", "reused"}
 """The fields of a record that only the build of its image gives."""

@@ -15,7 +15,7 @@ from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema.sources import GitSource
 from builder.records import markdown
-from builder.records.table import Overview
+from builder.records.markdown import Overview
 from builder.records.trials import FOLDER, KeptBuild, KeptTrials, kept
 from builder.simulator import cards
 from builder.simulator.figures import mib
