@@ -107,10 +107,7 @@ def install(*packages: str) -> None:
 
 
 def install_newer(*packages: str) -> None:
-    """Install packages of ``NEWER_SUITE``, without adding it to apt's configuration.
-
-    Raises ``WorldError``.
-    """
+    """Install packages of ``NEWER_SUITE``, without adding it to apt's configuration."""
     _read_package_lists()
     with downloaded(*packages) as files:
         log("installing them with their dependencies")
@@ -204,7 +201,7 @@ def remove_stale_pid(name: str, pid_file: Path) -> None:
 
 
 def start_engine() -> None:
-    """Start the engine and wait until it answers; raises ``WorldError`` if it does not."""
+    """Start the engine and wait until it answers."""
     started: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
         log("starting docker.service")
@@ -242,10 +239,7 @@ def start_engine() -> None:
 
 
 def set_up() -> None:
-    """Install and start the engine; install git and mmdebstrap where possible.
-
-    Raises ``WorldError``.
-    """
+    """Install and start the engine; install git and mmdebstrap where possible."""
     distribution = may_install()
     if not _has_buildx():
         if distribution is None:

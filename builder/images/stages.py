@@ -86,8 +86,7 @@ def ensure_bases(
     """Build the images that the engine lacks of a base and of those below it; its images, by stage.
 
     The files of a base are fetched while the one below it is built.  ``there`` are its images that
-    the engine has, where that is known.  Raises like ``build_stages``; ``FetchError`` where they
-    would have to be built offline.
+    the engine has, where that is known.
     """
     found = _found(base) if there is None else there
     lacking = len(found) < len(base.references)
@@ -116,10 +115,7 @@ def ensure_bases(
 
 
 def pulled_root(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:
-    """The published image that a base starts from, pulled; empty: it starts from none.
-
-    Raises ``FetchError`` where it cannot be had.
-    """
+    """The published image that a base starts from, pulled; empty: it starts from none."""
     published, root = base.recipe.published, base.published_root
     if published is None or root is None:
         return {}
@@ -241,7 +237,6 @@ def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: b
     """The time of the newest input that is not a source, in seconds since 1970.
 
     Only images of a registry are newer than the plan: the root of a base, and a published image.
-    Raises ``FetchError`` where it is not known.
     """
     own = plan.base.references if plan.base else base_images
     times = [image.epoch for stage, image in base_images.items() if stage in own]
@@ -251,10 +246,7 @@ def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: b
 
 
 def extended_image(plan: Plan) -> docker.Image | None:
-    """The image of the engine that an image extends; None where it extends none.
-
-    Raises ``WorldError`` where the engine does not have it.
-    """
+    """The image of the engine that an image extends; None where it extends none."""
     if not plan.extends_base:
         return None
     name = plan.base.references["runtime"]
@@ -303,9 +295,6 @@ def build_image(
     image that it is built on get it as well, whatever they have; ``cache`` is the name on a
     registry that keeps the layers of all its steps; ``anew`` are the options of ``anew`` where no
     layer is taken from a cache.
-    Raises ``BuildError`` with the first errors of the log, which is a ``BreakdownError`` where the
-    sources are not at fault, ``SpaceError`` when the disk filled up, ``WorldError`` when the engine
-    or the builder went away.
     """
     metadata = context.folder.parent / f"{stage}.metadata.json"
     archive = context.folder.parent / f"{stage}.oci.tar"

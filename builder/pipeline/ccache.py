@@ -118,7 +118,7 @@ def take_ptx(
 ) -> None:
     """Write the PTX of machine code that the mount has, ``DIGEST.gz``, into the new ``folder``.
 
-    ``digests`` are sha256 (hex) of machine code; the rest is as for ``save``.  Raises like it.
+    ``digests`` are sha256 (hex) of machine code; the rest is as for ``save``.
     """
     wanted = work / "wanted"
     wanted.mkdir()

@@ -91,7 +91,7 @@ def _found(
 
 
 def _for_platform(name: str, source: Source, platform: Platform) -> Source:
-    """The same source, read for this platform; raises ``WorldError`` where it lacks the image."""
+    """The same source, read for this platform."""
     if isinstance(source, Path):
         return source
     with damage_reported():
@@ -122,7 +122,7 @@ def pulled_if_remote(
 ) -> Iterator[None]:
     """Keep an image in the engine that only a registry can have; it is removed afterwards.
 
-    Nothing is done where the name is another one.  Raises ``FetchError`` where it cannot be pulled.
+    Nothing is done where the name is another one.
     """
     if not _is_remote(session, name):
         yield

@@ -197,7 +197,7 @@ class Images:
         """Check an image that has its names, and record the verdict.
 
         A good verdict on the same image stays recorded where a check could not be run this time:
-        that says nothing about the image.  Raises like ``check``.
+        that says nothing about the image.
         """
         good = self.verified(plan, image)
         kept = self.check(plan, image, work)
@@ -217,7 +217,7 @@ class Images:
 
 
 def recipe_label(target: str, found: docker.Image) -> str:
-    """The recipe that the label of an image names; raises ``RecipeError`` where it has none."""
+    """The recipe that the label of an image names."""
     named = found.labels.get(LABEL_RECIPE)
     if not named:
         raise RecipeError(

@@ -146,7 +146,7 @@ def candidate_path(state: Path, recipe: str, key: str) -> Path:
 
 
 def write_candidate(state: Path, recipe: str, key: str, digest: str) -> None:
-    """Write which image was built, that has no good verdict yet.  Raises ``OSError``."""
+    """Write which image was built, that has no good verdict yet."""
     candidate = {"format": 1, "key": key, "digest": digest}
     write_json(candidate_path(state, recipe, key), candidate)
 

@@ -183,7 +183,7 @@ def run(
 
 
 def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
-    """Run a container to its end, and remove it.  Raises ``LateError``."""
+    """Run a container to its end, and remove it."""
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, TMP, *LOGS]
     options += ["--rm"] if _ended.get() is None else []

@@ -83,11 +83,8 @@ def _can_enter(network: int, process: int, identity: str) -> bool:
 
 
 def _enter(network: int) -> None:
-    """Move the calling thread into a network: a socket stays in the one that it was made in.
-
-    Raises ``OSError``.  (``os.setns`` is new in Python 3.12.)
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
+    """Move the calling thread into a network: a socket stays in the one that it was made in."""
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is new in Python 3.12
     if libc.setns(network, CLONE_NEWNET) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
