@@ -68,15 +68,13 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     images = Images(session)
     _require_digests(docker.engine())
     settings.require_directories()
-    image, verified = _there(plan, images)
-    if image is not None and verified is not None:
-        images.name(plan, image)
-        return BuildOutcome(verified, built=False, checked=False)
+    _, verified = _found(plan, images)
+    if verified is not None:
+        return verified
     with named_lock(settings.cache_dir, name), workspace(settings.cache_dir) as work:
-        image, verified = _there(plan, images)  # another run may have built it meanwhile
-        if image is not None and verified is not None:
-            images.name(plan, image)
-            return BuildOutcome(verified, built=False, checked=False)
+        image, verified = _found(plan, images)  # another run may have built it meanwhile
+        if verified is not None:
+            return verified
         if image is not None:
             session.log(f"{plan.title} is built already; running its smoke test again")
             if plan.extends_base:  # its checks read the base, which may be gone from the engine
@@ -166,9 +164,13 @@ def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
     raise type(worst)(f"{len(failed)} of {len(plans)} images of {name} failed", why)
 
 
-def _there(plan: Plan, images: Images) -> tuple[docker.Image | None, Record | None]:
-    """What the engine has of a plan, and its good record; nothing where a rebuild is asked for."""
-    return (None, None) if images.session.rebuild else images.of(plan)
+def _found(plan: Plan, images: Images) -> tuple[docker.Image | None, BuildOutcome | None]:
+    """The image of a plan, and its outcome if it is verified; nothing of it is built again."""
+    image, kept = (None, None) if images.session.rebuild else images.of(plan)
+    if image is None or kept is None:
+        return image, None
+    images.name(plan, image)
+    return image, BuildOutcome(kept, built=False, checked=False)
 
 
 def _published_before(plan: Plan, session: BuildSession) -> str:

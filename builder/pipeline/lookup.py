@@ -93,10 +93,11 @@ class Images:
 
     def name(self, plan: Plan, image: docker.Image) -> None:
         """Point every name of a plan's image to it, and forget its candidate."""
+        is_candidate = image.reference == plan.candidate  # its names may be minutes old
         for reference in plan.references:
-            if reference not in image.names:
+            if is_candidate or reference not in image.names:
                 docker.tag(image.reference, reference)
-        if image.reference == plan.candidate:
+        if is_candidate:
             docker.untag(plan.candidate)
 
     def is_recipe(self, name: str) -> bool:
