@@ -57,12 +57,11 @@ class Engine:
     host: str = ""
     """The name of its machine."""
     cdi: tuple[Path, ...] = ()
-    """Directories with specifications of devices (docs.docker.com, "Container Device Interface");
-    empty where that is not enabled."""
+    """Directories with specifications of devices (CDI); empty where that is not enabled."""
 
     @property
     def has_nvidia_runtime(self) -> bool:
-        """Whether it has NVIDIA's runtime."""
+        """Whether it gives containers GPUs by NVIDIA's runtime."""
         return "nvidia" in self.runtimes
 
     @property

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: which ones nvidia-smi lists, on this machine or in a container."""
+"""NVIDIA GPUs as nvidia-smi lists them, on this machine and in a container."""
 
 from __future__ import annotations
 

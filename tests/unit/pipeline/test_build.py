@@ -66,7 +66,7 @@ def test_a_candidate_counts_only_where_this_machine_built_it(
     plan, digest = IMAGES[0], "sha256:" + "d" * 64
     named: dict[str, object] = {"Labels": {LABEL_KEY: plan.key}}
     pulled = Image(plan.candidate, digest, "linux/amd64", frozenset(), frozenset(), 1, named, 0)
-    monkeypatch.setattr("builder.plan.resolver.docker.image", lambda _: pulled)
+    monkeypatch.setattr("builder.tools.docker.engine.image", lambda _: pulled)
     session = BuildSession(
         catalog=load(REPOSITORY), settings=Settings(state_dir=tmp_path), reporter=BuildProgress()
     )
