@@ -150,7 +150,7 @@ def _show_recipe(
     recipes, own = load_catalog(root, only=[recipe]), settings.load()
     recipes.engine(recipe)  # reports a broken recipe also where no engine answers
     try:
-        resolver = Resolver.with_settings(recipes, own, log, _build_architecture())
+        resolver = Resolver.with_settings(recipes, own, log, build_architecture())
         found = resolver.plans(recipe, platform)
     except FetchError as error:
         log(f"{error.what}: the plan is shown without that digest, so its key differs")
@@ -170,7 +170,7 @@ def _show_recipe(
         _print_plan(each)
 
 
-def _build_architecture() -> str | None:
+def build_architecture() -> str | None:
     """This machine's architecture if no engine answers; None if an engine can be asked."""
     from platform import machine
 
