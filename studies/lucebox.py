@@ -20,13 +20,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.families.layout import LAYOUT
 from builder.kernels.selection import Capability
 from builder.models import gguf, shapes
-from builder.pipeline import lookup
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.recipes.schema import Serve
 from builder.servers import model_folder
@@ -85,7 +85,7 @@ def drafter_tensors() -> dict[str, list[int]]:
 
 def simulated(session: BuildSession, card: cards.Card, work: Path) -> SimulatedServer:
     """The server of the recipe's image."""
-    image, recipe = lookup.served(session, RECIPE)
+    image, recipe = Images(session).served(RECIPE)
     options = ReadOptions(card=Capability.parse(card.capability), code_outside=LAYOUT.cuda)
     cache = session.settings.cache_dir
     contents = reading.read(blobs_of(image.reference, work), work, options, cache)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder.bisect.state import SHORT, BuildFails, Evaluation, Trace
 from builder.errors import BuilderError, BuildError, PatchError, SmokeError, UntriedError
-from builder.images.build import BreakdownError
+from builder.images.stages import BreakdownError
 from builder.pipeline import build as pipeline
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan

@@ -24,7 +24,6 @@ from builder import families
 from builder.errors import RecipeError, WorldError
 from builder.nightly import channels
 from builder.pipeline.build import WORK_SPACE
-from builder.pipeline.ccache import mounts_ccache
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
@@ -106,7 +105,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         clear=disk > FREE,
         emulate=any(target != "amd64" for target in recipe.targets),
         runner=HOSTED if disk <= CLEARED else "",
-        cache=f"ccache@{recipe.base}@{recipe.engine}@" if mounts_ccache(plans[0]) else "",
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if plans[0].family.uses_ccache else "",
         image=_joined([plan.key for plan in plans]),
         direct=_joined([_direct_key(recipe, plan) for plan in plans]),
     )

@@ -9,14 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from builder.cli import completion
-from builder.cli.options import (
-    CatalogOption,
-    EngineCommand,
-    JsonOption,
-    build_session,
-    contexts,
-    file_option,
-)
+from builder.cli.options import CatalogOption, EngineCommand, JsonOption, contexts, file_option
 from builder.cli.tables import pairs, table
 from builder.cli.terminal import line, log, print_json
 from builder.errors import RecipeError, WorldError
@@ -220,12 +213,13 @@ def _image(
     catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
 ) -> ServedImage:
     from builder.bench.benchmark import ServedImage
-    from builder.pipeline import lookup
+    from builder.cli.session import build_session
+    from builder.pipeline.lookup import Images
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
     session = build_session(catalog)
-    image, recipe = lookup.served(session, name)
+    image, recipe = Images(session).served(name)
     if recipe.serve is None or recipe.image.port is None:
         raise RecipeError(
             f"{recipe.name} cannot be measured",

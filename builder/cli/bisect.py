@@ -15,8 +15,6 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     RecipeName,
-    build_session,
-    reporter,
 )
 from builder.cli.tables import table
 from builder.cli.terminal import line, print_json
@@ -107,6 +105,7 @@ def bisect(
     """
     from builder.bisect import search
     from builder.bisect.request import BisectRequest
+    from builder.cli.session import build_session, reporter
     from builder.smoke.subject import GpuTest
 
     progress = reporter()

@@ -17,9 +17,7 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
-    build_session,
     output_option,
-    reporter,
 )
 from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, print_json
@@ -64,6 +62,7 @@ def build(
     A recipe with several platforms has an image for each: all are built and checked, also if one
     of them fails.
     """
+    from builder.cli.session import build_session, reporter
     from builder.images import export
     from builder.pipeline import build as pipeline
     from builder.smoke.subject import GpuTest

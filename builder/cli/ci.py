@@ -16,7 +16,6 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     Recipes,
-    build_session,
     catalog_at,
 )
 from builder.cli.tables import table
@@ -213,6 +212,7 @@ def _carry(
     as_json: bool,
 ) -> None:
     """Save or load the cache of the recipe's engine, if it compiles anything."""
+    from builder.cli.session import build_session
     from builder.pipeline.ccache import compile_image
     from builder.tools.files import workspace
 

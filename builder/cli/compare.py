@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import CatalogOption, JsonOption, build_session
+from builder.cli.options import CatalogOption, JsonOption
 from builder.cli.tables import counted, first_rows
 from builder.cli.terminal import line, print_json
 from builder.platforms import Platform
@@ -72,6 +72,7 @@ def compare(
     The exit code is 17 if something differs.
     """
     from builder.cli.compare_tables import print_comparison
+    from builder.cli.session import build_session
     from builder.compare.summary import summary
     from builder.errors import DifferenceError
     from builder.pipeline.compare import compare_named

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, build_session, contexts
+from builder.cli.options import CatalogOption, JsonOption, contexts
 from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, print_json
 from builder.tools import sizes
@@ -93,6 +93,7 @@ def fit(
 
     The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
     """
+    from builder.cli.session import build_session
     from builder.fit.options import OptionError
     from builder.fit.search import fit as try_on_cards
     from builder.fit.trial import FitRequest

@@ -6,14 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    RecipeName,
-    catalog_at,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DryRunOption, JsonOption, RecipeName, catalog_at
 from builder.cli.terminal import line, log, print_json
 
 group = typer.Typer(no_args_is_help=True, help="Write the page of a repository on Docker Hub.")
@@ -44,12 +37,13 @@ def describe(
     from builder import settings
     from builder.errors import RegistryError
     from builder.publish import hub_page
+    from builder.publish.tags import repository_of
     from builder.tools.registry.credentials import HUB
     from builder.tools.registry.hub import Hub
 
     recipes = catalog_at(catalog)
     name = recipes.engine(recipe).recipe.image.repository
-    repository = repository_of(recipes, recipe)
+    repository = repository_of(recipes, recipe, log)
     if repository.registry != HUB:
         raise RegistryError(
             f"{repository.name} cannot have a description",

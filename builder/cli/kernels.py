@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli import completion
-from builder.cli.options import (
-    CatalogOption,
-    JsonOption,
-    OnePlatformOption,
-    build_session,
-    checked_capability,
-)
+from builder.cli.options import CatalogOption, JsonOption, OnePlatformOption, checked_capability
 from builder.cli.tables import first_rows, table
 from builder.cli.terminal import line, out, print_json
 
@@ -72,6 +66,7 @@ def kernels(
     *idle* kernels compute nothing: their body is empty, or only traps or prints a message. The exit
     code is 8 if no kernel of the image computes on the card.
     """
+    from builder.cli.session import build_session
     from builder.kernels.selection import Capability
     from builder.pipeline.lookup import ledger_of
 

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli.options import (
-    BuilderOption,
-    CatalogOption,
-    JsonOption,
-    Recipes,
-    build_session,
-    catalog_at,
-    reporter,
-    summary_files,
-)
+from builder.cli.options import BuilderOption, CatalogOption, JsonOption, Recipes, catalog_at
 from builder.cli.tables import counted, minute, table
 from builder.cli.terminal import line, log, print_json
 from builder.tools import sizes
@@ -25,7 +16,7 @@ if TYPE_CHECKING:
     from builder.nightly.history import NightlyRun
     from builder.nightly.status import Status
     from builder.publish.reproductions import Reproduced
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
 DIGITS = 19  # of a digest: "sha256:" and twelve
 WIDE = 120  # columns
@@ -50,6 +41,7 @@ def nightly(
     exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
+    from builder.cli.session import build_session, reporter
     from builder.nightly.night import require_good, run_channels
     from builder.smoke.subject import GpuTest
 
@@ -107,7 +99,7 @@ def status(
 def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> None:
     from builder.records import markdown
 
-    markdown.append(markdown.of_table(overview), summary_files())
+    markdown.append_to_summary(markdown.of_table(overview))
     if as_json:
         print_json(data)
         return
@@ -118,7 +110,7 @@ def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> Non
 
 def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
     """The results of a nightly run, a row for each channel."""
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
     rows = tuple(
         (
@@ -141,7 +133,7 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
     """A row for each tag; as notes the last nightly run of each channel, updates and problems."""
     from builder.nightly.status import grouped
-    from builder.records.table import Overview
+    from builder.records.markdown import Overview
 
     header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
     rows = tuple(_row(status) for status in found)

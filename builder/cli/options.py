@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,19 +10,12 @@ import typer
 from typer.core import TyperCommand
 
 from builder.cli import completion
-from builder.cli.terminal import log
-from builder.errors import WorldError
 from builder.farm import farm_root
 from builder.platforms import Platform
 from builder.tools.sizes import contexts_of
 
 if TYPE_CHECKING:
-    from builder.cli.progress import BuildProgress
-    from builder.pipeline.session import BuildSession
     from builder.recipes.catalog import Catalog
-    from builder.smoke.subject import GpuTest
-    from builder.smoke.verdict import Verdict
-    from builder.tools.registry.client import Repository
 
 
 class EngineCommand(TyperCommand):
@@ -220,79 +212,11 @@ def file_option(flag: str, text: str, panel: str | None = None) -> Any:
     )
 
 
-def reporter(junit: Path | None = None) -> BuildProgress:
-    """The reporter of builds; it writes each verdict to this file and the summary of a job."""
-    from builder.cli.progress import BuildProgress
-    from builder.records import junit as junit_xml
-    from builder.records import markdown
-
-    verdicts: dict[str, Verdict] = {}
-
-    def write(name: str, verdict: Verdict) -> None:
-        verdicts[name] = verdict
-        if junit is not None:
-            junit_xml.write(junit, verdicts)
-        markdown.append(markdown.of_verdict(name, verdict), summary_files())
-
-    return BuildProgress(write)
-
-
-def summary_files() -> list[Path]:
-    """The file to which Markdown is appended in a GitHub workflow: the summary of the job."""
-    name = os.environ.get("GITHUB_STEP_SUMMARY")
-    return [Path(name)] if name else []
-
-
 def catalog_at(folder: Path | None) -> Catalog:
     """Read all recipes; raises ``RecipeError`` if there is no catalog."""
     from builder.families import load_catalog
 
     return load_catalog(farm_root(folder))
-
-
-def repository_of(recipes: Catalog, name: str) -> Repository:
-    """The repository of a recipe's images.
-
-    Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` without a namespace.
-    """
-    from builder import settings
-    from builder.publish.tags import open_repository
-
-    recipe = recipes.engine(name).recipe
-    return open_repository(settings.load().repository(recipe.image.repository), log)
-
-
-def build_session(
-    folder: Path | None,
-    progress: BuildProgress | None = None,
-    *,
-    gpu_test: GpuTest | None = None,
-    card: str | None = None,
-    rebuild: bool = False,
-    offline: bool = False,
-    jobs: int | None = None,
-    builder: str | None = None,
-    platform: Platform | None = None,
-) -> BuildSession:
-    """The catalog with the options and the reporter of builds, and the user's settings.
-
-    Raises ``RecipeError`` if there is no catalog, ``WorldError`` for invalid settings.
-    """
-    from builder import settings
-    from builder.pipeline.session import BuildSession
-
-    given = {"jobs": jobs, "buildx": builder}
-    update = {name: value for name, value in given.items() if value is not None}
-    return BuildSession(
-        catalog=catalog_at(folder),
-        settings=settings.load().model_copy(update=update),
-        reporter=progress or reporter(),
-        gpu_test=gpu_test,
-        card=card,
-        rebuild=rebuild,
-        offline=offline,
-        platform=platform,
-    )
 
 
 def contexts(text: str) -> tuple[int, ...]:
@@ -309,16 +233,3 @@ def one_context(text: str) -> int:
     if len(found) > 1:
         raise typer.BadParameter("give one size", param_hint="--context")
     return found[0]
-
-
-def build_architecture() -> str | None:
-    """This machine's architecture if no engine answers; None if an engine can be asked."""
-    import platform
-
-    from builder.tools.docker import engine as docker
-
-    try:
-        docker.engine()
-    except WorldError:
-        return platform.machine()
-    return None

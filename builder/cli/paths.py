@@ -10,7 +10,7 @@ import typer
 
 from builder.cli import completion
 from builder.cli.fit import FOLDER, require_fits
-from builder.cli.options import CatalogOption, JsonOption, RecipeName, build_session, catalog_at
+from builder.cli.options import CatalogOption, JsonOption, RecipeName, catalog_at
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
@@ -65,6 +65,7 @@ def paths(
     is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
     from builder import settings
+    from builder.cli.session import build_session
     from builder.records.work_paths import paths_of
 
     if (model is None) != (card is None):

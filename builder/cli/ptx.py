@@ -13,15 +13,12 @@ from builder.cli.options import (
     JsonOption,
     OnePlatformOption,
     RecipeName,
-    build_session,
     catalog_at,
     output_option,
     reference_option,
-    reporter,
-    repository_of,
 )
 from builder.cli.tables import filled, pairs
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 from builder.platforms import Platform
 from builder.tools import sizes
 
@@ -59,17 +56,21 @@ def ptx(
     compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
+    from builder.cli.session import build_session, reporter
+
     if published is not None:
         if output is None or compiles:
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
         _write_published(recipe, catalog, published, platform, output)
         return
     from builder.pipeline.kept_ptx import of_image
+    from builder.pipeline.lookup import Images
     from builder.records import ptx as files
 
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
-        kept = of_image(session.resolve(recipe), session, compiles=compiles)
+        plan = session.resolve(recipe)
+        kept = of_image(plan, Images(session).require(plan), session, compiles=compiles)
     if output is not None and kept.known:
         files.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0
@@ -92,9 +93,12 @@ def _write_published(
     import tempfile
 
     from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
     from builder.records import ptx as files
 
-    found = attached(repository_of(catalog_at(catalog), recipe), reference, files.KIND, platform)
+    found = attached(
+        repository_of(catalog_at(catalog), recipe, log), reference, files.KIND, platform
+    )
     with tempfile.NamedTemporaryFile() as file:
         file.write(found[0].content)
         file.flush()

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.options import (
-    CatalogOption,
-    DropOption,
-    JsonOption,
-    RecipeName,
-    build_session,
-    reason_option,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DropOption, JsonOption, RecipeName, reason_option
 from builder.cli.tag import only_run_with_tags
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 from builder.platforms import Platform
 
 if TYPE_CHECKING:
@@ -97,7 +89,9 @@ def push(
     The error lists the tags that
     were already pushed.
     """
+    from builder.cli.session import build_session
     from builder.nightly.channels import tag_of
+    from builder.publish.tags import repository_of
     from builder.tools.files import workspace
 
     if (replace or over_budget) != (reason is not None):
@@ -106,7 +100,7 @@ def push(
     if check:
         _check(recipe, session, as_json=as_json)
         return
-    repository_of(session.catalog, recipe)  # without a namespace, a build would not help
+    repository_of(session.catalog, recipe, log)  # without a namespace, a build would not help
     reasons = (reason if replace else None, reason if over_budget else None)
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
         done = _pushed(session, recipe, (*reasons, tuple(drop_platform or ())), work)
@@ -153,10 +147,11 @@ def _pushed(
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
+    from builder.publish.tags import repository_of
     from builder.publish.verdicts import require_signing
     from builder.tools.files import workspace
 
-    repository = repository_of(session.catalog, recipe)
+    repository = repository_of(session.catalog, recipe, log)
     with workspace(session.settings.cache_dir) as work:
         require_signing(session.settings, work)
     repository.require_push()

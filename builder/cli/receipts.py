@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli.options import (
-    CatalogOption,
-    DryRunOption,
-    JsonOption,
-    catalog_at,
-    repository_of,
-)
+from builder.cli.options import CatalogOption, DryRunOption, JsonOption, catalog_at
 from builder.cli.tables import minute, table
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
     from builder.publish.remote_image import RemoteImage
@@ -103,6 +97,7 @@ def add(
     from builder import settings
     from builder.errors import RegistryError
     from builder.publish.remote_image import remote_image
+    from builder.publish.tags import repository_of
     from builder.receipts import catalog as receipts
     from builder.receipts.check import require_valid
 
@@ -116,7 +111,7 @@ def add(
                 "BUILDER_NAMESPACE is not set",
                 "set it to the account that published the image, or to REGISTRY/ACCOUNT",
             )
-        return remote_image(repository_of(recipes, recipe), digest)
+        return remote_image(repository_of(recipes, recipe, log), digest)
 
     require_valid(receipt, recipes, receipts.load(recipes).entries, published, datetime.now(UTC))
     if dry_run:

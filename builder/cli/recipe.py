@@ -19,7 +19,6 @@ from builder.cli.options import (
     Reference,
     catalog_at,
     output_option,
-    repository_of,
 )
 from builder.cli.recipe_new import new
 from builder.cli.tables import counted, filled, minute, pairs, paragraph, table
@@ -250,10 +249,11 @@ def export(
     An existing file with different contents is not overwritten; the exit code is then 4.
     """
     from builder.publish import attachments
+    from builder.publish.tags import repository_of
     from builder.recipes.edit import write
 
     folder = output or farm_root(catalog) / "recipes"
-    repository = repository_of(catalog_at(catalog), recipe)
+    repository = repository_of(catalog_at(catalog), recipe, log)
     attached = attachments.attached(repository, reference, attachments.RECIPE)
     texts = {folder / name: text for name, text in attachments.recipe_texts(attached).items()}
     if dry_run:

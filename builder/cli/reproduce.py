@@ -15,8 +15,6 @@ from builder.cli.options import (
     JsonOption,
     OfflineOption,
     OnePlatformOption,
-    build_session,
-    reporter,
 )
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
@@ -61,6 +59,7 @@ def reproduce(
 
     The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
+    from builder.cli.session import build_session, reporter
     from builder.errors import DifferenceError
     from builder.reproduce.attest import attestation
     from builder.reproduce.reproduction import reproduce as build_again

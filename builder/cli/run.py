@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli import completion
-from builder.cli.options import (
-    CatalogOption,
-    build_session,
-    catalog_at,
-    reporter,
-)
+from builder.cli.options import CatalogOption, catalog_at
 from builder.cli.run_options import (
     ContextOption,
     DraftOption,
@@ -133,6 +128,7 @@ def run(
 
 def _build(catalog: Path | None, recipe: str) -> None:
     """Build and check the image of a recipe for the engine's platform, else its only image."""
+    from builder.cli.session import build_session, reporter
     from builder.pipeline import build
     from builder.platforms import platform_of
     from builder.smoke.subject import GpuTest

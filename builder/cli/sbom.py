@@ -12,11 +12,10 @@ from builder.cli.options import (
     CatalogOption,
     OnePlatformOption,
     RecipeName,
-    build_session,
     catalog_at,
     reference_option,
-    repository_of,
 )
+from builder.cli.terminal import log
 from builder.platforms import Platform
 
 
@@ -66,6 +65,7 @@ def sbom(
 
 
 def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
+    from builder.cli.session import build_session
     from builder.pipeline.lookup import verified
     from builder.publish.attachments import documents
     from builder.tools.files import workspace
@@ -80,6 +80,7 @@ def _of_published_image(
     recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
 ) -> str:
     from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
 
-    files = attached(repository_of(catalog_at(catalog), recipe), reference, kind, platform)
+    files = attached(repository_of(catalog_at(catalog), recipe, log), reference, kind, platform)
     return files[0].content.decode("utf-8", "replace")

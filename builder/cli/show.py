@@ -15,12 +15,11 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     PlatformOption,
-    build_architecture,
     catalog_at,
 )
 from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import FetchError, RecipeError
+from builder.errors import FetchError, RecipeError, WorldError
 from builder.farm import farm_root
 from builder.platforms import PLATFORMS, Platform
 
@@ -168,6 +167,19 @@ def _show_recipe(
         if number:
             line("")
         _print_plan(each)
+
+
+def build_architecture() -> str | None:
+    """This machine's architecture if no engine answers; None if an engine can be asked."""
+    from platform import machine
+
+    from builder.tools.docker import engine as docker
+
+    try:
+        docker.engine()
+    except WorldError:
+        return machine()
+    return None
 
 
 def _describe(plan: AnyPlan) -> dict[str, Any]:

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from builder.cli import completion
-from builder.cli.options import (
-    CatalogOption,
-    JsonOption,
-    JunitOption,
-    PlatformOption,
-    build_session,
-    file_option,
-    reporter,
-)
+from builder.cli.options import CatalogOption, JsonOption, JunitOption, PlatformOption, file_option
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
@@ -82,6 +74,7 @@ def smoke(
 
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
+    from builder.cli.session import build_session, reporter
     from builder.pipeline import lookup
     from builder.pipeline.check import smoke_error
     from builder.simulator import cards

@@ -16,11 +16,9 @@ from builder.cli.options import (
     JsonOption,
     RecipeName,
     TagName,
-    build_session,
     catalog_at,
     reason_option,
     reference_option,
-    repository_of,
 )
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
@@ -80,6 +78,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
 
     For several platforms, the tag of the index of their images.
     """
+    from builder.cli.session import build_session
     from builder.publish.release_index import published_index
     from builder.publish.verified import find_published
     from builder.tools.files import workspace
@@ -141,8 +140,9 @@ def history(
     exist.
     """
     from builder.publish.tag_history import moves, require_tag
+    from builder.publish.tags import repository_of
 
-    repository = repository_of(catalog_at(catalog), recipe)
+    repository = repository_of(catalog_at(catalog), recipe, log)
     with _trust() as trust:
         found = moves(repository, tag, trust)
     digest = found[0].digest if found else require_tag(repository, tag)
@@ -176,12 +176,12 @@ def _moving(
     ``to`` is the image that the user names.  Raises ``BusyError``; ``RegistryError`` if the tag may
     not move.
     """
-    from builder.publish.tags import require_moving
+    from builder.publish.tags import repository_of, require_moving
 
     with only_run_with_tags(), _trust() as trust:
         recipes = catalog_at(catalog)
         name = recipes.engine(recipe).recipe.image.repository
-        repository = repository_of(recipes, recipe)
+        repository = repository_of(recipes, recipe, log)
         known = [entry.recipe for entry in recipes.engines.values() if entry.recipe]
         require_moving(known, repository, name, tag, trust)
         if to is not None:

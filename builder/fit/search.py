@@ -23,7 +23,7 @@ from builder.kernels.selection import Capability
 from builder.models import checkpoint, hollow
 from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
-from builder.pipeline import lookup
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
@@ -54,7 +54,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
     entry = session.catalog.engines.get(name)
     if entry is not None and entry.recipe is not None:
         _server_of(session, complete(entry.recipe), wanted)  # before a user builds it for nothing
-    image, recipe = lookup.served(session, name)
+    image, recipe = Images(session).served(name)
     server = _server_of(session, recipe, wanted)
     require_free(wanted.options, recipe, wanted.draft)
     with workspace(session.settings.cache_dir) as work:

@@ -78,7 +78,7 @@ def _engine() -> Iterator[Finding]:
             'put {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json',
         )
     yield _disk("disk of Docker", engine.root)
-    if "nvidia" in engine.runtimes:
+    if engine.has_nvidia_runtime:
         yield Finding("GPU runtime", "has", "nvidia")
     else:
         yield Finding(

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -31,16 +31,10 @@ ENGINE_LOG = Path("/var/log/dockerd.log")
 # containerd: with Go's own 100 they spend a tenth of their time in it, on heaps of tens of MB.
 GARBAGE = "400"
 PACKAGES = ("docker.io", "docker-cli", "docker-buildx", "containerd")
-# bookworm's docker.io is 20.10 and has no buildx. These four of trixie need no newer libc.
+INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
 NEWER_SUITE = "trixie"
-NEWER_TOOLS = ("cosign", "docker-compose")  # bookworm has no cosign, and the old Compose
-QUADLET = Path("/usr/local/libexec/podman/quadlet")
-PROGRAMS = {
-    "podman": "/usr/libexec/podman/quadlet",
-    "docker-compose": "/usr/libexec/docker/cli-plugins/docker-compose",
-    "docker-compose-v2": "/usr/libexec/docker/cli-plugins/docker-compose",
-}
-"""The program of a package that does not have its name."""
+"""The suite that bookworm takes Docker from: its own is 20.10 and has no buildx.  The four packages
+need no newer libc."""
 PID_FILES = {
     "dockerd": Path("/var/run/docker.pid"),
     "containerd": Path("/var/run/docker/containerd/containerd.pid"),
@@ -70,8 +64,7 @@ def run(command: Sequence[str], what: str) -> None:
         raise WorldError(f"{what} failed", "\n".join(done.stdout.strip().splitlines()[-12:]))
 
 
-def engine_answers() -> bool:
-    """Whether an engine answers."""
+def _engine_answers() -> bool:
     try:
         docker.engine()
     except BuilderError:
@@ -79,8 +72,7 @@ def engine_answers() -> bool:
     return True
 
 
-def has_buildx() -> bool:
-    """Whether a docker with the buildx plugin is on PATH."""
+def _has_buildx() -> bool:
     client.executable.cache_clear()
     client.whales.cache_clear()
     try:
@@ -90,52 +82,42 @@ def has_buildx() -> bool:
     return True
 
 
-def _may_install() -> str | None:
+def may_install() -> str | None:
     """The distribution's ID if this process may install its packages, else None."""
     distribution = apt.os_release().get("ID", "")
     return distribution if distribution in {"debian", "ubuntu"} and os.geteuid() == 0 else None
 
 
+def is_bookworm() -> bool:
+    """Whether this machine has Debian 12."""
+    return apt.os_release().get("VERSION_CODENAME", "") == "bookworm"
+
+
 @cache
-def read_package_lists() -> None:
-    """Have apt read the distribution's package lists, once; raises ``WorldError``."""
+def _read_package_lists() -> None:
     log("reading the package lists")
     run(["apt-get", "-qq", "update"], "apt-get update")
 
 
-def install_engine(distribution: str) -> None:
-    """Install Docker and buildx from the distribution's packages."""
-    codename = apt.os_release().get("VERSION_CODENAME", "")
-    read_package_lists()
-    if distribution == "debian" and codename == "bookworm":
-        _install_newer(NEWER_SUITE, PACKAGES)
-    else:
-        packages = ["docker.io", "docker-buildx"]
-        log(f"installing {' '.join(packages)}")
-        run([*INSTALL, *packages], "installing Docker")
+def install(*packages: str) -> None:
+    """Install packages of the distribution; raises ``WorldError``."""
+    log(f"installing {' '.join(packages)}")
+    _read_package_lists()
+    run([*INSTALL, *packages], f"installing {packages[0]}")
 
 
-INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends")
-
-
-def _install_newer(suite: str, packages: Sequence[str]) -> None:
-    """Install packages of a newer suite, without adding the suite to apt's configuration."""
-    with _downloaded(suite, packages) as debs:
+def install_newer(*packages: str) -> None:
+    """Install packages of ``NEWER_SUITE``, without adding it to apt's configuration."""
+    _read_package_lists()
+    with downloaded(*packages) as files:
         log("installing them with their dependencies")
-        run([*INSTALL, *map(str, debs)], f"installing {packages[0]}")
-
-
-def _install_quadlet() -> None:
-    """Take Podman's generator alone: Podman itself needs a newer libc than bookworm has."""
-    with _downloaded(NEWER_SUITE, ["podman"]) as debs, tempfile.TemporaryDirectory() as folder:
-        run(["dpkg-deb", "--extract", str(debs[0]), folder], "unpacking podman")
-        QUADLET.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(f"{folder}/usr/libexec/podman/quadlet", QUADLET)
+        run([*INSTALL, *map(str, files)], f"installing {packages[0]}")
 
 
 @contextmanager
-def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
-    sources = apt.sources_for(suite)
+def downloaded(*packages: str) -> Iterator[list[Path]]:
+    """The files of packages of ``NEWER_SUITE``, within this context; raises ``WorldError``."""
+    sources = apt.sources_for(NEWER_SUITE)
     if sources is None:
         raise WorldError(
             "no apt source of this machine could be read",
@@ -157,12 +139,12 @@ def _downloaded(suite: str, packages: Sequence[str]) -> Iterator[list[Path]]:
             f"-oDir::Cache::srcpkgcache={folder / 'srcpkgcache'}",
             "-oAPT::Sandbox::User=root",
         ]
-        log(f"downloading {' '.join(packages)} from {suite}")
-        run(["apt-get", "-qq", *options, "update"], f"apt-get update of {suite}")
+        log(f"downloading {' '.join(packages)} from {NEWER_SUITE}")
+        run(["apt-get", "-qq", *options, "update"], f"apt-get update of {NEWER_SUITE}")
         fetch = f'cd {folder / "debs"} && exec "$@"'
         run(
             ["sh", "-c", fetch, "fetch", "apt-get", "-qq", *options, "download", *packages],
-            f"downloading packages from {suite}",
+            f"downloading packages from {NEWER_SUITE}",
         )
         yield sorted((folder / "debs").glob("*.deb"))
 
@@ -190,13 +172,15 @@ def engine_settings(disk: int) -> str:
     return json.dumps(settings) + "\n"
 
 
-def configure_engine() -> None:
-    """Write the settings of a new engine, unless it has some."""
-    if DAEMON_JSON.exists():
-        return
-    log(f"writing {DAEMON_JSON}: images are stored in containerd")
-    DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
-    DAEMON_JSON.write_text(engine_settings(shutil.disk_usage("/var/lib").total))
+def _install_engine(distribution: str) -> None:
+    if distribution == "debian" and is_bookworm():
+        install_newer(*PACKAGES)
+    else:
+        install("docker.io", "docker-buildx")
+    if not DAEMON_JSON.exists():
+        log(f"writing {DAEMON_JSON}: images are stored in containerd")
+        DAEMON_JSON.parent.mkdir(parents=True, exist_ok=True)
+        DAEMON_JSON.write_text(engine_settings(shutil.disk_usage("/var/lib").total))
 
 
 def remove_stale_pid(name: str, pid_file: Path) -> None:
@@ -217,7 +201,7 @@ def remove_stale_pid(name: str, pid_file: Path) -> None:
 
 
 def start_engine() -> None:
-    """Start the engine and wait until it answers; raises ``WorldError`` if it does not."""
+    """Start the engine and wait until it answers."""
     started: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
         log("starting docker.service")
@@ -240,80 +224,52 @@ def start_engine() -> None:
             )
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        if SOCKET.exists() and engine_answers():
+        if SOCKET.exists() and _engine_answers():
             return
         if started is not None and started.poll() is not None:
             break
         time.sleep(0.3)
+    ended = started is not None and started.poll() is not None
     tail = ENGINE_LOG.read_text(errors="replace").splitlines()[-8:] if ENGINE_LOG.exists() else []
     raise WorldError(
-        "Docker does not start"
-        if started is not None and started.poll() is not None
-        else f"Docker did not answer within {START_TIMEOUT:.0f} s",
+        "Docker does not start" if ended else f"Docker did not answer within {START_TIMEOUT:.0f} s",
         "\n".join(tail),
         f"see {ENGINE_LOG} or `journalctl -u docker`",
     )
 
 
-def set_up(for_tests: bool) -> None:
-    """Install and start the engine; install git and mmdebstrap where possible.
-
-    ``for_tests`` adds programs for the tests: docker-registry, cosign, Docker Compose,
-    Podman's Quadlet, and g++ and make for the PTX interpreter.
-    """
-    distribution = _may_install()
-    if not has_buildx():
+def set_up() -> None:
+    """Install and start the engine; install git and mmdebstrap where possible."""
+    distribution = may_install()
+    if not _has_buildx():
         if distribution is None:
             raise WorldError(
                 "there is no docker with buildx on this machine",
                 "it can only be installed as root on Debian or Ubuntu",
                 "install Docker Engine and its buildx plugin, then run this again",
             )
-        install_engine(distribution)
-        configure_engine()
-        if not has_buildx():
+        _install_engine(distribution)
+        if not _has_buildx():
             raise WorldError("docker buildx does not work after the installation")
-    if not engine_answers():
+    if not _engine_answers():
         if distribution is None:
             docker.engine()  # raises with a hint
         if shutil.which("dockerd") is None and not Path("/usr/sbin/dockerd").exists():
-            install_engine(str(distribution))
-            configure_engine()
+            _install_engine(str(distribution))
         start_engine()
-    if distribution is not None:
-        _install_tools(distribution, for_tests)
+    missing = [tool for tool in ("git", "mmdebstrap") if shutil.which(tool) is None]
+    if distribution is not None and missing:
+        install(*missing, "debian-archive-keyring")
 
 
-def _install_tools(distribution: str, for_tests: bool) -> None:
-    """Install missing programs, each from the package of the same name."""
-    tools = ["git", "mmdebstrap", *(["docker-registry", "g++", "make"] if for_tests else [])]
-    if for_tests:  # Ubuntu has no cosign
-        tools += NEWER_TOOLS if distribution == "debian" else ["docker-compose-v2"]
-        tools += [] if QUADLET.exists() else ["podman"]
-    missing = [tool for tool in tools if shutil.which(PROGRAMS.get(tool, tool)) is None]
-    if not missing:
-        return
-    log(f"installing {' '.join(missing)}")
-    read_package_lists()
-    newer = [tool for tool in missing if tool in NEWER_TOOLS]
-    if apt.os_release().get("VERSION_CODENAME", "") == "bookworm":
-        if "podman" in missing:
-            _install_quadlet()
-        missing = [tool for tool in missing if tool not in {*newer, "podman"}]
-        if newer:
-            _install_newer(NEWER_SUITE, newer)
-    if missing:
-        run([*INSTALL, *missing, "debian-archive-keyring"], f"installing {missing[0]}")
-
-
-def main() -> None:
-    """Set up the machine; on failure exit with the error's code and message."""
+def reported(step: Callable[[], None]) -> None:
+    """Take a step; on failure exit with the error's code and message."""
     try:
-        set_up(for_tests="--for-tests" in sys.argv[1:])
+        step()
     except BuilderError as error:
         log("\n  ".join(str(error).splitlines()))
         sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    main()
+    reported(set_up)

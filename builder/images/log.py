@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -223,28 +222,6 @@ class BuildLog:
         self._stream.close()
         if self.path.stat().st_size == 0:
             self.path.unlink()
-
-
-class Timings(dict[str, float]):
-    """The seconds of each stage of a build, by its name."""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage, also one that fails."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self[name] = round(time.monotonic() - started, 2)
-
-
-CHECK_STAGE = "smoke"
-"""The name, in ``Timings``, of the stage that checks an image."""
-
-
-def build_stage(name: str) -> str:
-    """The name, in ``Timings``, of the stage that builds the plan of this name."""
-    return f"build {name}"
 
 
 @contextmanager

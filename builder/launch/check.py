@@ -179,7 +179,7 @@ def engine_faults(*, cpu: bool) -> Iterator[Fault]:
     try:
         if cpu:
             docker.ask_engine()
-        elif not gpus.has_runtime() and not gpus.has_cdi():
+        elif not (docker.engine().has_nvidia_runtime or docker.engine().has_nvidia_cdi):
             yield Fault("Docker has neither NVIDIA's runtime nor GPUs by CDI", TOOLKIT)
     except WorldError as error:
         yield Fault(": ".join(filter(None, (error.what, error.why))), error.hint)

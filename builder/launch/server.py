@@ -23,7 +23,7 @@ from builder.servers.api_flavor import API_FLAVORS, ApiFlavor
 from builder.settings import Settings
 from builder.smoke.verdict import PresetUse
 from builder.tools import sizes
-from builder.tools.docker import buildx, gpus
+from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
 from builder.tools.files import too_full
 from builder.tools.log import Log
@@ -90,7 +90,7 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     image = _image(images, old=job.wanted.old)
     files = located(run, job.models_dir, job.wanted.given)
     flavor = flavor_of(run)
-    cdi = not run.cpu and not engine and not gpus.has_runtime()
+    cdi = not run.cpu and not engine and not docker.engine().has_nvidia_runtime
 
     def described() -> Service:
         found = _service(run, image.name, files, job.wanted.port)

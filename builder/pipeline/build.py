@@ -1,4 +1,16 @@
-"""From a resolved recipe to an image with a good verdict: ``build`` is the story."""
+"""From a resolved recipe to an image with a good verdict: ``build`` is the story.
+
+1. The engine is asked for the image of the key, and the records for a good verdict on it.
+2. With the lock of the recipe they are asked again; an image without a verdict is checked again.
+3. The disk, the builder and its emulators are checked, and a log begins.
+4. The bases are built where the engine lacks them (``images.stages``).
+5. The simulated cards of the checks are compiled in the meantime.
+6. An image that a stopped run built is taken; else ``images.stages`` gathers the sources, lays them
+   out and runs buildx, and the PTX of the machine code is kept (``kept_ptx``).
+7. The image is checked (``check``), and the verdict is reported.
+8. A refused image keeps the name of a candidate; a good one gets its names.
+9. The record is written (``records.record``).
+"""
 
 from __future__ import annotations
 
@@ -16,26 +28,18 @@ from builder.errors import (
     UntriedError,
     WorldError,
 )
-from builder.images.build import anew, ensure_tags, find_candidate, find_image
 from builder.images.log import BuildLog
-from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
+from builder.images.stages import ActiveBuild, anew, build_stages, ensure_bases_of, require_disk
 from builder.images.way import require_emulators, way_name, way_text
-from builder.pipeline.check import (
-    check,
-    check_again,
-    check_built,
-    compile_simulators,
-    find_verified,
-    recorded,
-    require_good,
-)
+from builder.pipeline.check import check, compile_simulators, require_good
 from builder.pipeline.kept_ptx import keep_built
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import Recipe
 from builder.records import record
-from builder.records.record import BuildFacts, Record
+from builder.records.record import Record
 from builder.tools.beside import beside
 from builder.tools.docker import buildx
 from builder.tools.docker import engine as docker
@@ -61,24 +65,24 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     was built and fails a check.
     """
     settings, state, name = session.settings, session.settings.state_dir, plan.name
+    images = Images(session)
     _require_digests(docker.engine())
     settings.require_directories()
-    verified = _verified(plan, session)
+    _, verified = _found(plan, images)
     if verified is not None:
         return verified
     with named_lock(settings.cache_dir, name), workspace(settings.cache_dir) as work:
-        verified = _verified(plan, session)  # another run may have built it meanwhile
+        image, verified = _found(plan, images)  # another run may have built it meanwhile
         if verified is not None:
             return verified
-        image = _found(plan, session)
         if image is not None:
             session.log(f"{plan.title} is built already; running its smoke test again")
             if plan.extends_base:  # its checks read the base, which may be gone from the engine
                 with session.active(name) as active:
                     ensure_bases_of(plan, active)
-            kept = check_again(plan, image, session, work)
+            kept = images.check_again(plan, image, work)
             require_good(kept, image.reference)
-            ensure_tags(plan, image.reference)
+            images.name(plan, image)
             record.remove_candidate(state, name, plan.key)
             return BuildOutcome(kept, built=False)
         require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
@@ -94,30 +98,31 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
                 raise
             with beside() as other:
                 other.begin(partial(compile_simulators, plan, session))
-                candidate = _candidate(plan, session)
-                image = candidate or _compiled(plan, base_images, session, active, work)
-                built = candidate is None
-                if built:
+                image = None if session.rebuild else images.candidate(plan)
+                built = image is None
+                if image is None:
+                    image = _compiled(plan, base_images, session, active, work)
                     keep_built(plan, image, active, work)
                 session.log(f"smoke test of {plan.title}")
-                if not built or (not active.log.objects and recorded(plan, image, state)):
+                log = active.log
+                if not built or (not log.objects and images.record(plan, image)):
                     # BuildKit had all steps: the recorded facts are of the build that compiled.
-                    kept = check_built(plan, image, session, work, other.wait)
+                    kept = images.check(plan, image, work, other.wait)
                 else:
-                    log = active.log
-                    facts = BuildFacts(
-                        created=started,
-                        way=way_name(plan.platforms, builder),
-                        built_here=True,
-                        log=str(log.path),
-                        objects=log.objects,
-                        reused=log.reused,
-                    )
-                    kept = check(plan, image, session, active.seconds, work, facts, other.wait)
+                    facts = {
+                        "created": started,
+                        "way": way_name(plan.platforms, builder),
+                        "built_here": True,
+                        "log": str(log.path),
+                        "objects": log.objects,
+                        "reused": log.reused,
+                    }
+                    kept = check(plan, image, session, active.seconds, work, other.wait)
+                    kept = kept.model_copy(update=facts)
         if not kept.verdict.good:
             record.write(state, kept.model_copy(update={"references": (image.reference,)}))
             require_good(kept, image.reference)
-        ensure_tags(plan, image.reference)
+        images.name(plan, image)
         record.write(state, kept)
         record.remove_candidate(state, name, plan.key)
         return BuildOutcome(kept, built)
@@ -159,9 +164,13 @@ def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
     raise type(worst)(f"{len(failed)} of {len(plans)} images of {name} failed", why)
 
 
-def _found(plan: Plan, session: BuildSession) -> docker.Image | None:
-    """The image if the engine has it and no rebuild is requested."""
-    return None if session.rebuild else find_image(plan)
+def _found(plan: Plan, images: Images) -> tuple[docker.Image | None, BuildOutcome | None]:
+    """The image of a plan, and its outcome if it is verified; nothing of it is built again."""
+    image, kept = (None, None) if images.session.rebuild else images.of(plan)
+    if image is None or kept is None:
+        return image, None
+    images.name(plan, image)
+    return image, BuildOutcome(kept, built=False, checked=False)
 
 
 def _published_before(plan: Plan, session: BuildSession) -> str:
@@ -176,31 +185,6 @@ def _published_before(plan: Plan, session: BuildSession) -> str:
         return ""
     name = f"{plan.repository}:{plan.immutable_tag}"
     return f"\n{name} ({digest}) was built of it, and is in the registry" if digest else ""
-
-
-def _verified(plan: Plan, session: BuildSession) -> BuildOutcome | None:
-    """The outcome if the engine has the image with a good verdict, and no rebuild is requested."""
-    found = _found(plan, session)
-    kept = find_verified(plan, found, session.settings)
-    if found is None or kept is None:
-        return None
-    ensure_tags(plan, found.reference, found.names)
-    return BuildOutcome(kept, built=False, checked=False)
-
-
-def _candidate(plan: Plan, session: BuildSession) -> docker.Image | None:
-    """The candidate that the engine has, where a run of this machine that was stopped built it.
-
-    Any registry can serve an image under that name, with the label of the key.
-    """
-    found = None if session.rebuild else find_candidate(plan)
-    if found is None:
-        return None
-    if found.digest != record.candidate_digest(session.settings.state_dir, plan.name, plan.key):
-        session.log(f"{plan.candidate} is not known to be built here; it is built again")
-        return None
-    session.log(f"{plan.candidate} exists; it is not built again")
-    return found
 
 
 def _compiled(

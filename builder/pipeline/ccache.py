@@ -13,19 +13,18 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import uuid4
 
 from builder import farm
-from builder.errors import BuilderError, BuildError, WorldError
+from builder.errors import BuildError, WorldError
 from builder.images.stages import ensure_bases
 from builder.pipeline.session import BuildSession
 from builder.plan.dockerfile import render_template
 from builder.plan.plan import Plan
 from builder.tools.docker import buildx
 from builder.tools.docker.blobs import build_contexts
-from builder.tools.docker.buildx import Builder
 from builder.tools.files import atomic_write, mentions_full_disk
 
 ID = "builder-ccache"
@@ -41,17 +40,12 @@ END = bytes(2 * tarfile.BLOCKSIZE)  # after the last file (tar(5), "POSIX ustar 
 TAIL = 8  # lines of a log that show why it failed
 
 
-def mounts_ccache(plan: Plan) -> bool:
-    """Whether a recipe compiles with the compiler cache mounted."""
-    return plan.family.uses_ccache
-
-
 def compile_image(plan: Plan, session: BuildSession) -> str | None:
     """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
 
     Raises like ``ensure_bases``.
     """
-    if not mounts_ccache(plan):
+    if not plan.family.uses_ccache:
         return None
     session.settings.require_directories()
     with session.active(f"base-{plan.base.name}") as active:
@@ -76,13 +70,12 @@ def save(
     ``SpaceError``, or ``WorldError`` where the engine does not answer; then ``file`` is what it
     was.
     """
-    dockerfile = _rendered("ccache-save", mount=identifier, limit=f"{limit * 2**30:.0f}")
+    variables = {"mount": identifier, "limit": f"{limit * 2**30:.0f}"}
     try:
         with atomic_write(file) as waiting:
             what = f"keep the compiler cache in {file}"
             output = buildx.fields("type=tar", f"dest={waiting}")
-            named = [_devel(image, work, builder)]
-            _build(dockerfile, work, what, output, named, builder, file.parent)
+            _build("ccache-save", variables, image, work, what, output, file.parent, builder)
             return waiting.stat().st_size
     except OSError as error:
         raise WorldError(f"cannot write {file}", error.strerror or str(error)) from error
@@ -107,10 +100,10 @@ def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: s
         os.link(file.resolve(), context / "kept.tar")
     except OSError:  # another file system
         shutil.copyfile(file, context / "kept.tar")
-    dockerfile = _rendered("ccache-load", mount=identifier)
-    named = [_devel(image, work, builder), f"--build-context=kept={context}"]
     what = f"take the compiler cache of {file}"
-    _build(dockerfile, work, what, "type=cacheonly", named, builder, work)
+    named = f"--build-context=kept={context}"
+    variables = {"mount": identifier}
+    _build("ccache-load", variables, image, work, what, "type=cacheonly", work, builder, named)
     return file.stat().st_size
 
 
@@ -125,15 +118,15 @@ def take_ptx(
 ) -> None:
     """Write the PTX of machine code that the mount has, ``DIGEST.gz``, into the new ``folder``.
 
-    ``digests`` are sha256 (hex) of machine code; the rest is as for ``save``.  Raises like it.
+    ``digests`` are sha256 (hex) of machine code; the rest is as for ``save``.
     """
     wanted = work / "wanted"
     wanted.mkdir()
     (wanted / "digests").write_text("".join(f"{digest}\n" for digest in sorted(digests)))
-    dockerfile = _rendered("ptx", mount=identifier, limit=str(PTX_LIMIT))
-    named = [_devel(image, work, builder), f"--build-context=wanted={wanted}"]
-    output = buildx.fields("type=local", f"dest={folder}")
-    _build(dockerfile, work, "take the PTX of the engine", output, named, builder, folder.parent)
+    what, output = "take the PTX of the engine", buildx.fields("type=local", f"dest={folder}")
+    named = f"--build-context=wanted={wanted}"
+    variables = {"mount": identifier, "limit": str(PTX_LIMIT)}
+    _build("ptx", variables, image, work, what, output, folder.parent, builder, named)
 
 
 def _wrong(file: Path) -> str:
@@ -152,44 +145,36 @@ def _wrong(file: Path) -> str:
         return str(error)
 
 
-def _rendered(name: str, **variables: str) -> str:
-    """A Dockerfile of builder's own, whatever templates the catalog has."""
-    folder = farm.installed() / "dockerfiles"
-    return render_template(folder, f"{name}.Dockerfile.j2", once=uuid4().hex, **variables)
-
-
-def _devel(image: str, work: Path, builder: str) -> str:
-    """The option by which a builder finds the stage that engines are compiled in."""
-    seen = buildx.builder(builder).is_engine
-    context = build_contexts({"devel": image}, work / "bases", seen=seen)["devel"]
-    return f"--build-context=base-devel={context}"
-
-
 def _build(
-    dockerfile: str,
+    template: str,
+    variables: Mapping[str, str],
+    image: str,
     work: Path,
     what: str,
     output: str,
-    named: Sequence[str],
-    builder: str,
     written: Path,
+    builder: str,
+    *named: str,
 ) -> None:
-    """Run a tiny build that writes to the directory ``written``, or to the engine.
+    """Run a tiny build on the stage in which engines are compiled.
 
-    Raises with the end of its log where it fails.
+    It writes to the directory ``written``, or to the engine.  Raises with the end of its log where
+    it fails.
     """
+    on = buildx.builder(builder)
+    devel = build_contexts({"devel": image}, work / "bases", seen=on.is_engine)["devel"]
     (work / "context").mkdir()
-    (work / "Dockerfile").write_text(dockerfile)
+    # A Dockerfile of builder's own, whatever templates the catalog has.
+    folder = farm.installed() / "dockerfiles"
+    text = render_template(folder, f"{template}.Dockerfile.j2", once=uuid4().hex, **variables)
+    (work / "Dockerfile").write_text(text)
     lines: list[str] = []
     arguments = [f"--file={work / 'Dockerfile'}", "--provenance=false", f"--output={output}"]
-    arguments += [*named, str(work / "context")]
-    on = buildx.builder(builder)
-    if buildx.build(on, arguments, lines.append) != 0:
-        raise _explained(what, "\n".join(lines[-TAIL:]), on, written)
-
-
-def _explained(what: str, output: str, builder: Builder, written: Path) -> BuilderError:
-    if mentions_full_disk(output):
-        return buildx.full_disk(builder, f"cannot {what}:\n{output}", written)
-    buildx.require_builder(builder)  # names the reason where the builder is gone
-    return BuildError(f"cannot {what}", output)
+    arguments += [f"--build-context=base-devel={devel}", *named, str(work / "context")]
+    if buildx.build(on, arguments, lines.append) == 0:
+        return
+    end = "\n".join(lines[-TAIL:])
+    if mentions_full_disk(end):
+        raise buildx.full_disk(on, f"cannot {what}:\n{end}", written)
+    buildx.require_builder(on)  # names the reason where the builder is gone
+    raise BuildError(f"cannot {what}", end)

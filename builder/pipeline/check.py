@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from builder.errors import BuilderError, SmokeError, UntriedError
-from builder.families.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, REVISION
-from builder.images.log import CHECK_STAGE, Timings
+from builder.families.layout import BASE_DIGEST, BASE_NAME, REVISION
 from builder.images.stages import extended_image
 from builder.pipeline import numbers
 from builder.pipeline.session import BuildSession
@@ -20,9 +19,7 @@ from builder.plan.plan import Plan
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
 from builder.recipes.schema import Accept
-from builder.records import record
-from builder.records.record import BuildFacts, Record
-from builder.settings import Settings
+from builder.records.record import Record
 from builder.simulator import build, cards
 from builder.simulator.server import why_not
 from builder.smoke.check import CHECKS_VERSION, check_image
@@ -31,6 +28,7 @@ from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
 from builder.tools.docker import engine as docker
 from builder.tools.git.arguments import COMMIT
+from builder.tools.log import CHECK_STAGE, Timings
 
 
 def contract_of(plan: Plan) -> str:
@@ -117,13 +115,12 @@ def check(
     session: BuildSession,
     seconds: Timings,
     work: Path,
-    facts: BuildFacts,
     before_programs: Callable[[], None] = lambda: None,
 ) -> Record:
-    """Check an image; the record is not written.
+    """Check an image; the record is not written, and knows nothing of its build.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    unpacked files; ``facts`` are the known ones; ``before_programs`` is as for ``check_image``.
+    unpacked files; ``before_programs`` is as for ``check_image``.
 
     Raises ``UntriedError`` when not even the image can be read.
     """
@@ -131,7 +128,6 @@ def check(
         verdict = check_image(subject_of(plan, image, session), work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     revision = image.labels.get(REVISION, "")
-    known: BuildFacts = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
     return Record(
         recipe=plan.name,
         platform=plan.platform,
@@ -140,67 +136,11 @@ def check(
         references=plan.references,
         digest=verdict.digest,
         verdict=verdict,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=dict(seconds),
         base={image.labels.get(BASE_NAME, ""): image.labels.get(BASE_DIGEST, "")},
         commit=revision if COMMIT.fullmatch(revision) else "",
-        **known,
     )
-
-
-def check_built(
-    plan: Plan,
-    found: docker.Image,
-    session: BuildSession,
-    work: Path,
-    before_programs: Callable[[], None] = lambda: None,
-) -> Record:
-    """Check an image that an earlier run built, with the facts of its build that are recorded.
-
-    ``before_programs`` is as for ``check_image``.  Raises like ``check``.
-    """
-    state = session.settings.state_dir
-    before = recorded(plan, found, state)
-    if before is None:
-        # A run that was stopped may have built it.
-        built = record.candidate_digest(state, plan.name, plan.key) == found.digest
-        facts, times = BuildFacts(built_here=built), Timings()
-    else:
-        facts, times = before.build_facts, Timings(before.seconds)
-    return check(plan, found, session, times, work, facts, before_programs)
-
-
-def recorded(plan: Plan, found: docker.Image, state: Path) -> Record | None:
-    """The record of this very image; another one under the key says nothing about it."""
-    kept = record.read(state, plan.name, plan.key)
-    return kept if kept is not None and kept.digest == found.digest else None
-
-
-def check_again(plan: Plan, found: docker.Image, session: BuildSession, work: Path) -> Record:
-    """Check an image that has its names, and record the verdict.
-
-    A good verdict on the same image stays recorded where a check could not be run this time: that
-    says nothing about the image.  Raises like ``check``.
-    """
-    state = session.settings.state_dir
-    good = find_verified(plan, found, session.settings)
-    kept = check_built(plan, found, session, work)
-    if good is not None and kept.verdict.untried and not kept.verdict.failures:
-        session.log("a check could not be run: the earlier good verdict stays recorded")
-    else:
-        record.write(state, kept)
-    return kept
-
-
-def find_verified(plan: Plan, found: docker.Image | None, settings: Settings) -> Record | None:
-    """The record of ``found``, which the engine has under the immutable tag, with a good verdict on
-    today's contract; else None."""
-    kept = recorded(plan, found, settings.state_dir) if found is not None else None
-    if found is None or kept is None or not kept.verdict.good:
-        return None
-    if found.labels.get(LABEL_KEY) != plan.key:
-        return None
-    current = (contract_of(plan), plan.references)
-    return kept if (kept.contract, kept.references) == current else None
 
 
 def require_good(kept: Record, reference: str) -> None:

@@ -14,7 +14,7 @@ from builder.compare.images import compare_images
 from builder.compare.results import Comparison
 from builder.compare.tree import read_files
 from builder.errors import UsageError, WorldError
-from builder.pipeline.lookup import REFERENCE, is_recipe, located
+from builder.pipeline.lookup import REFERENCE, Images
 from builder.pipeline.session import BuildSession
 from builder.platforms import Platform
 from builder.tools.docker import engine as docker
@@ -79,19 +79,19 @@ def _found(
     """The image, directory or file of a name; an image that was pulled is removed afterwards."""
     path = Path(name).expanduser()
     with ExitStack() as stack:
-        if not is_recipe(session, name) and path.exists():
+        if not Images(session).is_recipe(name) and path.exists():
             found: Source = _layout(path) or path
         elif name.startswith(PATH_STARTS):
             raise WorldError(f"there is no file or directory {name}")
         else:
             stack.enter_context(pulled_if_remote(session, name, platform or AMD64))
-            image = located(session, name, platform)
+            image = Images(session).named(name, platform)
             found = blobs_of(image.reference, work, image.digest)
         yield _for_platform(name, found, platform) if platform else found
 
 
 def _for_platform(name: str, source: Source, platform: Platform) -> Source:
-    """The same source, read for this platform; raises ``WorldError`` where it lacks the image."""
+    """The same source, read for this platform."""
     if isinstance(source, Path):
         return source
     with damage_reported():
@@ -122,7 +122,7 @@ def pulled_if_remote(
 ) -> Iterator[None]:
     """Keep an image in the engine that only a registry can have; it is removed afterwards.
 
-    Nothing is done where the name is another one.  Raises ``FetchError`` where it cannot be pulled.
+    Nothing is done where the name is another one.
     """
     if not _is_remote(session, name):
         yield
@@ -134,6 +134,6 @@ def pulled_if_remote(
 
 def _is_remote(session: BuildSession, name: str) -> bool:
     """Whether a name can only mean an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
-    if is_recipe(session, name) or not REFERENCE.fullmatch(name):
+    if Images(session).is_recipe(name) or not REFERENCE.fullmatch(name):
         return False
     return bool({"/", ":"} & {*name}) and docker.image(name) is None

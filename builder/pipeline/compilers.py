@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,40 +25,32 @@ from builder.tools.log import Log, duration
 
 
 def tabled(
-    catalog: Catalog,
-    name: str,
-    settings: Settings,
-    log: Log,
-    versions: Sequence[str] | None = None,
-    on_compiler: Callable[[Compiler], None] = lambda _: None,
+    catalog: Catalog, name: str, settings: Settings, log: Log, versions: Sequence[str] | None = None
 ) -> Table:
     """Try all releases of nvcc for CUDA 13, or the given ``versions``, on the kernels of a recipe.
 
-    Patches are applied, as in a build.  ``on_compiler`` gets each row when it is known.  Raises
-    ``RecipeError``, ``FetchError``, ``PatchError``, ``UntriedError`` where the tree has no such
-    kernels, ``WorldError`` where this machine has no g++, ``UsageError`` for an unknown version.
+    Patches are applied, as in a build.  Raises ``RecipeError``, ``FetchError``, ``PatchError``,
+    ``UntriedError`` where the tree has no such kernels, ``WorldError`` where this machine has no
+    g++, ``UsageError`` for an unknown version.
     """
     interpreter.require_compiler()
     settings.require_directories()
+    cache = settings.cache_dir
     plan = Resolver(catalog, "amd64").plans(name)[0]
     releases = toolkits.listed(versions)
-    program = interpreter.program(settings.cache_dir, log)
-    with workspace(settings.cache_dir) as work:
-        source, committed = gather.source_of(plan, GatherOptions(settings.cache_dir, log), work)
+    program = interpreter.program(cache, log)
+    with workspace(cache) as work:
+        source, committed = gather.source_of(plan, GatherOptions(cache, log), work)
         try:
             kernels = trial.kernels_of(tree.find(source))
         except SimulatorError as error:
             raise UntriedError(*error.args) from error
-        rows = []
-        for toolkit in releases:
-            row = _row(toolkit, kernels, program, settings.cache_dir, log)
-            on_compiler(row)
-            rows.append(row)
+        rows = [_row(toolkit, kernels, program, cache, log) for toolkit in releases]
     commit = plan.source.commit if isinstance(plan.source, GitCommit) else None
     return Table(
         recipe=plan.name,
         source=where(plan.recipe.source),
-        commit=commit,
+        commit=plan.source.commit if isinstance(plan.source, GitCommit) else None,
         committed=_day(committed) if committed else None,
         tried=_day(time.time()),
         architecture=trial.ARCHITECTURE,
@@ -73,24 +65,22 @@ def _row(toolkit: Toolkit, kernels: Kernels, program: Path, cache: Path, log: Lo
         nvcc = toolkits.install(toolkit, cache, work / "toolkit", log)
         installed = time.monotonic()
         results = trial.results(kernels, nvcc, program, work)
-    end = time.monotonic()
+    fetching, running = duration(installed - start), duration(time.monotonic() - installed)
     row = Compiler(
         nvcc=toolkit.version,
         released=toolkit.day,
         nmse={name: each for name, each in results.items() if isinstance(each, float)},
         ended={name: each for name, each in results.items() if isinstance(each, str)},
     )
-    fetching, running = duration(installed - start), duration(end - installed)
-    verdict = f"{_verdict(row)} of {len(results)}"
-    log(f"nvcc {row.nvcc}: {verdict} ({fetching} to fetch, {running} to compile and run)")
+    unknown = len(row.ended.keys() - {*row.wrong})
+    verdict = f"{', '.join(row.wrong) or 'none'} wrong"
+    verdict += f", {unknown} not run," if unknown else ""
+    log(
+        f"nvcc {row.nvcc}: {verdict} of {len(results)} "
+        f"({fetching} to fetch, {running} to compile and run)"
+    )
     return row
 
 
 def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).date().isoformat()
-
-
-def _verdict(row: Compiler) -> str:
-    unknown = len(row.ended.keys() - {*row.wrong})
-    wrong = f"{', '.join(row.wrong) or 'none'} wrong"
-    return f"{wrong}, {unknown} not run," if unknown else wrong

@@ -9,8 +9,7 @@ from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.errors import BuilderError, UntriedError
 from builder.families.layout import LAYOUT
-from builder.images.build import anew, built_image
-from builder.images.stages import ActiveBuild, build_stages, ensure_bases_of, require_disk
+from builder.images.stages import ActiveBuild, anew, build_stages, ensure_bases_of, require_disk
 from builder.kernels.selection import Capability
 from builder.pipeline import ccache
 from builder.pipeline.session import BuildSession
@@ -38,22 +37,6 @@ class Kept:
         return self.modules - len(self.missing)
 
 
-def machine_code(plan: Plan, image: docker.Image, cache: Path, work: Path) -> set[str]:
-    """sha256 (hex) of the machine code that an image of the engine has for its recipe's cards.
-
-    CUDA's own libraries do not count: NVIDIA does not publish their PTX.  Raises ``UntriedError``
-    where the image cannot be read.
-    """
-    blobs = blobs_of(image.reference, work, image.digest)
-    found: set[str] = set()
-    for arch in plan.recipe.cuda.arch:
-        options = ReadOptions(card=Capability.of_arch(arch), code_outside=LAYOUT.cuda)
-        contents = reading.read(blobs, work, options, cache)
-        for library in contents.libraries():
-            found.update(each.machine_code for each in library.fat_binaries)
-    return found - {""}
-
-
 def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kept | None:
     """Keep the PTX of an image of the engine that this machine compiled.
 
@@ -62,7 +45,15 @@ def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kep
     """
     if not plan.has_nvcc:
         return None
-    wanted = machine_code(plan, image, settings.cache_dir, work)
+    blobs = blobs_of(image.reference, work, image.digest)
+    wanted: set[str] = set()  # sha256 (hex) of machine code
+    for arch in plan.recipe.cuda.arch:
+        # NVIDIA does not publish the PTX of CUDA's own libraries.
+        options = ReadOptions(card=Capability.of_arch(arch), code_outside=LAYOUT.cuda)
+        contents = reading.read(blobs, work, options, settings.cache_dir)
+        for library in contents.libraries():
+            wanted.update(each.machine_code for each in library.fat_binaries)
+    wanted -= {""}
     if not wanted:
         return None
     file = ptx.path_of(settings.state_dir, plan.name, plan.key)
@@ -98,21 +89,31 @@ def keep_built(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path)
         )
 
 
-def of_image(plan: Plan, session: BuildSession, *, compiles: bool) -> Kept:
+def of_image(plan: Plan, image: docker.Image, session: BuildSession, *, compiles: bool) -> Kept:
     """The PTX of the image of a recipe that the engine has.
 
-    ``compiles``: where some is not known, the engine is compiled again; the image stays.  Raises
-    ``WorldError`` where there is no image, ``UntriedError`` where it has no machine code of nvcc's,
-    and like ``keep`` and ``build_stages``.
+    ``compiles``: where some is not known, the engine is compiled again without the results of the
+    compiler cache, so that its PTX is written; the image stays.  Raises ``UntriedError`` where it
+    has no machine code of nvcc's, and like ``keep`` and ``build_stages``.
     """
     settings = session.settings
     settings.require_directories()
-    image = built_image(plan)
     with workspace(settings.cache_dir) as work:
         kept = keep(plan, image, settings, work)
     if kept is not None and kept.missing and compiles:
-        with workspace(settings.cache_dir) as work:
-            _compile_again(plan, session, work)
+        with (
+            workspace(settings.cache_dir) as work,
+            session.active(plan.name) as active,
+            named_lock(settings.cache_dir, plan.name),
+        ):
+            base_images = ensure_bases_of(plan, active)
+            require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
+            session.log(
+                f"compiling {plan.title} without the compiler cache; the log is {active.log.path}"
+            )
+            options = anew(compiles=True, ccache=False)
+            build_stages(plan, {"image": plan.candidate}, base_images, active, work, options)
+            docker.untag(plan.candidate)
         with workspace(settings.cache_dir) as work:
             kept = keep(plan, image, settings, work)
     if kept is None:
@@ -122,19 +123,3 @@ def of_image(plan: Plan, session: BuildSession, *, compiles: bool) -> Kept:
             "engines on published images, and engines without CUDA code, have none",
         )
     return kept
-
-
-def _compile_again(plan: Plan, session: BuildSession, work: Path) -> None:
-    """Compile an engine without the results of the compiler cache, so that its PTX is written.
-
-    ``work`` is an empty directory.
-    """
-    settings = session.settings
-    with session.active(plan.name) as active, named_lock(settings.cache_dir, plan.name):
-        base_images = ensure_bases_of(plan, active)
-        require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
-        log = active.log.path
-        session.log(f"compiling {plan.title} without the compiler cache; the log is {log}")
-        options = anew(compiles=True, ccache=False)
-        build_stages(plan, {"image": plan.candidate}, base_images, active, work, options)
-        docker.untag(plan.candidate)

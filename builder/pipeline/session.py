@@ -65,19 +65,16 @@ class BuildSession:
         with new_log(settings.state_dir, name) as log:
             yield ActiveBuild(settings, self.reporter, log, self.offline)
 
-    def plans(self, name: str, build_architecture: str | None = None) -> tuple[Plan, ...]:
+    def plans(self, name: str) -> tuple[Plan, ...]:
         """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
 
-        Only the one for the platform of the options, if they name one.  With ``build_architecture``
-        neither engine nor registry is asked.  Raises ``RecipeError``, ``WorldError`` or
-        ``FetchError``.
+        Only the one for the platform of the options, if they name one.  Raises ``RecipeError``,
+        ``WorldError`` or ``FetchError``.
         """
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
-        return self._resolver(build_architecture).plans(name, self.platform)
+        return self._resolver().plans(name, self.platform)
 
-    def resolve(
-        self, name: str, platform: Platform | None = None, build_architecture: str | None = None
-    ) -> Plan:
+    def resolve(self, name: str, platform: Platform | None = None) -> Plan:
         """The plan of a recipe's image for one of its platforms.
 
         None: for the platform of the options, else for the only one.  Raises like ``plans``;
@@ -85,17 +82,14 @@ class BuildSession:
         none is named.
         """
         self.catalog.engine(name)
-        return self._resolver(build_architecture).resolve(name, platform or self.platform)
+        return self._resolver().resolve(name, platform or self.platform)
 
     def resolve_base(self, name: str) -> BasePlan:
         """The plan of a base, for the platform of the options, else for linux/amd64.
 
         Raises like ``plans``.
         """
-        target = PLATFORMS[self.platform or "linux/amd64"]
-        return self._resolver(None).resolve_base(name, target)
+        return self._resolver().resolve_base(name, PLATFORMS[self.platform or "linux/amd64"])
 
-    def _resolver(self, build_architecture: str | None) -> Resolver:
-        return resolver_of(
-            self.catalog, self.settings, self.log, build_architecture, offline=self.offline
-        )
+    def _resolver(self) -> Resolver:
+        return resolver_of(self.catalog, self.settings, self.log, offline=self.offline)

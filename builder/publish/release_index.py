@@ -17,8 +17,7 @@ from typing import Any
 
 from builder.errors import RegistryError, WorldError
 from builder.families.layout import LABEL_KEY, VERSION
-from builder.images.build import find_image
-from builder.pipeline.check import find_verified
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.publish import push
@@ -185,7 +184,7 @@ def _sources(
         there = None
         if wanted.replace is None and plan.immutable_tag in known:
             there = find_published(session, plan, repository, folder)
-        record = find_verified(plan, find_image(plan), session.settings)
+        _, record = Images(session).of(plan)
         if there is None and record is None:
             missing.append(plan)
         else:

@@ -15,6 +15,7 @@ from builder.publish.tag_history import By, Move, no_image, notes_of_tag, past_m
 from builder.publish.tag_move import make_move, plan_move
 from builder.publish.update_size import Update, updates_of
 from builder.publish.verdicts import UNSIGNED, Trust
+from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from builder.records.record import Record
 from builder.tools.log import Log
@@ -79,6 +80,15 @@ def open_repository(name: str, log: Log) -> Repository:
             f"namespace in {settings.settings_file()}",
         )
     return repository
+
+
+def repository_of(recipes: Catalog, name: str, log: Log) -> Repository:
+    """The repository of a recipe's images.
+
+    Raises ``RecipeError`` for an unknown recipe, ``RegistryError`` without a namespace.
+    """
+    recipe = recipes.engine(name).recipe
+    return open_repository(settings.load().repository(recipe.image.repository), log)
 
 
 def require_points_to(

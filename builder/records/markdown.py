@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.kernels.paths import text_of
-from builder.records.table import Overview
 from builder.smoke.verdict import Check, Verdict
 from builder.tools import sizes
 
 CELL_LIMIT = 300  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A table with a title, for the terminal and for Markdown."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Lines below the table."""
 
 
 def of_verdict(name: str, verdict: Verdict) -> str:
@@ -46,10 +58,14 @@ def of_table(overview: Overview) -> str:
     return "\n".join([f"### {overview.title}", "", *lines, "", *notes]) + "\n"
 
 
-def append(text: str, files: Sequence[Path]) -> None:
-    """Append a text to each file; raises ``OSError``."""
-    for file in files:
-        with file.open("a", encoding="utf-8") as stream:
+def append_to_summary(text: str) -> None:
+    """Append to the summary of a job in a GitHub workflow; nothing elsewhere.  Raises ``OSError``.
+
+    https://docs.github.com/actions/reference/workflows-and-actions/variables, GITHUB_STEP_SUMMARY
+    """
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    if name:
+        with Path(name).open("a", encoding="utf-8") as stream:
             stream.write(text)
 
 

@@ -6,29 +6,21 @@ give an image of the engine the name of a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.images.log import CHECK_STAGE, build_stage
 from builder.platforms import Platform
 from builder.smoke.verdict import Verdict
 from builder.tools.files import write_json
-from builder.tools.log import duration
+from builder.tools.log import CHECK_STAGE, build_stage, duration
 
-
-class BuildFacts(TypedDict, total=False):
-    """The facts of the build of an image; the fields are as in ``Record``."""
-
-    created: str
-    way: str
-    built_here: bool
-    log: str
-    objects: int
-    reused: int
+BUILD_FACTS = {"created", "way", "built_here", "log", "objects", "reused"}
+"""The fields of a record that only the build of its image gives."""
 
 
 class Record(BaseModel):
@@ -75,10 +67,9 @@ class Record(BaseModel):
         """The time of its checks; None: not known."""
         return self.seconds.get(CHECK_STAGE)
 
-    @property
-    def build_facts(self) -> BuildFacts:
-        """The facts of its build."""
-        return cast(BuildFacts, self.model_dump(include={*BuildFacts.__annotations__}))
+    def with_build_of(self, before: Record) -> Record:
+        """This record, with what ``before`` knows of the build of the image."""
+        return self.model_copy(update=before.model_dump(include=BUILD_FACTS))
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data."""
@@ -118,29 +109,24 @@ def newest_good(
     with ``platform``, only images for it.  Else, of images for several platforms, an image for
     linux/amd64: simulated cards are a PC's.
     """
-    good = (each for each in _all(state, recipe) if each.verdict.good)
-    return _newest(
-        each for each in good if (not way or each.way == way) and platform in (None, each.platform)
-    )
+    good = (each for each in _newest_first(state, recipe) if each.verdict.good)
+    fitting = (each for each in good if not way or each.way == way)
+    return next((each for each in fitting if platform in (None, each.platform)), None)
 
 
 def newest_refused(state: Path, recipe: str) -> Record | None:
     """The record of a recipe's newest image of which a check failed; None where there is none."""
-    return _newest(each for each in _all(state, recipe) if each.verdict.failures)
+    return next((each for each in _newest_first(state, recipe) if each.verdict.failures), None)
 
 
-def _newest(records: Iterable[Record]) -> Record | None:
-    return max(
-        records, key=lambda each: (each.platform == "linux/amd64", each.created), default=None
-    )
-
-
-def _all(state: Path, recipe: str) -> Iterator[Record]:
+def _newest_first(state: Path, recipe: str) -> list[Record]:
+    found = []
     for path in (state / "records").glob(f"{recipe}/*.json"):
-        try:
-            yield Record.model_validate_json(path.read_bytes())
-        except (OSError, ValueError):
-            continue
+        with suppress(OSError, ValueError):
+            found.append(Record.model_validate_json(path.read_bytes()))
+    return sorted(
+        found, key=lambda each: (each.platform == "linux/amd64", each.created), reverse=True
+    )
 
 
 def last_time(state: Path, way: str, recipe: str = "*") -> str:
@@ -154,36 +140,24 @@ def last_time(state: Path, way: str, recipe: str = "*") -> str:
     return f"{kept.recipe}: {duration(kept.build_seconds)}"
 
 
-class BuiltCandidate(BaseModel):
-    """An image that this machine built, and that has no good verdict yet."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    format: int = 1
-    """The version of the file."""
-    key: str
-    digest: str
-
-
 def candidate_path(state: Path, recipe: str, key: str) -> Path:
     """The file of a candidate."""
     return state / "candidates" / recipe / f"{key[:12]}.json"
 
 
 def write_candidate(state: Path, recipe: str, key: str, digest: str) -> None:
-    """Write which image was built.  Raises ``OSError``."""
-    candidate = BuiltCandidate(key=key, digest=digest)
-    write_json(candidate_path(state, recipe, key), candidate.model_dump(mode="json"))
+    """Write which image was built, that has no good verdict yet."""
+    candidate = {"format": 1, "key": key, "digest": digest}
+    write_json(candidate_path(state, recipe, key), candidate)
 
 
 def candidate_digest(state: Path, recipe: str, key: str) -> str:
     """The digest of the candidate that this machine built; empty: it is not known to have."""
     try:
-        text = candidate_path(state, recipe, key).read_bytes()
-        found = BuiltCandidate.model_validate_json(text)
-    except (OSError, ValueError):
+        found = json.loads(candidate_path(state, recipe, key).read_bytes())
+        return str(found["digest"]) if found["key"] == key else ""
+    except (OSError, ValueError, LookupError, TypeError):
         return ""
-    return found.digest if found.key == key else ""
 
 
 def remove_candidate(state: Path, recipe: str, key: str) -> None:

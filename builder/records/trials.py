@@ -187,7 +187,7 @@ def kept(root: Path) -> list[KeptTrials]:
 
 
 def kept_of(root: Path, recipe: str) -> KeptTrials | None:
-    """The file of a recipe; None where it has none.  Raises ``RecipeError`` where it is invalid."""
+    """The file of a recipe; None where it has none."""
     return _read(root / FOLDER / f"{recipe}.json")
 
 

@@ -15,8 +15,8 @@ from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema.sources import GitSource
 from builder.records import markdown
-from builder.records.table import Overview
-from builder.records.trials import FOLDER, KeptBuild, KeptTrials, kept
+from builder.records.markdown import Overview
+from builder.records.trials import FOLDER, KeptTrials, kept
 from builder.simulator import cards
 from builder.simulator.figures import mib
 from builder.simulator.server import why_never
@@ -186,39 +186,25 @@ def _image(image: KeptTrials, recipe: Pinned | None) -> tuple[str, ...]:
     commit = recipe.commit if recipe is not None else ""
     if image.commit != commit:
         built += f" (the recipe has {commit[:SHORT] or 'none'})"
+    took = {False: "", True: ""}  # by whether it was warm
+    for build in image.builds:
+        reused = f" ({build.reused} of {build.objects})" if build.objects else ""
+        took[build.is_warm] = f"{duration(build.seconds)}{reused}"
+    failed = ", ".join(f"{count} of {kind}" for kind, count in image.failed.items())
+    code = image.code
     return (
         image.recipe,
         built,
         image.created[:DAY],
-        *_builds(image),
+        took[False],
+        took[True],
         sizes.shown(image.download_size),
-        _checks(image),
+        f"{image.checks}; refused: {failed} failed" if failed else str(image.checks),
         duration(image.check_seconds) if image.check_seconds is not None else "",
         str(image.kernels or ""),
-        _spills(image),
+        f"{code.spilling:,} kernels, {code.spills:,} bytes" if code is not None else "",
         image.coverage,
     )
-
-
-def _builds(image: KeptTrials) -> tuple[str, str]:
-    shown = {build.is_warm: _build(build) for build in image.builds}
-    return shown.get(False, ""), shown.get(True, "")
-
-
-def _build(build: KeptBuild) -> str:
-    reused = f" ({build.reused} of {build.objects})" if build.objects else ""
-    return f"{duration(build.seconds)}{reused}"
-
-
-def _checks(image: KeptTrials) -> str:
-    failed = ", ".join(f"{count} of {kind}" for kind, count in image.failed.items())
-    return f"{image.checks}; refused: {failed} failed" if failed else str(image.checks)
-
-
-def _spills(image: KeptTrials) -> str:
-    if image.code is None:
-        return ""
-    return f"{image.code.spilling:,} kernels, {image.code.spills:,} bytes"
 
 
 def _grown(

@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.errors import FetchError, RecipeError, RegistryError, UsageError
 from builder.families import load_catalog
 from builder.families.layout import LABEL_KEY
-from builder.pipeline.lookup import REFERENCE, compiled_on, is_recipe, recipe_label
+from builder.pipeline.lookup import REFERENCE, Images, recipe_label
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts
@@ -61,7 +61,7 @@ def _planned(session: BuildSession, recipe: str, key: str, target: str) -> tuple
     if same is not None:
         return same, ""
     for plan in plans:
-        if (other := compiled_on(session, plan, key)) is not None:
+        if (other := Images(session).compiled_on(plan, key)) is not None:
             build = plan.platforms.build
             raise RecipeError(
                 f"{target} was compiled on linux/{other}, and this build would be on linux/{build}",
@@ -99,7 +99,7 @@ def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
     ``target`` is a recipe, or the name of an image.  Raises ``UsageError`` where an image of a
     registry cannot have that name.
     """
-    if is_recipe(session, target):
+    if Images(session).is_recipe(target):
         plan = session.resolve(target)
         return open_repository(plan.repository, session.log), plan.immutable_tag
     name, _, digest = target.partition("@")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from builder.images.build import anew
 from builder.images.stages import (
     ActiveBuild,
+    anew,
     build_stages,
     ensure_bases_of,
     pulled_root,

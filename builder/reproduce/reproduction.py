@@ -10,9 +10,8 @@ from typing import Literal
 from builder.compare.images import compare_images
 from builder.compare.results import Comparison
 from builder.errors import WorldError
-from builder.images.build import built_image
 from builder.pipeline.compare import AMD64, pulled_if_remote
-from builder.pipeline.lookup import is_recipe, located
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import BasePlan, Plan
 from builder.reproduce.published import image_of
@@ -88,18 +87,19 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
     recipe has its key (``image_of``); else like a build, and like ``compare_images``.  Waits
     where another run of this machine reproduces an image.
     """
+    images = Images(session)
     session.settings.require_directories()
     with ExitStack() as stack:
         # Two recipes may have the same bases, which have one name each in Docker.
         stack.enter_context(named_lock(session.settings.cache_dir, "reproduce", session.log))
         work = stack.enter_context(workspace(session.settings.cache_dir))
-        if target in session.catalog.bases and not is_recipe(session, target):
+        if target in session.catalog.bases and not images.is_recipe(target):
             plan: Plan | BasePlan = session.resolve_base(target)
-        elif is_recipe(session, target):
+        elif images.is_recipe(target):
             plan = session.resolve(target)
         else:
             stack.enter_context(pulled_if_remote(session, target, session.platform or AMD64))
-            plan = image_of(session, target, located(session, target), work)
+            plan = image_of(session, target, images.named(target), work)
         name = plan.name
         active = stack.enter_context(session.active(f"reproduce-{name}"))
         rebuilder = stack.enter_context(rebuilding(active))
@@ -112,7 +112,7 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
                 for base, stage, old in originals
             ]
             return ReproducedImages(target, tuple(found), builder, ())
-        original = built_image(plan) if is_recipe(session, target) else located(session, target)
+        original = images.require(plan) if images.is_recipe(target) else images.named(target)
         new = rebuilder.engine(plan, with_bases=with_bases)
         result = _reproduction(name, original, new, work)
         taken = () if rebuilder.bases else tuple(plan.base_references.values())

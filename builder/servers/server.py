@@ -16,7 +16,7 @@ from builder.recipes.schema import Serve
 from builder.servers.answers import Answer, ModelList
 from builder.servers.api_flavor import API_FLAVORS, ApiFlavor, filled
 from builder.servers.client import ServerClient, UnansweredError
-from builder.tools.docker.containers import Container, StartOptions, started
+from builder.tools.docker.containers import Container, started
 from builder.tools.docker.proxy import proxy
 from builder.tools.split_models import parts_of
 
@@ -183,8 +183,9 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     """
     command = arguments(serve, spec)
     mounts = spec.simulator or Mounts()
-    start = StartOptions(
-        arguments=command,
+    running = started(
+        reference,
+        command,
         env={**_cpu(spec), **serve.env, **mounts.env},
         volumes={**_volumes(spec), **mounts.volumes},
         memory=serve.memory if spec.limited else None,
@@ -194,7 +195,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
         driver_stub=spec.driver_stub,
         gpus=spec.gpus,
     )
-    with started(reference, start) as container, proxy(container, port) as url:
+    with running as container, proxy(container, port) as url:
         yield Server(container, ServerClient(url), API_FLAVORS[serve.api_flavor])
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuildError, WorldError
-from builder.images import build as image_build
-from builder.images.build import BuildLog
+from builder.images.log import BuildLog
+from builder.images.stages import build_image
 from builder.pipeline import ccache
 from builder.pipeline.ccache import ID
 from builder.sources.context import BuildContext
@@ -101,7 +101,7 @@ def test_a_full_disk_of_an_older_run_is_not_todays(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch AS image\nCOPY nothing /\n")
     log = BuildLog(file)
     with pytest.raises(BuildError, match="the build of builder-test/none failed"):
-        image_build.build(
+        build_image(
             BuildContext(tmp_path, {}, {}, {}, {"image": ("linux/amd64",)}, 0),
             "image",
             "builder-test/none",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.images import build as image_build
-from builder.images.build import BuildLog
+from builder.images.log import BuildLog
+from builder.images.stages import build_image
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx, engine
 from builder.tools.docker.blobs import build_contexts
@@ -136,7 +136,7 @@ def cached_elsewhere(images: dict[str, str], registry: str, made: set[str], tmp_
         bases = build_contexts({"root": images["root"]}, work, seen=builder.is_engine)
         found = laid_out(work, dockerfile, **{"base-root": bases["root"]})
         log = BuildLog(tmp_path / f"{who}.log")
-        image_build.build(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
+        build_image(found, "image", name, {}, log, lambda _: None, builder, cache=kept)
         log.close()
         nanoseconds.append(ran(name, "cat", "/compiled", options=("--network=none",)))
     assert nanoseconds[0] == nanoseconds[1]
@@ -150,7 +150,7 @@ def test_a_registry_that_does_not_take_layers_fails_no_build(
     base = f"docker-image://{images['root']}"
     found = laid_out(tmp_path, "FROM base-root AS image\nWORKDIR /x\n", **{"base-root": base})
     log = BuildLog(tmp_path / "log")
-    built = image_build.build(
+    built = build_image(
         found,
         "image",
         "builder-test/cached:not",
@@ -183,7 +183,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
     for architecture in ("amd64", "arm64"):
         (both.folder / f"root-{architecture}").write_text(architecture)
     log = BuildLog(tmp_path / "log")
-    built = image_build.build(both, "root", name, {}, log, lambda _: None, builder)
+    built = build_image(both, "root", name, {}, log, lambda _: None, builder)
     found = engine.image(name)
     assert found is not None
     assert found.digest == built.digest
@@ -195,7 +195,7 @@ def test_a_root_for_two_platforms_goes_there_and_comes_back(
         **{"base-root": bases["root"]},
     )
     made.add("builder-test/roots:cross")
-    image_build.build(cross, "image", "builder-test/roots:cross", {}, log, lambda _: None, builder)
+    build_image(cross, "image", "builder-test/roots:cross", {}, log, lambda _: None, builder)
     container = docker("create", "builder-test/roots:cross", "none")
     for file, text in (("root", "amd64"), ("devel", "arm64")):
         docker("cp", f"{container}:/{file}", str(tmp_path / file / "taken"))

@@ -12,9 +12,8 @@ import requests
 
 from builder.errors import UntriedError
 from builder.tools.docker import proxy as proxies
-from builder.tools.docker.containers import Container, StartOptions, started
-from builder.tools.docker.namespace import network_of
-from builder.tools.docker.proxy import proxy
+from builder.tools.docker.containers import Container, started
+from builder.tools.docker.proxy import network_of, proxy
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]
@@ -40,7 +39,7 @@ ThreadingHTTPServer(("127.0.0.1", {PORT}), Handler).serve_forever()
 @contextmanager
 def serving(image: str) -> Iterator[Container]:
     """A container in which the server starts; ``image`` has Python."""
-    with started(image, StartOptions(arguments=["-c", SERVER])) as container:
+    with started(image, ["-c", SERVER]) as container:
         yield container
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import BuilderError, GoneError, RegistryError
+from builder.plan.resolver import Resolver
 from builder.publish import push as pushing
 from builder.publish import referrers
 from builder.publish import tags as publish_tags
@@ -55,7 +56,7 @@ def test_an_index_is_no_image_of_ours(
     """Which of its images runs depends on the machine: a verified one may hide another."""
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     session = build_session(None)
-    rendered = session.resolve("hello-sm120-0.1.0", build_architecture="x86_64")
+    rendered = Resolver(session.catalog, "amd64").resolve("hello-sm120-0.1.0")
     repository = Repository(f"{registry}/me/hello-sm120", print)
     good, evil = (put_image(repository, rendered.key, n=name) for name in ("good", "evil"))
     entries = [

@@ -272,7 +272,7 @@ def test_a_program_whose_output_docker_loses_runs_again(
 
 def test_a_log_is_read_from_its_beginning(image: str) -> None:
     """A verbose engine names its first model far above its last one."""
-    with containers.started(image, containers.StartOptions(arguments=["talks"])) as container:
+    with containers.started(image, ["talks"]) as container:
         while "last\n" not in container.end_of_log():
             time.sleep(0.1)
         assert container.log().startswith("first\n")
@@ -280,8 +280,7 @@ def test_a_log_is_read_from_its_beginning(image: str) -> None:
 
 
 def test_the_container_reaches_nothing_but_itself(image: str) -> None:
-    start = containers.StartOptions(arguments=["nothing"])
-    with containers.started(image, start) as container:
+    with containers.started(image, ["nothing"]) as container:
         done = container.execute(["cat", "/proc/net/route", "/proc/net/dev"], 20)
         assert "lo:" in done.output
         assert "eth0" not in done.output

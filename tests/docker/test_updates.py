@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from builder.images import build as image_build
-from builder.images.build import BuildLog
+from builder.images.log import BuildLog
+from builder.images.stages import build_image
 from builder.publish import tags
 from builder.publish.upload import LocalImage, upload
 from builder.sources.context import BuildContext
@@ -37,7 +37,7 @@ def built(work: Path, engine: bytes, base: str, name: str, who: str = "") -> Loc
     platforms = {"image": ("linux/amd64",)}
     laid_out = BuildContext(folder, {"base-root": bases["root"]}, {}, {}, platforms, 0)
     log = BuildLog(work / "log")
-    done = image_build.build(
+    done = build_image(
         laid_out,
         "image",
         name,

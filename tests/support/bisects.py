@@ -11,8 +11,8 @@ from builder.bisect import state as bisect_state
 from builder.bisect.request import BisectRequest
 from builder.bisect.search import BisectOptions, BisectResult
 from builder.bisect.state import BisectState
-from builder.cli.options import build_session
 from builder.cli.progress import BuildProgress
+from builder.cli.session import build_session
 from support.commands import Builder
 from support.upstreams import Upstream
 

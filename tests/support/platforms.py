@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.nightly import channels
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan

@@ -66,10 +66,7 @@ def blobs_of(reference: str, work: Path, digest: str = "") -> Blobs:
 
 
 def save_layout(reference: str, folder: Path) -> None:
-    """Unpack an image of the engine into the new ``folder``, as an OCI image layout.
-
-    Raises ``WorldError`` where the engine does not give all of it, or gives another format.
-    """
+    """Unpack an image of the engine into the new ``folder``, as an OCI image layout."""
     try:
         with _saved(reference) as stream:
             archives.unpack_stream(stream, folder)
@@ -104,10 +101,7 @@ def build_contexts(images: Mapping[str, str], folder: Path, *, seen: bool) -> di
 
 @contextmanager
 def _saved(reference: str) -> Iterator[IO[bytes]]:
-    """The tar of ``docker image save``, while it is written.
-
-    Raises ``WorldError`` where the engine did not give all of it.
-    """
+    """The tar of ``docker image save``, while it is written."""
     with (
         tempfile.TemporaryFile() as errors,
         client.stream("image", "save", reference, stderr=errors) as process,

@@ -70,7 +70,7 @@ def platforms(name: str = "") -> list[str]:
 
 
 def _inspect(name: str) -> Builder:
-    """A builder as ``buildx inspect`` shows it; raises ``WorldError``."""
+    """A builder as ``buildx inspect`` shows it."""
     found = _fields(name)
     # The first platform of a node is its own; emulated platforms follow.
     native = [value.split(",")[0].strip(" *") for key, value in found if key == "Platforms"]
@@ -80,7 +80,7 @@ def _inspect(name: str) -> Builder:
 
 
 def _fields(name: str) -> list[tuple[str, str]]:
-    """The driver, the errors and the platforms of a builder's nodes; raises ``WorldError``."""
+    """The driver, the errors and the platforms of a builder's nodes."""
     done = client.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
     found: list[tuple[str, str]] = FIELD.findall(done.stdout)
     if done.returncode != 0 or not any(key == "Platforms" for key, _ in found):

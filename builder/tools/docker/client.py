@@ -1,18 +1,6 @@
 """The docker client: python-on-whales, and beside it three functions that start the executable.
 
-python-on-whales pulls, tags, loads and removes, and asks for buildx's version.
-``call``, ``output`` and ``stream`` exist because python-on-whales (0.81) has these limits:
-
-- It has no time limits: an engine that hangs would stop builder, too.
-- It keeps all that a program prints; a program in a container may print without end.
-- It gives an output as text or line by line, and standard input not at all: no tar comes through
-  it, and no connection.
-- It asks more than once: for a container before its log, for each image of a list, for a container
-  again when one of its properties is read 10 ms after another.
-- It reads answers into models, which lack some properties of the client, of an image's
-  configuration and of builders.
-- It lacks options of ``buildx build``, such as annotations.
-- Its import takes 0.2 s of CPU time: commands that only look at the engine do without.
+docs/development.md, Rules, says which does what.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -57,25 +57,6 @@ class ContainerState:
     out_of_memory: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """The options of a server's container, beside the sandbox's."""
-
-    arguments: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    volumes: Mapping[str, Path] = field(default_factory=dict)
-    """Files of the host by their path in the container; read-only."""
-    memory: float | None = None
-    """GiB."""
-    locks_memory: bool = False
-    """Without a limit of locked memory (memlock); not every engine allows it."""
-    compiles: bool = False
-    """Libraries in /tmp may be loaded: it compiles them there."""
-    driver_stub: Path | None = None
-    gpus: str | None = None
-    """As for ``docker run --gpus``."""
-
-
 def owner() -> str:
     """This process, by host, id and start time: the label of its containers, for example."""
     return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}"
@@ -99,12 +80,9 @@ def has_ended(owner: str) -> bool:
 def remove_orphans() -> None:
     """Remove the containers of runs on this host that were killed before they could do so."""
     template = '--format={{.ID}} {{.Label "' + OWNER + '"}}'
-    done = call("ps", "--all", f"--filter=label={OWNER}", template)
-    orphans = []
-    for line in done.stdout.splitlines():
-        container, _, of = line.partition(" ")
-        if has_ended(of):
-            orphans.append(container)
+    listed = call("ps", "--all", f"--filter=label={OWNER}", template).stdout.splitlines()
+    found = (line.partition(" ") for line in listed)
+    orphans = [container for container, _, process in found if has_ended(process)]
     if orphans:
         remove(*orphans)
 
@@ -138,7 +116,8 @@ def removed_together() -> Iterator[None]:
             remove(*ended)
 
 
-_platform: ContextVar[str] = ContextVar("_platform", default="")
+_platform: ContextVar[tuple[str, ...]] = ContextVar("_platform", default=())
+"""Options of ``docker run``."""
 
 
 @contextmanager
@@ -150,15 +129,11 @@ def of_platform(platform: str) -> Iterator[None]:
     """
     own = f"linux/{architecture(engine().architecture) or ''}"
     foreign = platform in PLATFORMS and platform != own
-    token = _platform.set(platform if foreign else "")
+    token = _platform.set((f"--platform={platform}",) if foreign else ())
     try:
         yield
     finally:
         _platform.reset(token)
-
-
-def _platform_options() -> list[str]:
-    return [f"--platform={_platform.get()}"] if _platform.get() else []
 
 
 def _stub_options(driver_stub: Path | None) -> list[str]:
@@ -189,7 +164,7 @@ def run(
     Raises ``UntriedError`` when the container cannot be started, ``TimedOutError`` when it does
     not end within ``timeout`` seconds.
     """
-    arguments = [*_platform_options(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
+    arguments = [*_platform.get(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
     arguments += [*extra, "--", reference, *command]
     try:
         done = _in_sandbox(arguments, timeout, most)
@@ -208,12 +183,10 @@ def run(
 
 
 def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
-    """Run a container to its end, and remove it.  Raises ``LateError``."""
+    """Run a container to its end, and remove it."""
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, TMP, *LOGS]
-    together = _ended.get()
-    if together is None:
-        options.append("--rm")
+    options += ["--rm"] if _ended.get() is None else []
     ended = False
     try:
         done = output("run", *options, *arguments, timeout=timeout, most=most)
@@ -222,8 +195,16 @@ def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished
     finally:
         if not ended:
             remove(name)
-        elif together is not None:
-            together.append(name)
+        elif _ended.get() is not None:
+            _remove_later(name)
+
+
+def _remove_later(name: str) -> None:
+    together = _ended.get()
+    if together is None:
+        remove(name)
+    else:
+        together.append(name)
 
 
 def reason_of(printed: str) -> str:
@@ -245,11 +226,7 @@ def created(reference: str) -> Iterator[str]:
             raise UntriedError(f"cannot read the files of {reference}", done.output.strip())
         yield name
     finally:
-        together = _ended.get()
-        if together is None:
-            remove(name)
-        else:
-            together.append(name)
+        _remove_later(name)
 
 
 class Container:
@@ -319,30 +296,42 @@ def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[s
 
 
 @contextmanager
-def started(reference: str, start: StartOptions) -> Iterator[Container]:
+def started(
+    reference: str,
+    arguments: Sequence[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    volumes: Mapping[str, Path] | None = None,
+    memory: float | None = None,
+    locks_memory: bool = False,
+    compiles: bool = False,
+    driver_stub: Path | None = None,
+    gpus: str | None = None,
+) -> Iterator[Container]:
     """A sandboxed container that runs the image's entrypoint; only ``proxy`` reaches it.
+
+    ``volumes`` are files of the host by their path in the container, read-only; ``memory`` is in
+    GiB; ``locks_memory``: without a limit of locked memory (memlock), which not every engine
+    allows; ``compiles``: libraries in /tmp may be loaded; ``gpus`` is as for ``docker run``.
 
     Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the
     image's fault.
     """
     name = f"builder-{uuid4().hex[:12]}"
     options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
-    options.append(f"{TMP}:exec" if start.compiles else TMP)
-    options += _platform_options()
-    options += mount_options(start.volumes, start.env)
-    options += _stub_options(start.driver_stub)
-    if start.memory is not None:
-        options += [f"--memory={int(start.memory * 1024)}m"]
-    if start.locks_memory:
-        options.append("--ulimit=memlock=-1")
-    if start.gpus is not None:
-        options += [f"--gpus={start.gpus}"]
+    options.append(f"{TMP}:exec" if compiles else TMP)
+    options += _platform.get()
+    options += mount_options(volumes or {}, env or {})
+    options += _stub_options(driver_stub)
+    options += [f"--memory={int(memory * 1024)}m"] if memory is not None else []
+    options += ["--ulimit=memlock=-1"] if locks_memory else []
+    options += [f"--gpus={gpus}"] if gpus is not None else []
     try:
-        done = output("run", *options, "--", reference, *start.arguments, timeout=ENGINE_TIMEOUT)
+        done = output("run", *options, "--", reference, *arguments, timeout=ENGINE_TIMEOUT)
         if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
             raise NotRunnableError("its program cannot be run", reason_of(done.output))
         if done.status != 0:
-            hint = TOOLKIT if start.gpus is not None and NO_GPU_DRIVER in done.output else ""
+            hint = TOOLKIT if gpus is not None and NO_GPU_DRIVER in done.output else ""
             raise UntriedError("Docker cannot start a container", reason_of(done.output), hint)
         yield Container(name)
     finally:

@@ -19,6 +19,7 @@ from builder.tools.files import full_disk, mentions_full_disk
 if TYPE_CHECKING:
     from python_on_whales.exceptions import DockerException
 
+HUB = "docker.io"
 # As containerd's resolver and authorizer, and registries, word it: a 401 or 403; no such image;
 # no response.
 REFUSED = re.compile(
@@ -57,6 +58,16 @@ class Engine:
     """The name of its machine."""
     cdi: tuple[Path, ...] = ()
     """Directories with specifications of devices (CDI); empty where that is not enabled."""
+
+    @property
+    def has_nvidia_runtime(self) -> bool:
+        """Whether it gives containers GPUs by NVIDIA's runtime."""
+        return "nvidia" in self.runtimes
+
+    @property
+    def has_nvidia_cdi(self) -> bool:
+        """Whether its CDI directories describe GPUs of NVIDIA's: nvidia-ctk writes nvidia.yaml."""
+        return any(any(folder.glob("nvidia*")) for folder in self.cdi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +169,8 @@ def image(reference: str) -> Image | None:
         return _read(reference, json.loads(done.stdout)[0])
     if "no such image" in done.stderr.lower():
         return None
-    raise _not_inspected(reference, done.stderr.strip())
+    ask_engine()  # raises where it does not answer
+    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
 
 
 def _read(reference: str, found: Mapping[str, Any]) -> Image:
@@ -188,12 +200,6 @@ def epoch_of(created: str | None) -> int:
     return max(0, int(found.timestamp())) if found.tzinfo else 0
 
 
-def _not_inspected(reference: str, why: str) -> WorldError:
-    """The error of a failed inspection; raises the engine's where it does not answer."""
-    ask_engine()
-    return WorldError(f"cannot inspect the image {reference}", why)
-
-
 def image_names(pattern: str) -> list[str]:
     """The names of the engine's images that match ``pattern``, newest image first."""
     template = "--format={{.Repository}}:{{.Tag}}"
@@ -221,15 +227,24 @@ def pull(reference: str, platform: str) -> None:
         raise found from error
 
 
+def split(repository: str) -> tuple[str, str]:
+    """The registry and the path of a repository's name, by Docker's rules.
+
+    https://github.com/distribution/reference: a name without a host is on Docker Hub, and a name of
+    one part is an official image.
+    """
+    first, slash, rest = repository.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first, rest
+    return HUB, repository if slash else f"library/{repository}"
+
+
 def refusal(reference: str, why: str) -> BuilderError:
     """The error for what Docker or buildx prints about an image of a registry.
 
     ``GoneError`` where the registry does not have it, or not for that platform, ``RegistryError``
     where it refuses the login, ``FetchError`` where it fails or does not answer.
     """
-    from builder.tools.registry.credentials import HUB
-    from builder.tools.registry.transport import split
-
     registry, path = split(reference)
     repository = re.split("[:@]", path)[0]
     text = why.replace(f"/{repository}", "/")  # a name may have such words
@@ -279,26 +294,19 @@ def tag(reference: str, new: str) -> None:
     Raises ``WorldError`` where the engine does not have the image.
     """
     from python_on_whales.exceptions import DockerException
-    from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-    again = Retrying(
-        retry=retry_if_exception(_is_tagged_meanwhile),
-        stop=stop_after_attempt(TAG_ATTEMPTS),
-        reraise=True,
-    )
-    try:
-        again(whales().image.tag, reference, new)
-    except DockerException as error:
-        raise WorldError(
-            f"Docker cannot tag {reference} as {new}",
-            reason(error),
-            "another user may have removed the image: build again",
-        ) from error
-
-
-def _is_tagged_meanwhile(error: BaseException) -> bool:
-    """Whether another client gave the same name between the two steps of a tag."""
-    return "already exists" in str(error)
+    for attempt in range(1, TAG_ATTEMPTS + 1):
+        try:
+            whales().image.tag(reference, new)
+        except DockerException as error:
+            if "already exists" in str(error) and attempt < TAG_ATTEMPTS:
+                continue
+            raise WorldError(
+                f"Docker cannot tag {reference} as {new}",
+                reason(error),
+                "another user may have removed the image: build again",
+            ) from error
+        return
 
 
 def untag(reference: str) -> None:

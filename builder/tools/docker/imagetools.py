@@ -41,7 +41,7 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
 
 
 def _inspect(reference: str, timeout: float, template: str = "{{json .Manifest}}") -> str:
-    """The output of ``imagetools inspect`` with a template.  Raises like ``digest``."""
+    """The output of ``imagetools inspect`` with a template."""
     options = [f"--builder={docker.context()}", f"--format={template}"]
     try:
         done = call("buildx", "imagetools", "inspect", *options, reference, timeout=timeout)

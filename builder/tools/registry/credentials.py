@@ -15,9 +15,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from builder.errors import WorldError
+from builder.tools.docker.engine import HUB as HUB
 from builder.tools.web.json_model import JsonModel, first_error
 
-HUB = "docker.io"
 HUB_KEY = "https://index.docker.io/v1/"
 HELPER_TIMEOUT = 30.0  # seconds
 

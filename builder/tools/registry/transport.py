@@ -15,9 +15,10 @@ from platformdirs import user_config_path
 
 from builder.errors import FetchError, RegistryError
 from builder.tools import sizes
+from builder.tools.docker.engine import HUB
+from builder.tools.docker.engine import split as split
 from builder.tools.log import Log
 from builder.tools.registry.auth import Authorization
-from builder.tools.registry.credentials import HUB
 from builder.tools.registry.responses import required
 from builder.tools.web.address import is_loopback, origin
 from builder.tools.web.client import Client, Follow, Response
@@ -27,18 +28,6 @@ from builder.tools.web.retry import RetryPolicy
 
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")
-
-
-def split(repository: str) -> tuple[str, str]:
-    """The registry and the path of a repository's name, by Docker's rules.
-
-    https://github.com/distribution/reference: a name without a host is on Docker Hub, and a name of
-    one part is an official image.
-    """
-    first, slash, rest = repository.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return first, rest
-    return HUB, repository if slash else f"library/{repository}"
 
 
 def certificate_of(registry: str) -> Path | None:

@@ -12,7 +12,7 @@ import pytest
 
 from builder.bisect import evaluate, search
 from builder.bisect.state import Evaluation, QuestionError, Trace
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import (
     RecipeError,
     UntriedError,

@@ -10,7 +10,7 @@ from builder.bisect import search
 from builder.bisect.request import BisectRequest
 from builder.bisect.search import BisectOptions
 from builder.bisect.state import QuestionError
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import (
     BuilderError,
     BusyError,

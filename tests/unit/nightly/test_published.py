@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import BuildError, UnvouchedError
 from builder.nightly.published import _ready
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
+from builder.plan.resolver import Resolver
 from builder.tools.registry.client import Repository
 from support.registries import put_image
 
@@ -27,7 +28,7 @@ def test_the_comparing_build_takes_no_layer_from_a_cache(
     monkeypatch.setenv("BUILDER_LAYER_CACHE", f"{registry}/me/cache")
     session = build_session(None)
     assert session.settings.layer_cache
-    plan = session.resolve("hello-sm120-0.1.0", build_architecture="x86_64")
+    plan = Resolver(session.catalog, "amd64").resolve("hello-sm120-0.1.0")
     repository = Repository(f"{registry}/me/hello-sm120", print)
     put_image(repository, plan.key, plan.immutable_tag)
     started: list[BuildSession] = []

@@ -9,7 +9,8 @@ import pytest
 from builder.cli.progress import BuildProgress
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY
-from builder.pipeline.build import BuildOutcome, _candidate, require_all
+from builder.pipeline.build import BuildOutcome, require_all
+from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
 from builder.plan.resolver import Resolver
 from builder.records import record
@@ -65,13 +66,13 @@ def test_a_candidate_counts_only_where_this_machine_built_it(
     plan, digest = IMAGES[0], "sha256:" + "d" * 64
     named: dict[str, object] = {"Labels": {LABEL_KEY: plan.key}}
     pulled = Image(plan.candidate, digest, "linux/amd64", frozenset(), frozenset(), 1, named, 0)
-    monkeypatch.setattr("builder.images.build.docker.image", lambda _: pulled)
+    monkeypatch.setattr("builder.tools.docker.engine.image", lambda _: pulled)
     session = BuildSession(
         catalog=load(REPOSITORY), settings=Settings(state_dir=tmp_path), reporter=BuildProgress()
     )
 
     def found() -> bool:
-        return _candidate(plan, session) is not None
+        return Images(session).candidate(plan) is not None
 
     assert not found()
     record.write_candidate(tmp_path, plan.name, plan.key, "sha256:" + "e" * 64)

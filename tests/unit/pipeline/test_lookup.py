@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.errors import RecipeError
 from builder.families.layout import LABEL_RECIPE
-from builder.pipeline.lookup import _recipe_in_label
+from builder.pipeline.lookup import Images
 from builder.tools.docker.engine import Image
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -48,16 +48,16 @@ def test_a_preset_where_a_recipe_is_asked_for(builder: Builder) -> None:
 def test_an_image_of_another_catalog(catalog: Path) -> None:
     session = build_session(catalog)
     with pytest.raises(RecipeError) as error:
-        _recipe_in_label(session, "farm:1", image({LABEL_RECIPE: "theirs-1"}))
+        Images(session).recipe_in_label("farm:1", image({LABEL_RECIPE: "theirs-1"}))
     assert f"its label {LABEL_RECIPE} names theirs-1; the catalog is {catalog}" in error.value.why
     assert "--catalog DIR" in error.value.hint
 
 
 def test_an_image_of_this_catalog() -> None:
     session, own = build_session(REPOSITORY), "hello-sm120-0.1.0"
-    assert _recipe_in_label(session, "farm:1", image({LABEL_RECIPE: own})) == own
+    assert Images(session).recipe_in_label("farm:1", image({LABEL_RECIPE: own})) == own
 
 
 def test_an_image_without_a_recipe(catalog: Path) -> None:
     with pytest.raises(RecipeError, match="the image farm:1 names no recipe"):
-        _recipe_in_label(build_session(catalog), "farm:1", image({}))
+        Images(build_session(catalog)).recipe_in_label("farm:1", image({}))

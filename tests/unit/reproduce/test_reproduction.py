@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.options import build_session
+from builder.cli.session import build_session
 from builder.reproduce.reproduction import reproduce
 from builder.tools.files import named_lock
 from support.environment import REPOSITORY

@@ -1,0 +1,62 @@
+"""Installs what the tests need beside Docker; `./farm test` runs it after `builder.host.setup`.
+
+These are docker-registry, cosign, Docker Compose, Podman's Quadlet, and g++ and make for the PTX
+interpreter.  As root on Debian or Ubuntu, each comes from the package of its name; elsewhere the
+tests that need one say so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from builder.host.setup import (
+    downloaded,
+    install,
+    install_newer,
+    is_bookworm,
+    may_install,
+    reported,
+    run,
+)
+
+QUADLET = Path("/usr/local/libexec/podman/quadlet")
+COMPOSE = "/usr/libexec/docker/cli-plugins/docker-compose"
+PROGRAMS = {
+    "podman": "/usr/libexec/podman/quadlet",
+    "docker-compose": COMPOSE,
+    "docker-compose-v2": COMPOSE,
+}
+"""The program of a package that does not have its name."""
+
+
+def install_missing() -> None:
+    """Install the missing programs; raises ``WorldError``."""
+    distribution = may_install()
+    if distribution is None:
+        return
+    # Ubuntu has no cosign.
+    newer = ["cosign", "docker-compose"] if distribution == "debian" else ["docker-compose-v2"]
+    tools = ["docker-registry", "g++", "make", *newer, *([] if QUADLET.exists() else ["podman"])]
+    missing = [tool for tool in tools if shutil.which(PROGRAMS.get(tool, tool)) is None]
+    if is_bookworm():  # it has no cosign, and the old Compose
+        if "podman" in missing:
+            install_quadlet()
+        if found := [tool for tool in newer if tool in missing]:
+            install_newer(*found)
+        missing = [tool for tool in missing if tool not in {*newer, "podman"}]
+    if missing:
+        install(*missing)
+
+
+def install_quadlet() -> None:
+    """Take Podman's generator alone: Podman itself needs a newer libc than bookworm has."""
+    with downloaded("podman") as files, tempfile.TemporaryDirectory() as folder:
+        run(["dpkg-deb", "--extract", str(files[0]), folder], "unpacking podman")
+        QUADLET.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(f"{folder}/usr/libexec/podman/quadlet", QUADLET)
+
+
+if __name__ == "__main__":
+    reported(install_missing)
