@@ -63,7 +63,7 @@ def of_image(
     Raises ``SmokeError`` if the server does not serve, ``UntriedError`` if it cannot be started.
     """
     containers.remove_orphans()
-    offered = gpus.has_runtime()
+    offered = docker.engine().has_nvidia_runtime
     if not offered:
         log("Docker offers no GPU: measuring the CPU")
     model = {"model": _described(target.model, log)}

@@ -14,11 +14,10 @@ from builder.choose.machine import HostCard
 from builder.families import entrypoint
 from builder.models.shapes import reads
 from builder.models.shapes.shape import Shape
-from builder.presets.figures import Memory, Result
+from builder.presets.figures import Memory, PresetUse, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.smoke.verdict import PresetUse
 from builder.tools.docker import gpus
 
 STEP = 8192  # tokens of a context that is found between two trials
@@ -75,21 +74,6 @@ class MemoryNeed:
         return self.size - self.own + contexts if self.own and contexts else self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
-    """The memory that a run takes at least, on all its cards."""
-
-    weights: int
-    """Bytes of the models' weights."""
-    cache: int
-    """Bytes of a cache for the context; 0: not known."""
-
-    @property
-    def size(self) -> int:
-        """Both."""
-        return self.weights + self.cache
-
-
 def figures(
     preset: Preset, context: int, result: Result | None, trial: PresetUse | None
 ) -> list[MemoryNeed]:
@@ -129,12 +113,13 @@ def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed
 
 def least(
     preset: Preset, words: Sequence[str], context: int, trial: PresetUse | None
-) -> Least | None:
-    """The least memory of a run with these arguments; None: not known.
+) -> tuple[int, int] | None:
+    """The bytes of the weights, and of the cache, that a run takes at least; None: not known.
 
-    It is by the sizes of the files, and by the tensors of the model's shape: their type is as the
-    repository names it, 16 bits without a name.  Without a shape, a trial says more than a file,
-    whose embedding llama.cpp may keep in the machine's memory.
+    A cache that is not known counts 0.  The least is by the sizes of the files, and by the tensors
+    of the model's shape: their type is as the repository names it, 16 bits without a name.  Without
+    a shape, a trial says more than a file, whose embedding llama.cpp may keep in the machine's
+    memory.
     """
     options = speeds.values_of(words)
     shape = speeds.shape_of(preset)
@@ -148,7 +133,7 @@ def least(
     drafter = preset.drafter.least_size if preset.drafter is not None else None
     bits = speeds.cache_bits(options, other=0)
     cache = reads.cache(shape, *bits, context) if shape is not None else 0
-    return Least(weights + (drafter or 0), int(cache))
+    return weights + (drafter or 0), int(cache)
 
 
 def _some_layers(options: Mapping[str, str], shape: Shape | None) -> bool:

@@ -16,6 +16,7 @@ from builder.presets import model_files
 from builder.presets.model_files import DIRECTORY
 from builder.presets.schema import ModelFile
 from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run
+from builder.tools import sizes
 
 CACHE = "/hub"
 """The cache of the Hub's own client in a container."""
@@ -38,6 +39,11 @@ class Missing:
     def size(self) -> int:
         """Bytes to download; 0 where they are not known."""
         return sum(each.size for each in self.fetches)
+
+    @property
+    def task(self) -> str:
+        """What has to be done for it, in a line."""
+        return f"download {self.file.shown}: {sizes.shown(self.size)} to {self.directory}"
 
     def commands(self, target: str) -> str:
         """How to get it: the commands of builder and of the Hub's own client."""

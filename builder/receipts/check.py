@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.choose import needs
 from builder.choose.machine import DRIVER
@@ -12,14 +12,16 @@ from builder.errors import ReceiptError, RecipeError
 from builder.families.device_code import no_code, runs_on
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.kernels.selection import Capability
-from builder.publish.remote_image import RemoteImage
 from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry, Receipts, load
 from builder.receipts.schema import Receipt, ReceiptFigures
 from builder.recipes.catalog import Catalog
 from builder.tools.docker import gpus
 
-Published = Callable[[str, str], RemoteImage | None]
+if TYPE_CHECKING:
+    from builder.publish.remote_image import RemoteImage
+
+Published = Callable[[str, str], "RemoteImage | None"]
 """The image of a recipe's repository with a digest; None where the registry has none."""
 
 CLOCK = timedelta(minutes=10)  # that two clocks may differ

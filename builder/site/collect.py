@@ -11,10 +11,9 @@ from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
 from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.known import Known
-from builder.receipts.of_preset import lookup
+from builder.receipts.known import known
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.records import record, trials
+from builder.records.record import newest_good
 from builder.settings import Settings
 from builder.site import choices
 from builder.site.facts import ImageFact, Site
@@ -43,29 +42,25 @@ def collect(
     for name in broken:
         log(f"{name} is left out as invalid: see `builder recipe check`")
     names = [name for name in catalog.engines if name not in broken]
-    found = {name: record.newest_good(settings.state_dir, name) for name in names}
-    records = {name: kept for name, kept in found.items() if kept is not None}
     asked = bool(settings.namespace) and not offline
     images = tuple(
-        _image(catalog, name, settings, entries, records.get(name), log if asked else None)
-        for name in names
+        _image(catalog, name, settings, entries, log if asked else None) for name in names
     )
     there = [each.recipe for each in images if each.repository]
-    memory = trials.known(catalog.root, names, records)
-    known = Known(catalog, entries, records, memory, lookup(receipts, catalog), invalid=0)
-    cards = choices.every_card(known, there)
+    facts = known(catalog, entries, settings.state_dir)
+    cards = choices.every_card(facts, there)
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
         repository=settings.farm_url,
         cards=cards,
         images=images,
-        speeds=speeds(entries, {each.recipe: each for each in images}, memory),
+        speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),
         measurements=measurements(entry.receipt for entry in receipts),
         compilers=tables.load(catalog.root),
         compiler_threads=tables.threads(catalog.root),
         composes=choices.compose_files(
-            known, images, [option for card in cards for option in card.fits]
+            facts, images, [option for card in cards for option in card.fits]
         ),
     )
 
@@ -83,7 +78,6 @@ def _image(
     name: str,
     settings: Settings,
     entries: list[PresetEntry],
-    kept: record.Record | None,
     log: Log | None,
 ) -> ImageFact:
     recipe = catalog.engine(name).recipe
@@ -91,4 +85,5 @@ def _image(
     there = UNPUBLISHED
     if log is not None:
         there = published(open_repository(repository, log), recipe, settings, catalog.engines)
+    kept = newest_good(settings.state_dir, name)
     return image_fact(catalog, name, repository, entries, kept, there)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder.choose.choice import ReceiptFigure
 from builder.compilers.table import Table, Thread
 from builder.kernels.paths import CodePaths
 from builder.nightly.history import NightlyRun
@@ -77,24 +78,13 @@ class ImageFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(ReceiptFigure):
     """A speed on a card."""
 
-    tokens_per_second: float
-    interval: tuple[float, float] | None = None
-    """The interval of a mean with 95 % confidence, or of a computed speed."""
-    context: int | None = None
-    """Tokens."""
     card: str = ""
     """The card that it was published for; empty: the card that is asked for."""
     cards: int = 1
     """The number of them."""
-    runs: int | None = None
-    """The number of runs, where they are known."""
-    by: str = ""
-    """Who measured it."""
-    receipt: str = ""
-    """The receipt that it comes from."""
 
 
 @dataclass(frozen=True, slots=True)

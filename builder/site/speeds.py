@@ -6,16 +6,17 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from builder.presets.catalog import PresetEntry
-from builder.presets.figures import Result
+from builder.presets.figures import PresetUse, Result
 from builder.presets.schema import Preset
 from builder.receipts.of_preset import interval
 from builder.receipts.schema import Receipt
-from builder.records.trials import Trials
 from builder.site.facts import ImageFact, Mark, Measurement, PublishedFigure, Speed
 
 
 def speeds(
-    entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], trials: Trials
+    entries: Sequence[PresetEntry],
+    images: Mapping[str, ImageFact],
+    trials: Mapping[str, PresetUse],
 ) -> tuple[Speed, ...]:
     """The published figures of each preset that has any; ``images`` are by recipe."""
     found = [
@@ -49,11 +50,13 @@ def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
     return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
 
 
-def _marks(entry: PresetEntry, images: Mapping[str, ImageFact], trials: Trials) -> Iterator[Mark]:
+def _marks(
+    entry: PresetEntry, images: Mapping[str, ImageFact], trials: Mapping[str, PresetUse]
+) -> Iterator[Mark]:
     image = images.get(entry.preset.recipe)
     if image is not None and image.digest and image.checks:
         yield "compiled"
-    if trials.of(entry) is not None:
+    if entry.name in trials:
         yield "run without a GPU"
     if entry.preset.source is not None:
         yield "run on a card"

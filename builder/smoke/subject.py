@@ -13,7 +13,6 @@ from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
 from builder.simulator.cards import Card
 from builder.tools.docker import engine as docker
-from builder.tools.docker import gpus
 from builder.tools.log import Log
 
 RUNS, WARM_UPS = 10, 2
@@ -33,7 +32,7 @@ class GpuTest:
 
     def due(self) -> bool:
         """Whether to run the checks; raises ``WorldError`` if the engine does not answer."""
-        return gpus.has_runtime() if self.wanted is None else self.wanted
+        return docker.engine().has_nvidia_runtime if self.wanted is None else self.wanted
 
     @property
     def settings(self) -> RunSettings:

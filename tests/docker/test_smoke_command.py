@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.tools.docker import gpus
+from builder.tools.docker import engine as docker
 from support.commands import Builder
 from support.smoke_tests import SmokeTest, small
 
@@ -61,7 +61,9 @@ def kinds(output: str) -> set[str]:
 def test_a_name_that_is_no_image_is_refused(builder: Builder, tmp_path: Path) -> None:
     (model := tmp_path / "model.gguf").touch()
     done = builder("smoke", "no-such-image:1", "--model", model)
-    assert ("--model and --draft are not used" in done.stderr) is not gpus.has_runtime()
+    assert (
+        "--model and --draft are not used" in done.stderr
+    ) is not docker.engine().has_nvidia_runtime
     assert done.returncode == 4
     assert "neither a recipe nor an image" in done.stderr
     assert "`docker pull no-such-image:1`" in done.stderr

@@ -58,6 +58,16 @@ class Engine:
     cdi: tuple[Path, ...] = ()
     """Directories with specifications of devices (CDI); empty where that is not enabled."""
 
+    @property
+    def has_nvidia_runtime(self) -> bool:
+        """Whether it gives containers GPUs by NVIDIA's runtime."""
+        return "nvidia" in self.runtimes
+
+    @property
+    def has_nvidia_cdi(self) -> bool:
+        """Whether its CDI directories describe GPUs of NVIDIA's: nvidia-ctk writes nvidia.yaml."""
+        return any(any(folder.glob("nvidia*")) for folder in self.cdi)
+
 
 @dataclass(frozen=True, slots=True)
 class Image:

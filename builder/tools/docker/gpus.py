@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: whether the engine has NVIDIA's runtime, and which GPUs a container sees."""
+"""NVIDIA GPUs as nvidia-smi lists them, on this machine and in a container."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from builder.errors import UntriedError, WorldError
-from builder.tools.docker import engine as docker
-from builder.tools.docker.containers import Container
+
+if TYPE_CHECKING:
+    from builder.tools.docker.containers import Container
 
 ALL = "all"
 # nvidia-smi(1), --help-query-gpu; NVIDIA's runtime puts the program into the container.
@@ -59,22 +61,6 @@ def on_host() -> str:
     if done.returncode != 0:
         raise WorldError("nvidia-smi finds no GPU", (done.stderr or done.stdout).strip())
     return done.stdout
-
-
-def has_runtime() -> bool:
-    """Whether the engine has NVIDIA's runtime.  Raises ``WorldError`` where it does not answer."""
-    return "nvidia" in docker.engine().runtimes
-
-
-def has_cdi() -> bool:
-    """Whether the engine's CDI directories describe GPUs of NVIDIA's.
-
-    ``docker info`` names the directories where CDI is enabled (docs.docker.com, "Container Device
-    Interface"); nvidia-ctk writes ``nvidia.yaml`` there.  Raises ``WorldError`` where the engine
-    does not answer.
-    """
-    folders = docker.engine().cdi
-    return any(any(folder.glob("nvidia*")) for folder in folders)
 
 
 def visible_in(container: Container) -> tuple[Gpu, ...]:
