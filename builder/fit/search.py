@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from builder.contents import reading
@@ -16,7 +17,6 @@ from builder.families import ENGINES, complete
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.advice import is_final
-from builder.fit.options import require_free
 from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 from builder.fit.trial import FitRequest, Target, attempt
 from builder.kernels.selection import Capability
@@ -25,8 +25,11 @@ from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
 from builder.pipeline import lookup
 from builder.pipeline.session import BuildSession
+from builder.presets import command
+from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.server import DRAFT
 from builder.simulator import run
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -39,6 +42,10 @@ from builder.tools.log import Log
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
 CONTEXTS = (32768, 65536, 131072, 262144)  # tokens: what is tried where nothing is asked for
 LONGEST = 131072  # tokens: the search's upper end for a model whose header has none
+
+
+class OptionError(ValueError):
+    """An option of the engine cannot be given after ``--``."""
 
 
 def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
@@ -64,12 +71,9 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         usual = CONTEXTS if isinstance(target.model, HollowModel) else (longest,)
         asked = sorted(wanted.contexts or usual)
         tried = _tried(target, asked, work, session.log)
-
-        def trial(context: int) -> FitTrial:
-            return _one(target, context, work, session.log)
-
-        largest = _largest(tried)
+        largest = max((context for context, trial in tried.items() if trial.fits), default=None)
         if wanted.search and not is_final(tried[asked[0]], wanted.options):
+            trial = partial(_one, target, work=work, log=session.log)
             largest = contexts.search(tried, trial, longest)
     return Fit(
         recipe=recipe.name,
@@ -89,6 +93,22 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         step=contexts.STEP if wanted.search else None,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
+    """Raise ``OptionError`` for an option by which the recipe names a model or the context, or that
+    sets the server's address, and for ``{draft}`` without a drafter."""
+    for name in command.addresses(options):
+        raise OptionError(f"{name} is set by fit: leave it out after --")
+    if draft is None and any(DRAFT in word for word in options):
+        raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
+    set_by = command.places_by_setting(None, recipe)
+    for first, *values in command.groups(options):
+        setting = command.setting_of(first, recipe) if command.option_of(first) else ""
+        place = set_by.get(setting) if setting else None
+        if place and not any(DRAFT in word for word in (first, *values)):
+            name, ours = first.partition("=")[0], OPTIONS_OF_PLACES[place]
+            raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
 
 def require_one_capability(cards: Sequence[Card]) -> None:
@@ -218,7 +238,7 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
         return found
     at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM compiles on all cores
     with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
-        trials = pool.map(lambda context: _one(target, context, work, log), others)
+        trials = pool.map(partial(_one, target, work=work, log=log), others)
         return found | dict(zip(others, trials, strict=True))
 
 
@@ -231,7 +251,3 @@ def _one(target: Target, context: int, work: Path, log: Log) -> FitTrial:
         outcome += f", it needs at least {mib(found.needed)}"
     log(f"{context} tokens: {outcome} ({found.seconds:.1f} s)")
     return found
-
-
-def _largest(tried: dict[int, FitTrial]) -> int | None:
-    return max((context for context, trial in tried.items() if trial.fits), default=None)
