@@ -76,7 +76,6 @@ class Fitting:
 
     preset: str
     quantization: str
-    """Empty: not known."""
     download: int
     """Bytes of its models; 0: not known."""
     downloadable: bool
@@ -91,7 +90,6 @@ class Fitting:
     figure_context: int
     """The context of that figure; 0: not known."""
     measured_on: str
-    """The card of that figure: a file of ``cards/``."""
     measured_cards: int
     on_such_cards: bool
     """Whether that figure is of the machine's cards."""
@@ -100,7 +98,6 @@ class Fitting:
     computed: Computed | None
     """The speed that the bandwidth of the machine's cards allows; None: it cannot be computed."""
     not_computed: str
-    """Why it cannot; empty if it can."""
     memory: MemoryNeed | None
     """The largest known figure; None: not known; the machine has as much memory as the card of the
     publication."""
@@ -114,11 +111,8 @@ class Fitting:
     filled: bool
     """Whether it is known that prompts fill the context in so much memory."""
     driver: str
-    """The oldest driver; empty: not known."""
     capabilities: tuple[str, ...]
-    """As ``presets.capabilities`` has them."""
     room: int
-    """Bytes that CUDA can allocate on the cards of the run."""
     caveats: tuple[str, ...]
 
     @property
@@ -305,7 +299,6 @@ class _Run:
 
     @cached_property
     def changed(self) -> bool:
-        """Whether another model, or options, change its memory."""
         lists = (self.preset.serve.arguments, self.question.options)
         own, new = (speeds.values_of(command.long_names(words, self.recipe)) for words in lists)
         differ = {name for name, value in new.items() if own.get(name) != value}
@@ -416,7 +409,6 @@ class _Run:
         return f"{text}; the published {published} did not fit the {self.preset.card}"
 
     def has_room(self, context: int) -> bool:
-        """Whether figures say that a context fits."""
         known = self.figures(context)
         return bool(known) and not self.no_room(context, known)
 
@@ -454,7 +446,6 @@ class _Run:
 
     @property
     def room(self) -> str:
-        """``15.5 GiB``; of two that hold equal parts, both."""
         if self.part is not None and len(self.cards) > 1:
             return " and ".join(sizes.gib(card.memory) for card in self.cards)
         return sizes.gib(sum(card.memory for card in self.cards))

@@ -137,7 +137,6 @@ def least(
 
 
 def _some_layers(options: Mapping[str, str], shape: Shape | None) -> bool:
-    """Whether llama.cpp may keep layers in the machine's memory."""
     layers = options.get("--n-gpu-layers", "")
     count = reads.number(shape, "block_count", 99) if shape is not None else 99
     return layers.isdecimal() and int(layers) < count

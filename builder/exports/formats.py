@@ -23,7 +23,6 @@ class Format:
     file: str | None
     """The only file; None: ``documents(service)`` of the module has all texts by their path."""
     usage: str
-    """The command that uses the files."""
 
     def files(self, service: Service) -> Mapping[str, str]:
         """Texts by their path.  Raises ``RecipeError`` where the format cannot express it."""

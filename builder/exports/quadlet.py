@@ -64,7 +64,6 @@ def word(text: str) -> str:
 
 
 def _path(text: str) -> str:
-    """A path of ``Volume=``, whose parts are separated by colons."""
     if ":" in text or not text.isprintable():
         raise RecipeError(
             f"Quadlet cannot mount {text}",

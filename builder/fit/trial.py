@@ -58,7 +58,6 @@ class FitRequest:
     options: Sequence[str] = ()
     search: bool = True
     seconds: float = 900.0
-    """Time limit until a server is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,6 @@ def _by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[str, int
 
 
 def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:
-    """The last allocation that a card had no room for."""
     if not report.failed:
         return None
     last = report.failed[-1]

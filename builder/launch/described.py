@@ -34,9 +34,7 @@ class LaunchRequest:
     port: int | None = None
     """On the host; default: the image's port."""
     options: tuple[str, ...] = ()
-    """More options of the engine."""
     cpu: bool = False
-    """On the CPU, without a GPU."""
     old: bool = False
     """An image of another state of the recipe will do."""
 

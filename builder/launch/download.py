@@ -42,7 +42,6 @@ class Fetch:
     """Its path in the repository."""
     target: Path
     size: int
-    """Bytes."""
     sha256: str | None = None
     """None: only the size is checked."""
 
@@ -127,7 +126,6 @@ class _Transfer:
         self._there = 0
 
     def run(self) -> None:
-        """Continue the part of an earlier run, and check the whole file."""
         self._part.seek(0)
         while block := self._part.read(hub.BLOCK):
             self._count(block)
@@ -139,7 +137,6 @@ class _Transfer:
             raise self._wrong(f"expected sha256 {self._fetch.sha256}, got {found}")
 
     def write(self, block: bytes) -> None:
-        """Append a block.  Raises ``FetchError`` where the file is larger than it should be."""
         if self._there + len(block) > self._fetch.size:
             raise self._wrong(f"it is larger than {self._fetch.size} bytes")
         self._part.write(block)
@@ -147,14 +144,12 @@ class _Transfer:
         self._policy.server_responded()
 
     def tell(self) -> int:
-        """The bytes so far."""
         return self._there
 
     def seek(self, position: int) -> None:
         """The client seeks only to the beginning, before it truncates."""
 
     def truncate(self) -> None:
-        """Begin anew."""
         self._part.truncate(0)
         self._digest, self._there = hashlib.sha256(), 0
 

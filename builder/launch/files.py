@@ -29,11 +29,9 @@ class Missing:
     place: str
     file: ModelFile
     directory: Path
-    """The models directory."""
     fetches: tuple[Fetch, ...] = ()
     """Its files on the Hub; empty where they are not known."""
     why: str = ""
-    """Why they are not known."""
 
     @property
     def size(self) -> int:

@@ -54,7 +54,6 @@ class Means:
     """Builds and checks the image of a recipe."""
     progress: Progress
     agrees: Callable[[Sequence[str]], bool]
-    """Whether the user agrees to a list of builds and downloads."""
 
 
 def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
@@ -119,7 +118,6 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
-    """The numbers of the cards of this machine for a run, and its faults."""
     try:
         here = machine.present(job.catalog.root)
     except WorldError as error:
@@ -149,7 +147,6 @@ def _image(images: Images, *, old: bool) -> RunImage:
 
 
 def _obtained(images: Images, image: RunImage, means: Means) -> RunImage:
-    """The image, built or pulled where Docker does not have it."""
     if image.what:
         means.build(images.recipe.name)
     elif not image.local:

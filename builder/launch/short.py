@@ -112,7 +112,6 @@ def refusal(job: Launch, card: str) -> FitError | None:
 
 
 def _trained(model: Path | None) -> int:
-    """The tokens of context that a GGUF of the user was trained for; 0: not known."""
     if model is None:
         return 0
     try:

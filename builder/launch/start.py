@@ -44,17 +44,12 @@ class Found:
     """A container of that name."""
 
     container: str
-    """Its identity in the engine."""
     status: str
-    """``created``, ``running``, ``exited``, ..."""
     run: str
     """The identity of the run that started it; empty where builder did not start it."""
     port: int | None
-    """Its port on the host."""
     started_by: str
-    """The value of ``LABEL_START``."""
     image: str = ""
-    """The name of its image, as it was started."""
     key: str = ""
     """The build key of its image, by its label."""
 
@@ -135,7 +130,6 @@ def wait(
 
 
 def _remove_ended(name: str) -> None:
-    """Remove a container of an earlier run that has ended."""
     found = existing(name)
     if found is None:
         return
@@ -170,7 +164,6 @@ def _removed_on_failure(name: str, token: str) -> Iterator[None]:
 
 @contextmanager
 def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
-    """Pass the lines of a container's log on, while the block runs."""
     follow = ("logs", "--follow", f"--tail={lines}", name)
     with (
         client.stream(*follow, stderr=subprocess.STDOUT) as process,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -20,6 +20,7 @@ class PresetEntry(CatalogFile):
     """A file with a valid preset."""
 
     preset: Preset
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,7 @@ class Presets:
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files."""
-        return tuple(problem for each in self.entries.values() for problem in problems_of(each))
-
-
-def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
-    """The problems of a file, if it is a broken one."""
-    return entry.problems if isinstance(entry, BrokenPreset) else ()
+        return tuple(problem for each in self.entries.values() for problem in each.problems)
 
 
 def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:
@@ -81,9 +77,6 @@ def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Pr
         return ()
     recipe = catalog.engine(entry.preset.recipe).recipe
     return tuple(entry.problem(path, message) for path, message in doubts(entry.preset, recipe))
-
-
-_Read = tuple[CatalogFile, Preset | None, tuple[Problem, ...]]
 
 
 def load(catalog: Catalog) -> Presets:
@@ -97,28 +90,9 @@ def with_recipes(root: Path, others: Iterable[str] = ()) -> tuple[Presets, Catal
     No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
     """
     read = _files(root)
-    named = {preset.recipe for _, preset, _ in read if preset is not None}
+    named = {each.preset.recipe for each in read if each.preset is not None}
     catalog = load_catalog(root, only={*named, *others})
     return _checked(read, catalog), catalog
-
-
-def _files(root: Path) -> list[_Read]:
-    files = (root / "presets").glob("*.toml")
-    return [_read(file) for file in sorted(files, key=attrgetter("stem"))]
-
-
-def _checked(read: Sequence[_Read], catalog: Catalog) -> Presets:
-    problems = {file.name: list(found) for file, _, found in read}
-    parsed = {file.name: preset for file, preset, _ in read if preset is not None}
-    files = {file.name: file for file, _, _ in read}
-    for name, preset in parsed.items():
-        found = findings(name, preset, catalog)
-        problems[name] += [files[name].problem(path, message) for path, message in found]
-    for name, (path, message) in losses(parsed):
-        problems[name].append(files[name].problem(path, message))
-    return Presets(
-        {name: _entry(file, parsed.get(name), problems[name]) for name, file in files.items()}
-    )
 
 
 def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
@@ -127,28 +101,38 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
     Raises ``RecipeError`` where one of them is invalid by itself.
     """
     found = {}
-    for path in sorted((root / "presets").glob("*.toml")):
-        file, preset, problems = _read(path)
-        if preset is not None and preset.recipe == recipe:
-            found[file.name] = preset
-        elif preset is None and f'"{recipe}"' in file.text:
-            raise RecipeError(f"the preset {file.name} is invalid", problems=problems)
+    for each in _files(root):
+        if each.preset is not None and each.preset.recipe == recipe:
+            found[each.name] = each.preset
+        elif each.preset is None and f'"{recipe}"' in each.text:
+            raise RecipeError(f"the preset {each.name} is invalid", problems=each.problems)
     return found
 
 
-def _read(file: Path) -> _Read:
-    try:
-        text = read_text(file)
-    except RecipeError as error:
-        unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return CatalogFile(file.stem, file, ""), None, unreadable
-    preset, problems = parse(text, file, Preset)
-    return CatalogFile(file.stem, file, text), preset, problems
+def _files(root: Path) -> list[BrokenPreset]:
+    """The files of ``presets/``, not checked yet: problems are those of each file by itself."""
+    found = []
+    for file in sorted((root / "presets").glob("*.toml"), key=attrgetter("stem")):
+        try:
+            text = read_text(file)
+            preset, problems = parse(text, file, Preset)
+        except RecipeError as error:
+            text, preset = "", None
+            problems = error.problems or (Problem(file, 1, "", error.why),)
+        found.append(BrokenPreset(file.stem, file, text, preset, problems))
+    return found
 
 
-def _entry(
-    file: CatalogFile, preset: Preset | None, problems: list[Problem]
-) -> PresetEntry | BrokenPreset:
-    if preset is None or problems:
-        return BrokenPreset(file.name, file.file, file.text, preset, tuple(problems))
-    return PresetEntry(file.name, file.file, file.text, preset)
+def _checked(read: Sequence[BrokenPreset], catalog: Catalog) -> Presets:
+    lost = dict(losses({each.name: each.preset for each in read if each.preset is not None}))
+    entries: dict[str, PresetEntry | BrokenPreset] = {}
+    for each in read:
+        name, preset = each.name, each.preset
+        found = [] if preset is None else [*findings(name, preset, catalog)]
+        found += [lost[name]] if name in lost else []
+        problems = (*each.problems, *(each.problem(*finding) for finding in found))
+        if preset is None or problems:
+            entries[name] = replace(each, problems=problems)
+        else:
+            entries[name] = PresetEntry(name, each.file, each.text, preset)
+    return Presets(entries)

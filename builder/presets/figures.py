@@ -197,7 +197,6 @@ class ContextUse:
     """The use of the same card with another context; sizes are bytes."""
 
     context: int
-    """Tokens."""
     peak: int
     by_kind: Mapping[str, int]
 
@@ -222,7 +221,6 @@ class PresetUse:
     smaller: ContextUse | None = None
     """The same with a smaller context; None: it was not tried."""
     paths: tuple[WorkPath, ...] = ()
-    """The paths that the engine took for its work."""
     filled: int = 0
     """Tokens of the prompts that filled the context; 0: none were sent, or not all were
     answered."""

@@ -93,21 +93,15 @@ class Service:
     run: str
     """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
-    """Its model, in one line."""
     image: str
-    """Reference, by digest where that is known."""
     arguments: tuple[ServiceOption, ...]
-    """After the image's entrypoint."""
     port: int
-    """Port of the server in the container."""
     published: int
-    """Port of the host's loopback address."""
     health: str
     """Path of its health page, with the leading slash."""
     local: bool = False
     """No registry has the image: it is in Docker alone, or is not built yet."""
     model: str = ""
-    """The usual name of the model: "Qwen3.6 27B"."""
     api_model: str = ""
     """The model's name in requests; empty: the server takes any."""
     environment: tuple[Variable, ...] = ()
@@ -116,7 +110,6 @@ class Service:
     """Paths of ``model``, ``draft`` and ``mmproj`` in the container, and ``context`` in tokens: the
     values in ``arguments`` that a user changes."""
     cards: int = 1
-    """Number of NVIDIA GPUs; 0: none."""
     memory: int = 0
     """Bytes on all cards, as the source of the preset states them; 0: not known."""
     devices: tuple[int, ...] = ()
@@ -124,7 +117,6 @@ class Service:
     cdi: bool = False
     """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
     container: ContainerOptions = field(default_factory=ContainerOptions)
-    """IPC namespace, shared memory, locked memory, capabilities."""
     cache: str | None = None
     """Directory of the container whose contents make the next start faster."""
     read_only: bool = False
@@ -132,15 +124,10 @@ class Service:
     user: int | None = None
     """Number of its user; None: the user of a published base, which may be root."""
     restart: str | None = RESTART
-    """Restart policy; None: it stays stopped."""
     loading: int = LOADING
-    """Seconds until the server must be healthy."""
     notes: tuple[str, ...] = ()
-    """Caveats: known problems of the run."""
     slower: tuple[str, ...] = ()
-    """What was faster on the same card."""
     missing: tuple[str, ...] = ()
-    """The prerequisites, each with the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
 
@@ -289,13 +276,11 @@ def container_needs(container: ContainerOptions) -> Iterator[tuple[str, str, str
 
 
 def _values(run: Run, files: Files) -> dict[str, str]:
-    """The values of ``{model}``, ``{draft}``, ``{mmproj}`` and ``{context}`` in arguments."""
     context = run.context or (run.preset.serve.context if run.preset else None)
     return {**files.places, **({"context": str(context)} if context is not None else {})}
 
 
 def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
-    """Raise ``RecipeError`` where no option takes a value of the user, or a model is missing."""
     known = command.known_options(recipe)
     own = [*(run.preset.serve.arguments if run.preset else ()), *run.options]
     given = [*files.places, *(["context"] if run.context is not None else [])]
@@ -366,7 +351,6 @@ def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[
 
 
 def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, ...]]:
-    """A setting, whether its option turns it off, and its values."""
     name, _, value = group[0].partition("=")
     off = re.match(r"--?(no|disable)[-_]|-n(kvo|ocb|dio|r)$", name) is not None
     return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])

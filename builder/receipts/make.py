@@ -68,7 +68,6 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
 
 
 def _named(words: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
-    """Where a flag or a file has the name of this machine, or of the user."""
     for own in sorted(_own_names()):
         pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
         named = [*filter(pattern.search, words)]

@@ -66,7 +66,6 @@ def image_fact(
 
 
 def _has(tag: PublishedTag, digest: str) -> bool:
-    """Whether a tag points to an image, or to an index that lists it."""
     return digest in {tag.digest, *(each.digest for each in tag.platforms.values())}
 
 
