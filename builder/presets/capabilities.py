@@ -8,7 +8,6 @@ vLLM, "Tool Calling" and "Reasoning Outputs": ``--enable-auto-tool-choice``, ``-
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from builder.presets import command
 from builder.presets.schema import Preset
@@ -19,29 +18,19 @@ TEMPLATE = "--chat-template-kwargs"
 
 def of_preset(preset: Preset) -> tuple[str, ...]:
     """``vision``, ``tools``, and ``thinking`` or ``no thinking``; none that no option names."""
-    groups = command.groups(preset.serve.arguments)
-    options = {command.option_of(group[0]): _value(group) for group in groups}
-    return tuple(_named(preset, options))
-
-
-def _named(preset: Preset, options: dict[str, str]) -> Iterator[str]:
-    if preset.mmproj is not None or "--mmproj" in options:
-        yield "vision"
-    if TOOLS & options.keys():
-        yield "tools"
-    if options.get("--reasoning-budget") == "0" or _off(options.get(TEMPLATE, "")):
-        yield "no thinking"
-    elif "--reasoning-parser" in options:
-        yield "thinking"
-
-
-def _value(group: list[str]) -> str:
-    return group[0].partition("=")[2] or " ".join(group[1:])
-
-
-def _off(arguments: str) -> bool:
+    options = {
+        command.option_of(first): first.partition("=")[2] or " ".join(values)
+        for first, *values in command.groups(preset.serve.arguments)
+    }
     try:
-        found = json.loads(arguments)
+        template = json.loads(options.get(TEMPLATE, ""))
     except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("enable_thinking") is False
+        template = None
+    off = isinstance(template, dict) and template.get("enable_thinking") is False
+    found = ["vision"] if preset.mmproj is not None or "--mmproj" in options else []
+    found += ["tools"] if TOOLS & options.keys() else []
+    if options.get("--reasoning-budget") == "0" or off:
+        found.append("no thinking")
+    elif "--reasoning-parser" in options:
+        found.append("thinking")
+    return tuple(found)

@@ -111,11 +111,12 @@ def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
     serve = families.serve_of(recipe)
     if serve is None:
         return {}
-    found: dict[str, Sequence[str]] = {}
-    for group in groups([*serve.arguments, *serve.draft]):
-        for place in ("{model}", "{context}", "{draft}"):
-            if any(place in word for word in group):
-                found[place] = group
+    found: dict[str, Sequence[str]] = {
+        place: group
+        for group in groups([*serve.arguments, *serve.draft])
+        for place in ("{model}", "{context}", "{draft}")
+        if any(place in word for word in group)
+    }
     projector = API_FLAVORS[serve.api_flavor].projector
     if projector is not None:
         found["{mmproj}"] = [projector, "{mmproj}"]
