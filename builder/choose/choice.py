@@ -228,7 +228,7 @@ def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
 
 def too_long(preset: Preset, question: Question) -> list[str]:
     """Why no card has the question's context: the model was not trained for it."""
-    most = 0 if question.other_model else needs.trained(preset, _arguments(preset, question))
+    most = 0 if question.other_model else needs.trained(preset, _options(preset, question))
     if not most or question.context <= most:
         return []
     return [f"its model was trained for {most} tokens of context, not for {question.context}"]
@@ -254,9 +254,10 @@ def figure_on(
     return None
 
 
-def _arguments(preset: Preset, question: Question) -> list[str]:
+def _options(preset: Preset, question: Question) -> dict[str, str]:
     recipe = question.catalog.engine(preset.recipe).recipe
-    return command.long_names(command.written(preset, recipe, (), question.options), recipe)
+    written = command.written(preset, recipe, (), question.options)
+    return speeds.values_of(command.long_names(written, recipe))
 
 
 @dataclass(frozen=True)
@@ -294,8 +295,8 @@ class _Run:
         return self.question.trials.get(self.entry.name)
 
     @cached_property
-    def words(self) -> list[str]:
-        return _arguments(self.preset, self.question)
+    def options(self) -> dict[str, str]:
+        return _options(self.preset, self.question)
 
     @cached_property
     def changed(self) -> bool:
@@ -307,7 +308,7 @@ class _Run:
     @cached_property
     def part(self) -> float | None:
         """The largest part of the run on one card; None: each card holds as much as it can."""
-        return needs.largest_part(self.recipe, self.words, len(self.cards))
+        return needs.largest_part(self.recipe, self.options, len(self.cards))
 
     @cached_property
     def smaller_cards(self) -> bool:
@@ -320,7 +321,7 @@ class _Run:
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
 
     def least(self, context: int) -> tuple[int, int] | None:
-        return needs.least(self.preset, self.words, context, self.trial)
+        return needs.least(self.preset, self.options, context, self.trial)
 
     def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
@@ -452,7 +453,7 @@ class _Run:
 
     def lacks(self, size: int, *, of_share: bool) -> str:
         """How much the cards have too little for a run; empty: they have enough."""
-        share, part = needs.share(self.words) if of_share else 1.0, self.part
+        share, part = needs.share(self.options) if of_share else 1.0, self.part
         if part is None or len(self.cards) == 1:
             lacking, each = size - share * sum(card.memory for card in self.cards), ""
         else:
