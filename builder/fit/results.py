@@ -12,7 +12,7 @@ from builder.simulator.figures import mib
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 class CardPeak(_Part):

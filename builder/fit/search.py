@@ -21,7 +21,6 @@ from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 from builder.fit.trial import FitRequest, Target, attempt
 from builder.kernels.selection import Capability
 from builder.models import checkpoint, hollow
-from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
 from builder.pipeline import lookup
 from builder.pipeline.session import BuildSession
@@ -79,13 +78,10 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         recipe=recipe.name,
         image=image.reference,
         digest=image.digest,
-        model=_described(target.model),
-        draft=_described(target.draft) if target.draft else None,
-        projector=_described(target.projector) if target.projector else None,
-        cards=tuple(
-            FitCard(name=card.name, memory=card.memory, unverified=dict(card.unverified))
-            for card in wanted.cards
-        ),
+        model=LoadedFile.model_validate(target.model),
+        draft=LoadedFile.model_validate(target.draft) if target.draft else None,
+        projector=LoadedFile.model_validate(target.projector) if target.projector else None,
+        cards=tuple(map(FitCard.model_validate, wanted.cards)),
         options=tuple(wanted.options),
         room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
@@ -135,10 +131,7 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
 
 
 def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
-    """How the recipe's server is started: with its port, and its base's image to compile in.
-
-    Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
-    """
+    """How the recipe's server is started: with its port, and its base's image to compile in."""
     serve, port = ENGINES[recipe.family].server_of(recipe), recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
@@ -165,16 +158,6 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
     return serve, port, devel
 
 
-def _described(model: HollowModel | Checkpoint) -> LoadedFile:
-    return LoadedFile(
-        name=model.name,
-        size=model.size,
-        read=model.read,
-        architecture=model.architecture,
-        context=model.context,
-    )
-
-
 def _target(
     session: BuildSession,
     reference: str,
@@ -183,22 +166,20 @@ def _target(
     wanted: FitRequest,
     work: Path,
 ) -> Target:
-    """The image with the simulator's libraries, and the models with holes for weights.
+    """The image with the simulator's libraries, and the models with holes for weights."""
 
-    Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
-    """
+    def made(name: str) -> Path:
+        (work / name).mkdir()
+        (work / name).chmod(0o755)  # the image's own user reads it
+        return work / name
 
-    def hollowed(text: str, name: str) -> HollowModel:
-        return hollow.write(text, _made(work / name), session.log)
+    def hollowed(text: str | None, name: str) -> HollowModel | None:
+        return hollow.write(text, made(name), session.log) if text is not None else None
 
-    model: HollowModel | Checkpoint
     folder = ENGINES[recipe.family].folder_of(recipe)
-    if folder is None:
-        model = hollowed(wanted.model, "model")
-    else:
-        model = checkpoint.write(wanted.model, _made(work / "model"), session.log)
-    draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
-    projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
+    write = hollow.write if folder is None else checkpoint.write
+    model = write(wanted.model, made("model"), session.log)
+    draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)
     session.log(f"reading {reference}")
@@ -208,12 +189,6 @@ def _target(
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
     files = _copied(reference, contents, work) if folder is None else {}
     return Target(simulated, wanted, model, draft, projector, files)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    folder.chmod(0o755)  # the image's own user reads it
-    return folder
 
 
 def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
