@@ -11,13 +11,9 @@ from dataclasses import replace
 
 from builder.errors import RecipeError
 from builder.exports import docker_run
-from builder.exports.text import reasons, rendered
-from builder.presets.service import HOST, STOP, Service
+from builder.exports.text import rendered
+from builder.presets.service import HOST, Service
 
-LONGEST = 1024  # characters of a description
-LONGEST_NAME = 128  # characters of a name
-IDLE = 1800
-MARGIN = 5
 MACRO = "${"
 START = (
     "docker stop {0} >/dev/null 2>&1; "
@@ -36,19 +32,8 @@ def document(service: Service) -> str:
 
     Raises ``RecipeError`` for an argument with a line break or another control character.
     """
-    return rendered(
-        "llama-swap.yaml.j2",
-        service=service,
-        reasons=reasons(service),
-        command=_command(service),
-        short=service.run.partition("@")[0],
-        longest=LONGEST,
-        longest_name=LONGEST_NAME,
-        host=HOST,
-        stop=STOP,
-        margin=MARGIN,
-        idle=IDLE,
-    )
+    short = service.run.partition("@")[0]
+    return rendered("llama-swap.yaml.j2", service=service, command=_command(service), short=short)
 
 
 def _command(service: Service) -> list[str]:

@@ -9,14 +9,10 @@ variable (systemd.service(5), "Command lines"), so both are doubled.
 from __future__ import annotations
 
 from builder.errors import RecipeError
-from builder.exports.text import reasons, rendered
+from builder.exports.text import rendered
 from builder.families.entrypoint import NO_CARD
-from builder.presets.service import HOST, STOP, Service
+from builder.presets.service import Service
 
-PULLING = 900
-"""Seconds to pull an image."""
-PAUSE = 10
-STARTS = 3
 LOST = {"": "drops it and all that follow", ";": "makes it the end of the command"}
 """Arguments that Podman's generator does not pass on (Podman 5.4), each with its fate."""
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%", "$": "$$"}
@@ -37,16 +33,10 @@ def document(service: Service) -> str:
     return rendered(
         "quadlet.container.j2",
         service=service,
-        reasons=reasons(service),
         image=_qualified(service),
         arguments=[" ".join(map(word, option.words)) for option in service.arguments],
         path=_path,
         word=word,
-        starts=STARTS,
-        pause=PAUSE,
-        pulling=PULLING,
-        host=HOST,
-        stop=STOP,
         no_card=NO_CARD,
     )
 
