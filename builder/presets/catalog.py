@@ -110,7 +110,7 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
 
 
 def _files(root: Path) -> list[BrokenPreset]:
-    """The files of ``presets/``, not checked yet: problems are those of each file by itself."""
+    """The files of ``presets/``, not checked yet: each has the problems of its own text."""
     found = []
     for file in sorted((root / "presets").glob("*.toml"), key=attrgetter("stem")):
         try:
