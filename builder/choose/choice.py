@@ -13,7 +13,7 @@ from builder.choose import needs, speeds
 from builder.choose.machine import USABLE, HostCard, Machine, host_card, is_listed_as
 from builder.choose.needs import MemoryNeed
 from builder.choose.speeds import Computed, NotComputedError
-from builder.families.device_code import no_code, runs_on
+from builder.families.device_code import runs_on
 from builder.presets import capabilities, command, model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import PresetUse, Result
@@ -369,12 +369,8 @@ class _Run:
         recipe, machine, cards = self.recipe, self.question.machine, self.cards
         if refused := self.question.refused.get(recipe.name):
             yield refused
-        if machine.platform not in {None, *recipe.platform}:
-            known = " and ".join(recipe.platform)
-            yield f"its image is for {known}, the machine of the card is {machine.platform}"
-        elif not cards:
-            capabilities = (card.capability for card in machine.cards)
-            yield f"its image has {no_code(recipe, *capabilities, platform=machine.platform)}"
+        if why := [*needs.no_image(recipe, machine.cards, machine.platform)]:
+            yield from why
         elif len(cards) < self.preset.cards:
             yield f"it needs {self.preset.cards} cards, this machine has {len(cards)} for it"
         driver = needs.driver_on(recipe, self.question.catalog, cards)

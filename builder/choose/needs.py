@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Literal
@@ -12,8 +12,10 @@ from builder import families
 from builder.choose import speeds
 from builder.choose.machine import HostCard
 from builder.families import entrypoint
+from builder.families.device_code import no_code, runs_on
 from builder.models.shapes import reads
 from builder.models.shapes.shape import Shape
+from builder.platforms import Platform
 from builder.presets.figures import PresetUse, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
@@ -241,6 +243,18 @@ def _between(least: int, most: int, share: float) -> int:
 def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
     """Whether [unverified] has a table of memory, its part, or the table that has it."""
     return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)
+
+
+def no_image(
+    recipe: Recipe, cards: Sequence[HostCard], platform: Platform | None, whose: str = "its"
+) -> Iterator[str]:
+    """Why a recipe's image runs on none of a machine's cards; nothing where it runs on one."""
+    if platform not in {None, *recipe.platform}:
+        known = " and ".join(recipe.platform)
+        yield f"{whose} image is for {known}, the machine of the card is {platform}"
+    elif not any(runs_on(recipe, card.capability, platform) for card in cards):
+        capabilities = (card.capability for card in cards)
+        yield f"{whose} image has {no_code(recipe, *capabilities, platform=platform)}"
 
 
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:

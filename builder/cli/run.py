@@ -126,8 +126,8 @@ def run(
         typer.echo(docker_run.line(replace(service, restart=None)))
         return
     with _progress() as progress:
-        means = server.Means(partial(_build, catalog), progress, partial(_agrees, yes=yes))
-        started = server.launch(job, card, seconds, means)
+        build, agrees = partial(_build, catalog), partial(_agrees, yes=yes)
+        started = server.launch(job, card, seconds, build=build, progress=progress, agrees=agrees)
     _print(started)
 
 

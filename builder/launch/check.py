@@ -13,7 +13,6 @@ from builder.choose import choice, machine, needs
 from builder.choose.choice import Question
 from builder.choose.machine import Machine
 from builder.errors import BuilderError, WorldError
-from builder.families.device_code import no_code, runs_on
 from builder.launch.described import Launch
 from builder.launch.files import Located
 from builder.launch.images import RunImage
@@ -111,13 +110,7 @@ def cards_of(
 
 def unfit_for_recipe(run: Run, here: Machine) -> list[str]:
     """Why the image of a recipe does not run on the first card of a machine."""
-    recipe, capability, why = run.recipe, here.cards[0].capability, []
-    if here.platform not in {None, *recipe.platform}:
-        known = " and ".join(recipe.platform)
-        why.append(f"the image is for {known}, the machine of the card is {here.platform}")
-    if not runs_on(recipe, capability, here.platform):
-        why.append(f"the image has {no_code(recipe, capability, platform=here.platform)}")
-    return why
+    return [*needs.no_image(run.recipe, here.cards[:1], here.platform, "the")]
 
 
 def engine_faults(*, cpu: bool) -> Iterator[BuilderError]:

@@ -46,23 +46,21 @@ class Running:
     """Until it was healthy; None where it ran already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The ways to get a missing image and missing models."""
-
-    build: Callable[[str], object]
-    """Builds and checks the image of a recipe."""
-    progress: Progress
-    agrees: Callable[[Sequence[str]], bool]
-
-
-def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
+def launch(
+    job: Launch,
+    card: str,
+    seconds: float,
+    *,
+    build: Callable[[str], object],
+    progress: Progress,
+    agrees: Callable[[Sequence[str]], bool],
+) -> Running:
     """Check this machine, start the server, and wait until it is healthy.
 
-    If nothing else stands in the way, and the user agrees, the image is built and the models are
-    downloaded.  Raises ``WorldError`` with all faults; where there is one alone, ``BusyError``
-    for a container of another run, ``SpaceError`` for a disk; and like a build, ``download`` and
-    ``start``.
+    If nothing else stands in the way, and the user ``agrees`` to a list of the steps, ``build``
+    builds and checks the image of a recipe, or it is pulled, and the models are downloaded.  Raises
+    ``WorldError`` with all faults; where there is one alone, ``BusyError`` for a container of
+    another run, ``SpaceError`` for a disk; and like ``build``, ``download`` and ``start``.
     """
     run, target = job.run, job.wanted.target
     devices, faults = ((), []) if run.cpu else _devices(job, card)
@@ -103,9 +101,9 @@ def launch(job: Launch, card: str, seconds: float, means: Means) -> Running:
     if not (faults or errors) and obtainable:
         for note in ready.caveats:
             job.log(note)
-        if lacking and means.agrees(lacking):
-            image = _obtained(images, image, means)
-            files = fetched(job, files.missing, means.progress)
+        if lacking and agrees(lacking):
+            image = _obtained(images, image, build)
+            files = fetched(job, files.missing, progress)
             ready = described()
     faults += errors
     faults += check.image_faults(image, target)
@@ -146,9 +144,9 @@ def _image(images: Images, *, old: bool) -> RunImage:
     return image
 
 
-def _obtained(images: Images, image: RunImage, means: Means) -> RunImage:
+def _obtained(images: Images, image: RunImage, build: Callable[[str], object]) -> RunImage:
     if image.what:
-        means.build(images.recipe.name)
+        build(images.recipe.name)
     elif not image.local:
         pull(images, image.name)
     else:
