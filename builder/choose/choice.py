@@ -257,7 +257,7 @@ def figure_on(
 def _options(preset: Preset, question: Question) -> dict[str, str]:
     recipe = question.catalog.engine(preset.recipe).recipe
     written = command.written(preset, recipe, (), question.options)
-    return speeds.values_of(command.long_names(written, recipe))
+    return command.values_by_setting(written, recipe)
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class _Run:
     @cached_property
     def changed(self) -> bool:
         lists = (self.preset.serve.arguments, self.question.options)
-        own, new = (speeds.values_of(command.long_names(words, self.recipe)) for words in lists)
+        own, new = (command.values_by_setting(words, self.recipe) for words in lists)
         differ = {name for name, value in new.items() if own.get(name) != value}
         return self.question.other_model or bool(needs.RESIZING & differ)
 

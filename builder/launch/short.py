@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.choose import choice, machine, needs
-from builder.choose.speeds import values_of
 from builder.errors import FitError, WorldError
 from builder.families import complete
 from builder.launch.check import AUTO, question_of, unfit_for_recipe
@@ -101,7 +100,7 @@ def refusal(job: Launch, card: str) -> FitError | None:
         why += choice.faults(job.entry, replace(question, machine=on_card))
     else:
         why += choice.too_long(job.entry.preset, question)
-    own = values_of(command.long_names(run.options, run.recipe))
+    own = command.values_by_setting(run.options, run.recipe)
     most = _trained(job.wanted.given.get("model")) if not needs.stretches(own) else 0
     if most and (run.context or 0) > most:
         why.append(f"its model was trained for {most} tokens of context, not for {run.context}")
