@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from builder.choose.machine import USABLE, HostCard, Machine, host_card, is_list
 from builder.choose.needs import MemoryNeed
 from builder.choose.speeds import Computed, NotComputedError
 from builder.families.device_code import runs_on
-from builder.presets import capabilities, command, model_files, short_names
+from builder.presets import command, model_files, short_names
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import PresetUse, Result
 from builder.presets.schema import Preset
@@ -52,6 +53,10 @@ class Measured:
     cards: tuple[tuple[str, int], ...]
     """Name and MiB, as nvidia-smi lists them."""
     figures: tuple[ReceiptFigure, ...]
+
+
+TOOLS = {"--jinja", "--enable-auto-tool-choice"}
+TEMPLATE = "--chat-template-kwargs"
 
 
 class Standing(IntEnum):
@@ -234,6 +239,32 @@ def too_long(preset: Preset, question: Question) -> list[str]:
     return [f"its model was trained for {most} tokens of context, not for {question.context}"]
 
 
+def capabilities(preset: Preset) -> tuple[str, ...]:
+    """``vision``, ``tools``, and ``thinking`` or ``no thinking``, as far as its options show them.
+
+    llama.cpp, tools/server/README.md: ``--jinja`` is for tool calls, ``--mmproj`` for pictures,
+    ``--reasoning-budget 0`` turns thinking off, and so does ``enable_thinking`` of a chat template.
+    vLLM, "Tool Calling" and "Reasoning Outputs": ``--enable-auto-tool-choice``,
+    ``--reasoning-parser``.
+    """
+    options = {
+        command.option_of(first): first.partition("=")[2] or " ".join(values)
+        for first, *values in command.groups(preset.serve.arguments)
+    }
+    try:
+        template = json.loads(options.get(TEMPLATE, ""))
+    except ValueError:
+        template = None
+    off = isinstance(template, dict) and template.get("enable_thinking") is False
+    found = ["vision"] if preset.mmproj is not None or "--mmproj" in options else []
+    found += ["tools"] if TOOLS & options.keys() else []
+    if options.get("--reasoning-budget") == "0" or off:
+        found.append("no thinking")
+    elif "--reasoning-parser" in options:
+        found.append("thinking")
+    return tuple(found)
+
+
 def figure_on(
     runs: Sequence[Measured], cards: Sequence[HostCard], context: int
 ) -> ReceiptFigure | None:
@@ -350,7 +381,7 @@ class _Run:
             # Report the fault of the smallest context.
             lacks = lacks if lacks and wanted else fault
         use = self.trial
-        if use is None or use.smaller is None or wanted > use.context or self.changed:
+        if use is None or use.smaller is None or wanted > use.context:
             return Excluded(self.entry.name, (lacks,))
         # Between both trials: the requested context, else the largest multiple of STEP with room.
         least, last = use.smaller.context, use.context // needs.STEP * needs.STEP
@@ -505,7 +536,7 @@ class _Run:
                 and room >= use.memory
             ),
             driver=needs.driver_on(self.recipe, catalog, cards),
-            capabilities=capabilities.of_preset(preset),
+            capabilities=capabilities(preset),
             room=room,
             caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),
         )
