@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Literal
@@ -12,13 +12,14 @@ from builder import families
 from builder.choose import speeds
 from builder.choose.machine import HostCard
 from builder.families import entrypoint
+from builder.families.device_code import no_code, runs_on
 from builder.models.shapes import reads
 from builder.models.shapes.shape import Shape
-from builder.presets.figures import Memory, Result
+from builder.platforms import Platform
+from builder.presets.figures import PresetUse, Result
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.smoke.verdict import PresetUse
 from builder.tools.docker import gpus
 
 STEP = 8192  # tokens of a context that is found between two trials
@@ -75,21 +76,6 @@ class MemoryNeed:
         return self.size - self.own + contexts if self.own and contexts else self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
-    """The memory that a run takes at least, on all its cards."""
-
-    weights: int
-    """Bytes of the models' weights."""
-    cache: int
-    """Bytes of a cache for the context; 0: not known."""
-
-    @property
-    def size(self) -> int:
-        """Both."""
-        return self.weights + self.cache
-
-
 def figures(
     preset: Preset, context: int, result: Result | None, trial: PresetUse | None
 ) -> list[MemoryNeed]:
@@ -99,14 +85,22 @@ def figures(
     source's figure of the preset's context is none where two trials show how memory grows.
     """
     other = context != (preset.serve.context or context)
-    stated = result is not None and result.memory is not None and result.memory.whole is not None
-    found = [_filled(preset, context, trial)]
+    stated = result.memory if result is not None else None
+    stated = stated if stated is not None and stated.whole is not None else None
+    found = [*filter(None, [_filled(preset, context, trial)])]
     if trial is not None and not (other and stated and trial.smaller is None):
         found.append(tried(trial, context))
-    if stated or not (other and trial is not None):
-        found.append(published_memory(preset, context, result))
-    known = [each for each in found if each is not None]
-    return sorted(known, key=lambda each: -each.size)
+    table, memory = ("result.memory", stated) if stated else ("memory", preset.memory)
+    larger = context > (preset.serve.context or context)  # than the one of the preset's memory
+    if stated or not (larger or (other and trial is not None)):
+        whole = memory.whole if memory is not None else None
+        if memory is not None and whole is not None:
+            part = "kinds" if memory.total is None else "total"
+            by: Literal["unverified", "source"]
+            by = "unverified" if _unconfirmed(preset, table, part) else "source"
+            kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
+            found.append(MemoryNeed(whole, by, kinds))
+    return sorted(found, key=lambda each: -each.size)
 
 
 def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
@@ -128,19 +122,21 @@ def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed
 
 
 def least(
-    preset: Preset, words: Sequence[str], context: int, trial: PresetUse | None
-) -> Least | None:
-    """The least memory of a run with these arguments; None: not known.
+    preset: Preset, options: Mapping[str, str], context: int, trial: PresetUse | None
+) -> tuple[int, int] | None:
+    """The bytes of the weights, and of the cache, that a run takes at least; None: not known.
 
-    It is by the sizes of the files, and by the tensors of the model's shape: their type is as the
-    repository names it, 16 bits without a name.  Without a shape, a trial says more than a file,
-    whose embedding llama.cpp may keep in the machine's memory.
+    A cache that is not known counts 0.  The least is by the sizes of the files, and by the tensors
+    of the model's shape: their type is as the repository names it, 16 bits without a name.  Without
+    a shape, a trial says more than a file, whose embedding llama.cpp may keep in the machine's
+    memory.
     """
-    options = speeds.values_of(words)
     shape = speeds.shape_of(preset)
-    if shape is None and trial is not None:
+    if (shape is None and trial is not None) or OFFLOADING & options.keys():
         return None
-    if OFFLOADING & options.keys() or _some_layers(options, shape):
+    layers = options.get("--n-gpu-layers", "")
+    count = reads.number(shape, "block_count", 99) if shape is not None else 99
+    if layers.isdecimal() and int(layers) < count:  # llama.cpp keeps others in host memory
         return None
     weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))
     if not weights:
@@ -148,14 +144,7 @@ def least(
     drafter = preset.drafter.least_size if preset.drafter is not None else None
     bits = speeds.cache_bits(options, other=0)
     cache = reads.cache(shape, *bits, context) if shape is not None else 0
-    return Least(weights + (drafter or 0), int(cache))
-
-
-def _some_layers(options: Mapping[str, str], shape: Shape | None) -> bool:
-    """Whether llama.cpp may keep layers in the machine's memory."""
-    layers = options.get("--n-gpu-layers", "")
-    count = reads.number(shape, "block_count", 99) if shape is not None else 99
-    return layers.isdecimal() and int(layers) < count
+    return weights + (drafter or 0), int(cache)
 
 
 def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
@@ -192,33 +181,31 @@ def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -
     return int(sum(prod(each) for each in shape.tensors.values()) * bits / 8)
 
 
-def trained(preset: Preset, words: Sequence[str]) -> int:
+def trained(preset: Preset, options: Mapping[str, str]) -> int:
     """The tokens of context that the model was trained for; 0: not known, or stretched."""
     shape = speeds.shape_of(preset)
-    return 0 if shape is None or stretches(words) else reads.number(shape, "context_length", 0)
+    return 0 if shape is None or stretches(options) else reads.number(shape, "context_length", 0)
 
 
-def stretches(words: Sequence[str]) -> bool:
-    """Whether arguments let a model take more tokens than it was trained for."""
-    return bool(STRETCHING & speeds.values_of(words).keys())
+def stretches(options: Mapping[str, str]) -> bool:
+    """Whether options let a model take more tokens than it was trained for."""
+    return bool(STRETCHING & options.keys())
 
 
-def share(words: Sequence[str]) -> float:
+def share(options: Mapping[str, str]) -> float:
     """The share of each card for weights and cache; 1 where no option says it."""
-    options = speeds.values_of(words)
     try:
         return min([1.0, *(float(options[name]) for name in SHARES if name in options)])
     except ValueError:  # the engine refuses it
         return 1.0
 
 
-def largest_part(recipe: Recipe, words: Sequence[str], count: int) -> float | None:
+def largest_part(recipe: Recipe, options: Mapping[str, str], count: int) -> float | None:
     """The part of a run that the card with the most of it holds; None: each as much as it can.
 
     llama.cpp gives each card layers, or rows, by its free memory (``--split-mode``), unless
     ``--tensor-split`` has other parts; all others give each card the same.
     """
-    options = speeds.values_of(words)
     given = options.get("--tensor-split", "")
     try:
         parts = [float(each) for each in re.split(r"[,/]", given) if each]
@@ -232,18 +219,6 @@ def largest_part(recipe: Recipe, words: Sequence[str], count: int) -> float | No
     serve = families.serve_of(recipe)
     splits = serve is not None and serve.api_flavor in {"llama-server", "llama-cpp-python"}
     return None if splits and mode in {"layer", "row"} else 1 / count
-
-
-def published_memory(preset: Preset, context: int, result: Result | None) -> MemoryNeed | None:
-    """The memory that the source states for a context, or for a larger one; else None."""
-    stated = result.memory if result is not None else None
-    if stated is not None and stated.whole is not None:
-        return _need(preset, "result.memory", stated, stated.whole)
-    own = preset.memory
-    within = context <= (preset.serve.context or context)
-    if own is not None and own.whole is not None and within:
-        return _need(preset, "memory", own, own.whole)
-    return None
 
 
 def tried(use: PresetUse, context: int) -> MemoryNeed:
@@ -265,17 +240,21 @@ def _between(least: int, most: int, share: float) -> int:
     return ceil(least + share * (most - least))
 
 
-def _need(preset: Preset, table: str, memory: Memory, whole: int) -> MemoryNeed:
-    kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
-    part = "kinds" if memory.total is None else "total"
-    by: Literal["unverified", "source"]
-    by = "unverified" if _unconfirmed(preset, table, part) else "source"
-    return MemoryNeed(whole, by, kinds)
-
-
 def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
     """Whether [unverified] has a table of memory, its part, or the table that has it."""
     return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)
+
+
+def no_image(
+    recipe: Recipe, cards: Sequence[HostCard], platform: Platform | None, whose: str = "its"
+) -> Iterator[str]:
+    """Why a recipe's image runs on none of a machine's cards; nothing where it runs on one."""
+    if platform not in {None, *recipe.platform}:
+        known = " and ".join(recipe.platform)
+        yield f"{whose} image is for {known}, the machine of the card is {platform}"
+    elif not any(runs_on(recipe, card.capability, platform) for card in cards):
+        capabilities = (card.capability for card in cards)
+        yield f"{whose} image has {no_code(recipe, *capabilities, platform=platform)}"
 
 
 def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:

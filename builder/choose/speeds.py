@@ -124,7 +124,6 @@ def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
 
 
 def _size(preset: Preset) -> int:
-    """The bytes of the model."""
     weights = preset.memory.kinds.get("weights") if preset.memory else None
     if preset.model.known_size is not None:
         return preset.model.known_size
@@ -150,7 +149,6 @@ def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, fl
 
 
 def _drafted(options: Mapping[str, str]) -> int:
-    """The tokens that are drafted in a step; 0: not known."""
     try:
         if BLOCK in options:
             return int(options[BLOCK]) - 1
@@ -162,7 +160,6 @@ def _drafted(options: Mapping[str, str]) -> int:
 
 
 def _acceptance(preset: Preset) -> float | None:
-    """The part of the drafted tokens that was accepted, by the first run that has it."""
     for result in preset.result:
         if result.of_preset and result.acceptance is not None:
             return result.acceptance.middle / 100

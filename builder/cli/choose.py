@@ -141,8 +141,7 @@ def choose(
     answer = presets.choice(here, least)
     images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
     if as_json:
-        digests = {name: kept.digest for name, kept in presets.records.items()}
-        print_json(_as_json(answer, images, digests))
+        print_json(_as_json(answer, images, presets.digests))
     else:
         _print(answer, images)
     if not answer.fits:

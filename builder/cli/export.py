@@ -84,16 +84,16 @@ def export(
     """
     from builder import settings
     from builder.errors import WorldError
-    from builder.launch.described import described, followed, models_directory
+    from builder.launch.described import described, prepared
     from builder.launch.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    asked = followed(recipes, asked, models_directory(loaded))
-    if unfit := refusal(recipes, asked, card, loaded.state_dir):
+    job = prepared(recipes, asked, loaded, log)
+    if unfit := refusal(job, card):
         raise unfit
-    service = described(recipes, asked, loaded, log)
+    service = described(job)
     if service.incomplete and not allow_incomplete:
         what, why = f"files for {target} would not start", "\n".join(service.incomplete)
         raise WorldError(what, why, "or write them all the same: --allow-incomplete")

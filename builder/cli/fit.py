@@ -94,7 +94,7 @@ def fit(
     The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
     """
     from builder.cli.session import build_session
-    from builder.fit.options import OptionError
+    from builder.fit.search import OptionError
     from builder.fit.search import fit as try_on_cards
     from builder.fit.trial import FitRequest
     from builder.simulator import cards

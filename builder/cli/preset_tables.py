@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 def print_all(presets: Presets, *, as_json: bool) -> None:
     """Print all presets; raises ``RecipeError`` if some are invalid."""
-    from builder.presets.catalog import problems_of
-
     if as_json:
         print_json(
             {
@@ -27,7 +25,7 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
                     {
                         "name": name,
                         "preset": _dumped(entry.preset) if entry.preset else None,
-                        "problems": [str(problem) for problem in problems_of(entry)],
+                        "problems": [str(problem) for problem in entry.problems],
                     }
                     for name, entry in presets.entries.items()
                 ]

@@ -80,7 +80,7 @@ def check(
     of_presets = [
         lint.Checked(
             name,
-            "\n".join(map(str, preset_files.problems_of(entry))),
+            "\n".join(map(str, entry.problems)),
             preset_files.warnings_of(entry, loaded),
         )
         for name, entry in chosen.items()

@@ -101,19 +101,19 @@ def run(
     """
     from builder import settings
     from builder.exports import docker_run
-    from builder.launch import described, server
+    from builder.launch import server
+    from builder.launch.described import described, prepared
     from builder.launch.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    asked = described.followed(recipes, asked, described.models_directory(loaded))
-    unfit = refusal(recipes, asked, card, loaded.state_dir)
+    job = prepared(recipes, asked, loaded, log)
+    unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
-    job = server.Launch(recipes, asked, loaded, log)
     if printed:
-        service = described.described(job.catalog, asked, job.settings, log)
+        service = described(job)
         for each in (*service.incomplete, *service.missing, *service.caveats):
             log(each)
         if unfit is not None:
@@ -121,8 +121,8 @@ def run(
         typer.echo(docker_run.line(replace(service, restart=None)))
         return
     with _progress() as progress:
-        means = server.Means(partial(_build, catalog), progress, partial(_agrees, yes=yes))
-        started = server.launch(job, card, seconds, means)
+        build, agrees = partial(_build, catalog), partial(_agrees, yes=yes)
+        started = server.launch(job, card, seconds, build=build, progress=progress, agrees=agrees)
     _print(started)
 
 

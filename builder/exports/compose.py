@@ -12,7 +12,7 @@ import re
 
 from builder.exports.text import rendered, scalar
 from builder.presets.model_files import DIRECTORY
-from builder.presets.service import HOST, STOP, Mount, Service, container_needs
+from builder.presets.service import Mount, Service, container_needs
 
 NEEDS = {
     "ipc": "ipc: {}",
@@ -28,15 +28,7 @@ def document(service: Service) -> str:
     needs = [
         (NEEDS[key].format(value), why) for key, value, why in container_needs(service.container)
     ]
-    return rendered(
-        "compose.yaml.j2",
-        service=service,
-        host=HOST,
-        stop=STOP,
-        needs=needs,
-        value=_value,
-        source=_source,
-    )
+    return rendered("compose.yaml.j2", service=service, needs=needs, value=_value, source=_source)
 
 
 def _source(mount: Mount) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import shlex
-from collections.abc import Iterator
 from io import StringIO
 
 from builder.exports.text import reasons
@@ -36,31 +35,24 @@ def document(service: Service) -> str:
 
 def lines(service: Service) -> list[list[str]]:
     """The words after ``docker``, an option a line."""
-    return list(_options(service))
-
-
-def _options(service: Service) -> Iterator[list[str]]:
-    yield ["run", "--detach", "--name", service.name]
-    yield ["--init", f"--stop-timeout={STOP}"]
-    yield ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    if service.read_only:
-        yield ["--read-only", "--tmpfs=/tmp"]
-    if service.local:
-        yield ["--pull=never"]
-    if service.restart:
-        yield [f"--restart={service.restart}"]
-    yield from ([each] for each in _gpus(service))
-    yield [f"--publish={HOST}:{service.published}:{service.port}"]
-    for mount in service.mounts:
-        yield [f"--mount={_bind(mount)}"]
+    single = ["--pull=never"] if service.local else []
+    single += [f"--restart={service.restart}"] if service.restart else []
+    single += _gpus(service)
+    single += [f"--publish={HOST}:{service.published}:{service.port}"]
+    single += [f"--mount={_bind(mount)}" for mount in service.mounts]
     if service.cache:
-        yield [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
-    yield from ([word] for word in container_options(service.container))
-    for variable in service.environment:
-        yield [f"--env={variable.name}={variable.value}"]
-    yield [service.image]
-    for option in service.arguments:
-        yield list(option.words)
+        single += [f"--mount=type=volume,source={service.name}-cache,target={service.cache}"]
+    single += container_options(service.container)
+    single += [f"--env={each.name}={each.value}" for each in service.environment]
+    return [
+        ["run", "--detach", "--name", service.name],
+        ["--init", f"--stop-timeout={STOP}"],
+        ["--cap-drop=ALL", "--security-opt=no-new-privileges"],
+        *([["--read-only", "--tmpfs=/tmp"]] if service.read_only else []),
+        *([word] for word in single),
+        [service.image],
+        *(list(option.words) for option in service.arguments),
+    ]
 
 
 def _bind(mount: Mount) -> str:
@@ -75,14 +67,13 @@ def _bind(mount: Mount) -> str:
     return line.getvalue()
 
 
-def _gpus(service: Service) -> Iterator[str]:
+def _gpus(service: Service) -> list[str]:
     """The options for the GPUs: ``--gpus`` takes a CSV line, so several numbers are quoted."""
+    numbers = service.devices
     if service.cdi:
-        names = service.devices or range(service.cards)
-        yield from (f"--device=nvidia.com/gpu={name}" for name in names)
-    elif len(service.devices) > 1:
-        yield f'--gpus="device={",".join(map(str, service.devices))}"'
-    elif service.devices:
-        yield f"--gpus=device={service.devices[0]}"
-    elif service.cards:
-        yield f"--gpus={service.cards}"
+        return [f"--device=nvidia.com/gpu={each}" for each in numbers or range(service.cards)]
+    if len(numbers) > 1:
+        return [f'--gpus="device={",".join(map(str, numbers))}"']
+    if numbers:
+        return [f"--gpus=device={numbers[0]}"]
+    return [f"--gpus={service.cards}"] if service.cards else []

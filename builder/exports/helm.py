@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from builder.exports.kubernetes import facts
 from builder.exports.text import rendered, scalar
-from builder.presets.service import HOST, Service, ServiceOption
+from builder.presets.service import Service, ServiceOption
 
 EXPRESSIONS = {
     "model": "{{ .Values.model }}",
@@ -45,7 +45,7 @@ def documents(service: Service) -> Mapping[str, str]:
         "values.schema.json": rendered("helm/values.schema.json"),
         "templates/deployment.yaml": rendered("helm/deployment.yaml.j2", **known, **TEXTS),
         "templates/service.yaml": rendered("helm/service.yaml.j2", **known, **TEXTS, port=PORT),
-        "templates/NOTES.txt": rendered("helm/NOTES.txt.j2", **known, host=HOST, escaped=escaped),
+        "templates/NOTES.txt": rendered("helm/NOTES.txt.j2", **known, escaped=escaped),
     }
     return {f"{service.name}/{path}": text for path, text in files.items()}
 

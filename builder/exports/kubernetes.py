@@ -8,7 +8,6 @@ becomes ``$`` (API reference, Container), so every ``$`` is doubled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from builder.exports.text import rendered, scalar
@@ -19,25 +18,16 @@ UNITS = {"k": "Ki", "m": "Mi", "g": "Gi"}
 """Docker's units of memory are powers of 1024 (docker run(1)); Kubernetes writes them so."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageParts:
-    """A reference in parts; the digest is empty where no registry has it: nodes make their own."""
+def image_of(service: Service) -> dict[str, str]:
+    """The reference of a service's image, and its repository, tag and digest.
 
-    repository: str
-    tag: str
-    digest: str
-
-    @property
-    def reference(self) -> str:
-        """The parts as one."""
-        return f"{self.repository}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
-
-
-def image_of(service: Service) -> ImageParts:
-    """The image of a service, which has a tag."""
+    The digest is empty where no registry has it: nodes make their own.
+    """
     name, _, digest = service.image.partition("@")
     repository, _, tag = name.rpartition(":")
-    return ImageParts(repository, tag, "" if service.local else digest)
+    reference = name if service.local or not digest else service.image
+    digest = "" if service.local else digest
+    return {"reference": reference, "repository": repository, "tag": tag, "digest": digest}
 
 
 def document(service: Service) -> str:
@@ -45,8 +35,8 @@ def document(service: Service) -> str:
     image = image_of(service)
     texts = {
         "name": scalar(service.name),
-        "version": scalar(image.tag),
-        "image": scalar(image.reference),
+        "version": scalar(image["tag"]),
+        "image": scalar(image["reference"]),
         "port": str(service.published),
     }
     return rendered("kubernetes.yaml.j2", **facts(service), **texts)
@@ -61,21 +51,12 @@ def facts(service: Service) -> dict[str, Any]:
         "size": f"{size[:-1]}{UNITS[size[-1]]}" if size else None,
         "needs": dict.fromkeys(ContainerOptions.model_fields, "")
         | {key: why for key, _, why in container_needs(service.container)},
-        "gpumem": gpumem(service),
+        # MiB of each card that the run took, as HAMi counts it (docs/gpu-memory-factor.md).
+        "gpumem": -(-service.memory // (service.cards << 20)) if service.cards else 0,
         "value": _value,
         "plain": scalar,
         "period": 10,
     }
-
-
-def gpumem(service: Service) -> int | None:
-    """MiB of each card that the run took, as HAMi counts ``nvidia.com/gpumem``; None: not known.
-
-    HAMi, docs/gpu-memory-factor.md: without a factor, one unit is 1 MiB.
-    """
-    if not service.memory or not service.cards:
-        return None
-    return -(-service.memory // (service.cards << 20))
 
 
 def _value(text: str) -> str:

@@ -11,13 +11,9 @@ from dataclasses import replace
 
 from builder.errors import RecipeError
 from builder.exports import docker_run
-from builder.exports.text import comment, reasons, scalar
-from builder.presets.service import HOST, STOP, Service
+from builder.exports.text import rendered
+from builder.presets.service import HOST, Service
 
-LONGEST = 1024  # characters of a description
-LONGEST_NAME = 128  # characters of a name
-IDLE = 1800
-MARGIN = 5
 MACRO = "${"
 START = (
     "docker stop {0} >/dev/null 2>&1; "
@@ -36,25 +32,8 @@ def document(service: Service) -> str:
 
     Raises ``RecipeError`` for an argument with a line break or another control character.
     """
-    lines = ["models:"]
-    lines += [f"  # {each}" for each in reasons(service)]
-    lines += [f"  {scalar(service.run)}:"]
-    lines += [f"    name: {scalar(comment(service.model)[:LONGEST_NAME])}"] if service.model else []
-    lines += [f"    description: {scalar(comment(service.title)[:LONGEST])}"]
     short = service.run.partition("@")[0]
-    lines += [f"    aliases: [{scalar(short)}]"] if short != service.run else []
-    lines += ["    # It first stops a container of its name, such as one of a killed llama-swap."]
-    lines += ["    cmd: |", *(f"      {each}" for each in _command(service))]
-    lines += [f"    cmdStop: docker stop {service.name}"]
-    lines += ["    # Docker kills the server first.", f"    unloadTimeout: {STOP + MARGIN}"]
-    lines += [f'    proxy: "http://{HOST}:${{PORT}}"', f"    checkEndpoint: {service.health}"]
-    if service.api_model:
-        lines += ["    # The server answers to no other name."]
-        lines += [f"    useModelName: {scalar(service.api_model)}"]
-    lines += ["    # Seconds without a request; then the card is free again.", f"    ttl: {IDLE}"]
-    lines += ["", "# Seconds until a model must be ready; it is for all models."]
-    lines += [f"healthCheckTimeout: {service.loading}"]
-    return "\n".join(lines) + "\n"
+    return rendered("llama-swap.yaml.j2", service=service, command=_command(service), short=short)
 
 
 def _command(service: Service) -> list[str]:
@@ -71,9 +50,10 @@ def _command(service: Service) -> list[str]:
     first = ["docker", "run", "--rm", f"--name={service.name}"]
     published = f"--publish={HOST}:{service.published}:{service.port}"
     port = f"--publish={HOST}:${{PORT}}:{service.port}"
-    rest = [port if each == [published] else _quoted(each) for each in options[1:]]
+    rest = [
+        port
+        if each == [published]
+        else " ".join(shlex.quote(word).replace(MACRO, SPLIT) for word in each)
+        for each in options[1:]
+    ]
     return [shlex.join(start), shlex.join(first), *rest]
-
-
-def _quoted(words: list[str]) -> str:
-    return " ".join(shlex.quote(word).replace(MACRO, SPLIT) for word in words)

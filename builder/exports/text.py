@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.errors import plain
-from builder.presets.service import Service, container_needs
+from builder.presets.service import HOST, STOP, Service, container_needs
 
 NEEDS = {
     "ipc": "ipc",
@@ -69,5 +69,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update({"scalar": scalar, "comment": comment})
+    environment.filters |= {"scalar": scalar, "comment": comment}
+    environment.globals |= {"host": HOST, "stop": STOP, "reasons": reasons}
     return environment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.fit.options import given
 from builder.fit.results import Fit, FitTrial
+from builder.presets.command import option_of
 
 LAYERS = ("--n-gpu-layers", "--n_gpu_layers")
 CACHE = ("--cache-type-k", "--cache-type-v", "--type_k", "--type_v")
@@ -45,3 +45,9 @@ def advice(found: Fit) -> str:
     if found.step is None:
         steps.append("a smaller --context")
     return f"take {', or '.join(steps)}"
+
+
+def given(options: Sequence[str], words: Sequence[str]) -> str:
+    """The first of ``options`` that is one of ``words``, under any of its names; empty for none."""
+    names = {option_of(word) for word in words} - {""}
+    return next((word for word in options if option_of(word) in names), "")

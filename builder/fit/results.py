@@ -12,7 +12,7 @@ from builder.simulator.figures import mib
 class _Part(BaseModel):
     """The base class; sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 class CardPeak(_Part):
@@ -46,13 +46,11 @@ class FitTrial(_Part):
     """An engine's start with one context, and a long request."""
 
     context: int
-    """Tokens."""
     fits: bool
     why: str = ""
     """Why it does not fit."""
     cards: tuple[CardPeak, ...] = ()
     by_kind: dict[str, int] = {}
-    """The memory of all cards by kind, when it was at its peak."""
     refused: Refused | None = None
     """The last allocation that a card refused, where the context does not fit."""
     retried: int = 0
@@ -65,9 +63,7 @@ class FitTrial(_Part):
     filled: int = 0
     """Tokens of the long prompts that were answered."""
     launches: int = 0
-    """Kernels that were launched."""
     paths: tuple[WorkPath, ...] = ()
-    """The paths that the engine took for its work."""
     seconds: float = 0.0
 
     @property
@@ -104,7 +100,6 @@ class LoadedFile(_Part):
     """Bytes of it that were read: its header."""
     architecture: str
     context: int | None
-    """The context that it was trained for, in tokens."""
 
 
 class FitCard(_Part):
@@ -131,7 +126,5 @@ class Fit(_Part):
     """The engine's options by which a longer context fits into its KV cache."""
     trials: tuple[FitTrial, ...]
     largest: int | None = None
-    """The largest context that fits, in tokens; None: no tried context fits."""
     step: int | None
-    """The granularity of the search in tokens; None: nothing was searched."""
     seconds: float = 0.0

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from builder.contents import reading
@@ -16,17 +17,18 @@ from builder.families import ENGINES, complete
 from builder.families.layout import LAYOUT
 from builder.fit import contexts
 from builder.fit.advice import is_final
-from builder.fit.options import require_free
 from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
 from builder.fit.trial import FitRequest, Target, attempt
 from builder.kernels.selection import Capability
 from builder.models import checkpoint, hollow
-from builder.models.checkpoint import Checkpoint
 from builder.models.hollow import HollowModel
 from builder.pipeline.lookup import Images
 from builder.pipeline.session import BuildSession
+from builder.presets import command
+from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.schema import Recipe, Serve
 from builder.servers.api_flavor import API_FLAVORS
+from builder.servers.server import DRAFT
 from builder.simulator import run
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -39,6 +41,10 @@ from builder.tools.log import Log
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
 CONTEXTS = (32768, 65536, 131072, 262144)  # tokens: what is tried where nothing is asked for
 LONGEST = 131072  # tokens: the search's upper end for a model whose header has none
+
+
+class OptionError(ValueError):
+    """An option of the engine cannot be given after ``--``."""
 
 
 def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
@@ -64,24 +70,18 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         usual = CONTEXTS if isinstance(target.model, HollowModel) else (longest,)
         asked = sorted(wanted.contexts or usual)
         tried = _tried(target, asked, work, session.log)
-
-        def trial(context: int) -> FitTrial:
-            return _one(target, context, work, session.log)
-
-        largest = _largest(tried)
+        largest = max((context for context, trial in tried.items() if trial.fits), default=None)
         if wanted.search and not is_final(tried[asked[0]], wanted.options):
+            trial = partial(_one, target, work=work, log=session.log)
             largest = contexts.search(tried, trial, longest)
     return Fit(
         recipe=recipe.name,
         image=image.reference,
         digest=image.digest,
-        model=_described(target.model),
-        draft=_described(target.draft) if target.draft else None,
-        projector=_described(target.projector) if target.projector else None,
-        cards=tuple(
-            FitCard(name=card.name, memory=card.memory, unverified=dict(card.unverified))
-            for card in wanted.cards
-        ),
+        model=LoadedFile.model_validate(target.model),
+        draft=LoadedFile.model_validate(target.draft) if target.draft else None,
+        projector=LoadedFile.model_validate(target.projector) if target.projector else None,
+        cards=tuple(map(FitCard.model_validate, wanted.cards)),
         options=tuple(wanted.options),
         room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
@@ -89,6 +89,22 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         step=contexts.STEP if wanted.search else None,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def require_free(options: Sequence[str], recipe: Recipe, draft: str | None) -> None:
+    """Raise ``OptionError`` for an option by which the recipe names a model or the context, or that
+    sets the server's address, and for ``{draft}`` without a drafter."""
+    for name in command.addresses(options):
+        raise OptionError(f"{name} is set by fit: leave it out after --")
+    if draft is None and any(DRAFT in word for word in options):
+        raise OptionError(f"{DRAFT} stands for the file of --draft: add --draft, or leave it out")
+    set_by = command.places_by_setting(None, recipe)
+    for first, *values in command.groups(options):
+        setting = command.setting_of(first, recipe) if command.option_of(first) else ""
+        place = set_by.get(setting) if setting else None
+        if place and not any(DRAFT in word for word in (first, *values)):
+            name, ours = first.partition("=")[0], OPTIONS_OF_PLACES[place]
+            raise OptionError(f"{name} is set by the {ours} of fit: leave it out after --")
 
 
 def require_one_capability(cards: Sequence[Card]) -> None:
@@ -115,10 +131,7 @@ def require_code(cards: Sequence[Card], recipe: Recipe) -> None:
 
 
 def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tuple[Serve, int, str]:
-    """How the recipe's server is started: with its port, and its base's image to compile in.
-
-    Raises ``RecipeError`` where it has none, it takes no such file, or it cannot be simulated.
-    """
+    """How the recipe's server is started: with its port, and its base's image to compile in."""
     serve, port = ENGINES[recipe.family].server_of(recipe), recipe.image.port
     if serve is None or port is None:
         raise RecipeError(
@@ -145,16 +158,6 @@ def _server_of(session: BuildSession, recipe: Recipe, wanted: FitRequest) -> tup
     return serve, port, devel
 
 
-def _described(model: HollowModel | Checkpoint) -> LoadedFile:
-    return LoadedFile(
-        name=model.name,
-        size=model.size,
-        read=model.read,
-        architecture=model.architecture,
-        context=model.context,
-    )
-
-
 def _target(
     session: BuildSession,
     reference: str,
@@ -163,22 +166,20 @@ def _target(
     wanted: FitRequest,
     work: Path,
 ) -> Target:
-    """The image with the simulator's libraries, and the models with holes for weights.
+    """The image with the simulator's libraries, and the models with holes for weights."""
 
-    Raises ``UntriedError`` where the engine lacks the base, or the image cannot be read.
-    """
+    def made(name: str) -> Path:
+        (work / name).mkdir()
+        (work / name).chmod(0o755)  # the image's own user reads it
+        return work / name
 
-    def hollowed(text: str, name: str) -> HollowModel:
-        return hollow.write(text, _made(work / name), session.log)
+    def hollowed(text: str | None, name: str) -> HollowModel | None:
+        return hollow.write(text, made(name), session.log) if text is not None else None
 
-    model: HollowModel | Checkpoint
     folder = ENGINES[recipe.family].folder_of(recipe)
-    if folder is None:
-        model = hollowed(wanted.model, "model")
-    else:
-        model = checkpoint.write(wanted.model, _made(work / "model"), session.log)
-    draft = hollowed(wanted.draft, "draft") if wanted.draft is not None else None
-    projector = hollowed(wanted.projector, "projector") if wanted.projector is not None else None
+    write = hollow.write if folder is None else checkpoint.write
+    model = write(wanted.model, made("model"), session.log)
+    draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)
     session.log(f"reading {reference}")
@@ -188,12 +189,6 @@ def _target(
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
     files = _copied(reference, contents, work) if folder is None else {}
     return Target(simulated, wanted, model, draft, projector, files)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    folder.chmod(0o755)  # the image's own user reads it
-    return folder
 
 
 def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]:
@@ -218,7 +213,7 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
         return found
     at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM compiles on all cores
     with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
-        trials = pool.map(lambda context: _one(target, context, work, log), others)
+        trials = pool.map(partial(_one, target, work=work, log=log), others)
         return found | dict(zip(others, trials, strict=True))
 
 
@@ -231,7 +226,3 @@ def _one(target: Target, context: int, work: Path, log: Log) -> FitTrial:
         outcome += f", it needs at least {mib(found.needed)}"
     log(f"{context} tokens: {outcome} ({found.seconds:.1f} s)")
     return found
-
-
-def _largest(tried: dict[int, FitTrial]) -> int | None:
-    return max((context for context, trial in tried.items() if trial.fits), default=None)

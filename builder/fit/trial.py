@@ -58,7 +58,6 @@ class FitRequest:
     options: Sequence[str] = ()
     search: bool = True
     seconds: float = 900.0
-    """Time limit until a server is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,6 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
 
 
 def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
-    """The trial of one context; raises like ``attempt``."""
     request, folder = target.request, target.server.folder
     made_up = folder.dummy if folder is not None and not target.model.size else ()
     spec = ServeSpec(
@@ -126,11 +124,8 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
     if report is None:
         raise _unused(target, fault)
     stacks = frames.named(report, target.files.get)
-    if folder is None:
-        found = evaluate(report, stacks, context, fault, log)
-    else:
-        found = evaluate_stated(report, stacks, context, fault, folder.read_log(log))
-    return found.model_copy(update={"filled": filled})
+    read = folder.read_log(log) if folder else log
+    return evaluate(report, stacks, context, fault, read).model_copy(update={"filled": filled})
 
 
 def continued(log: str, end: str) -> str:
@@ -149,77 +144,57 @@ def _fault(server: Server, error: Exception) -> str:
 
 
 def evaluate(
-    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, log: str
+    report: Report,
+    stacks: Sequence[Sequence[Frame]],
+    context: int,
+    fault: str,
+    log: str | StatedLog,
 ) -> FitTrial:
     """The trial by the report of a server that ended with ``fault``; empty: it answered.
 
-    ggml's pool frees its buffers after a refusal, and asks again (ggml-org/llama.cpp#22155): a
-    refusal counts only where the server ended, or did not answer.
+    ggml's pool frees its buffers after a refusal, and asks again (ggml-org/llama.cpp#22155), and so
+    does PyTorch: a refusal counts only where the server ended, or did not answer.
 
-    ``stacks`` are the report's, named; ``log`` is the server's when it was ready.  Raises
-    ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
+    ``stacks`` are the report's, named.  ``log`` is the server's when it was ready; of PyTorch's
+    what it states: the memory by kind, and that the server serves less than it was asked for.
+    Raises ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
     """
     if report.violations and not fault:
         raise _broken(report, stacks, context, LAUNCH)
-    refused = _refused(report, stacks) if fault else None
-    if fault and refused is None:
-        raise _broken(report, stacks, context, fault)
-    why = f"no room: {refused}" if refused else _left_behind(log)
+    refused, estimate, stated = None, None, ""
+    if isinstance(log, str):
+        kinds, of_cards = _by_kind(report, stacks), []
+        for number in range(len(report.cards)):
+            own = tuple(each for each in report.allocations if each.card == number)
+            of_cards.append(_by_kind(report.model_copy(update={"allocations": own}), stacks))
+        refused = _refused(report, stacks) if fault else None
+        if fault and refused is None:
+            raise _broken(report, stacks, context, fault)
+        why = f"no room: {refused}" if refused else _left_behind(log)
+        answered = not fault
+    else:
+        if fault and not log.no_room:
+            raise _broken(report, stacks, context, log.error or fault)
+        kinds = memory.with_rest(report, log.kinds)
+        of_cards = [kinds] if len(report.cards) == 1 else [{}] * len(report.cards)
+        answered = not fault and log.longest is None
+        why = "" if answered else f"no room: {log.no_room}"
+        estimate, stated = None if answered else log.longest or 0, log.text
     return FitTrial(
         context=context,
         fits=not why,
         why=why,
-        cards=_peaks(
-            report,
-            [_by_kind(_of_card(report, number), stacks) for number in range(len(report.cards))],
+        cards=tuple(
+            CardPeak(**card.model_dump(exclude={"used"}), by_kind=own)
+            for card, own in zip(report.cards, of_cards, strict=True)
         ),
-        by_kind=_by_kind(report, stacks),
-        refused=refused,
-        retried=0 if fault else len(report.failed),
-        launches=report.launched,
-        paths=report.paths,
-    )
-
-
-def evaluate_stated(
-    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str, stated: StatedLog
-) -> FitTrial:
-    """The trial of a server of PyTorch, like ``evaluate``: its own log states the memory by kind.
-
-    PyTorch, too, asks again: a refusal counts only where the server ended, or did not answer.  A
-    server may serve less than it was asked for.
-    """
-    if report.violations and not fault:
-        raise _broken(report, stacks, context, LAUNCH)
-    if fault and not stated.no_room:
-        raise _broken(report, stacks, context, stated.error or fault)
-    kinds = memory.with_rest(report, stated.kinds)
-    fits = not fault and stated.longest is None
-    return FitTrial(
-        context=context,
-        fits=fits,
-        why="" if fits else f"no room: {stated.no_room}",
-        cards=_peaks(report, [kinds] if len(report.cards) == 1 else [{}] * len(report.cards)),
         by_kind=kinds,
-        estimate=None if fits else stated.longest or 0,
-        stated=stated.text,
-        retried=len(report.failed) if fits else 0,
+        refused=refused,
+        estimate=estimate,
+        stated=stated,
+        retried=len(report.failed) if answered else 0,
         launches=report.launched,
         paths=report.paths,
-    )
-
-
-def _peaks(report: Report, kinds: Sequence[Mapping[str, int]]) -> tuple[CardPeak, ...]:
-    """The peaks of the cards, with the memory of each by kind."""
-    return tuple(
-        CardPeak(
-            name=card.name,
-            memory=card.memory,
-            context=card.context,
-            peak=card.peak,
-            by_kind=dict(own),
-        )
-        for card, own in zip(report.cards, kinds, strict=True)
     )
 
 
@@ -227,14 +202,7 @@ def _by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[str, int
     return {kind: use.at_peak for kind, use in memory.by_kind(report, stacks).items()}
 
 
-def _of_card(report: Report, number: int) -> Report:
-    """The report with the allocations of one card."""
-    kept = tuple(each for each in report.allocations if each.card == number)
-    return report.model_copy(update={"allocations": kept})
-
-
 def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:
-    """The last allocation that a card had no room for."""
     if not report.failed:
         return None
     last = report.failed[-1]
@@ -251,8 +219,7 @@ def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | Non
 def require_weights(found: FitTrial, reference: str, weights: int) -> None:
     """Raise ``SmokeError`` where a trial fits because the weights are not on the cards.
 
-    ``weights`` are the bytes of the model's tensors.  Memory for an
-    unknown purpose may be weights.
+    ``weights`` are the bytes of the model's tensors.  Memory for an unknown purpose may be weights.
     """
     loaded = sum(found.by_kind.get(kind, 0) for kind in ("weights", "other"))
     if not found.fits or loaded >= weights * LEAST_SHARE:

@@ -34,38 +34,44 @@ class LaunchRequest:
     port: int | None = None
     """On the host; default: the image's port."""
     options: tuple[str, ...] = ()
-    """More options of the engine."""
     cpu: bool = False
-    """On the CPU, without a GPU."""
     old: bool = False
     """An image of another state of the recipe will do."""
 
 
-def find_entry(catalog: Catalog, wanted: LaunchRequest) -> PresetEntry | None:
-    """The preset of that name; None for a recipe.  Raises ``RecipeError``."""
-    if not is_preset(wanted.target):
-        return None
-    return presets.load(catalog).preset(wanted.target)
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A request with all that its steps share."""
+
+    catalog: Catalog
+    settings: Settings
+    log: Log
+    wanted: LaunchRequest
+    run: Run
+    entry: PresetEntry | None
+    """The preset; None: a recipe is run."""
+
+    @property
+    def models_dir(self) -> Path:
+        """The models directory as an absolute path; ~ is the user's home."""
+        return self.settings.models_dir.expanduser().absolute()
 
 
-def run_of(found: PresetEntry | None, catalog: Catalog, wanted: LaunchRequest) -> Run:
-    """The run of a preset that was found, or else of the recipe; raises ``RecipeError``."""
-    entry = catalog.engine(found.preset.recipe if found else wanted.target)
-    preset = found.preset if found else None
-    name = found.name if found else entry.name
-    return Run(name, entry.recipe, preset, wanted.context, wanted.options, wanted.cpu)
+def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: Log) -> Launch:
+    """The launch of a preset or a recipe, with the options after ``--`` that name builder's own.
 
-
-def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> LaunchRequest:
-    """The request, with the context and the files of this machine that options after ``--`` name,
-    and ``--option=value`` in two words where the engine takes no other.
-
-    Raises ``RecipeError`` for a context that cannot be checked, and for a file in place of a
-    mounted one that is not on this machine.
+    The context and the files of this machine that these options name are taken from them;
+    ``--option=value`` becomes two words where the engine takes no other.  Raises ``RecipeError``
+    for an unknown or broken preset or recipe, for a context that cannot be checked, and for a file
+    in place of a mounted one that is not on this machine.
     """
-    run = run_of(find_entry(catalog, wanted), catalog, wanted)
-    places = command.places_by_setting(run.preset, run.recipe)
-    own = {*wanted.given, *(model_files.of_preset(run.preset) if run.preset else ())}
+    entry = presets.load(catalog).preset(wanted.target) if is_preset(wanted.target) else None
+    preset = entry.preset if entry else None
+    engine = catalog.engine(preset.recipe if preset else wanted.target)
+    run = Run(entry.name if entry else engine.name, engine.recipe, preset)
+    job = Launch(catalog, settings, log, wanted, run, entry)
+    places = command.places_by_setting(preset, run.recipe)
+    own = {*wanted.given, *(model_files.of_preset(preset) if preset else ())}
     given, context, options = dict(wanted.given), wanted.context, list[str]()
     for group in command.groups(wanted.options):
         place = places.get(command.setting_of(group[0], run.recipe), "")
@@ -73,7 +79,7 @@ def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> Launch
         if joined and command.option_of(name) and not command.joins(run.recipe):
             group = [name, value, *group[1:]]
         value = value or "".join(group[1:2] if command.option_of(group[0]) else group[:1])
-        file = _file_of(value, directory) if place and value else None
+        file = _file_of(value, job.models_dir) if place and value else None
         if not place or PLACE.fullmatch(value):
             options += group
         elif place == "context" and value.isdecimal() and int(value) > 0:
@@ -95,7 +101,9 @@ def followed(catalog: Catalog, wanted: LaunchRequest, directory: Path) -> Launch
             )
         else:
             options += group
-    return replace(wanted, given=given, context=context, options=tuple(options))
+    wanted = replace(wanted, given=given, context=context, options=tuple(options))
+    run = replace(run, context=context, options=wanted.options, cpu=wanted.cpu)
+    return replace(job, wanted=wanted, run=run)
 
 
 def _file_of(value: str, directory: Path) -> Path | None:
@@ -109,30 +117,28 @@ def _file_of(value: str, directory: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def models_directory(settings: Settings) -> Path:
-    """The models directory as an absolute path; ~ is the user's home."""
-    return settings.models_dir.expanduser().absolute()
-
-
-def described(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: Log) -> Service:
+def described(job: Launch) -> Service:
     """The service of a preset or a recipe, whether its image and models are here or not.
 
     The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
     ``FetchError`` where a given file does not exist.
     """
-    wanted = followed(catalog, wanted, models_directory(settings))
-    run = run_of(find_entry(catalog, wanted), catalog, wanted)
-    image = _image(Images(catalog, run.recipe, settings, log), old=wanted.old)
-    files = given_files(wanted.given)
-    others = {
-        place: file
-        for place, file in (model_files.of_preset(run.preset) if run.preset else {}).items()
-        if place not in wanted.given
-    }
-    directory = models_directory(settings)
-    names = {place: _name_of(place, file, directory, log) for place, file in others.items()}
-    files = joined(files, model_files.mounted(others, str(directory), names))
-    found = service(run, image.name, files, published=wanted.port)
+    images = Images(job.catalog, job.run.recipe, job.settings, job.log)
+    try:  # by digest, from the registry or the engine; by tag where neither has it
+        image = images.find(old=job.wanted.old, published_first=True)
+    except WorldError as error:
+        job.log(error.what)
+        what = f"whether there is an image {images.tagged} is not known"
+        image = RunImage(images.tagged, what=what, hint=error.hint)
+    if image.note:
+        job.log(image.note)
+    own = model_files.of_preset(job.run.preset) if job.run.preset else {}
+    others = {place: file for place, file in own.items() if place not in job.wanted.given}
+    directory = job.models_dir
+    names = {place: _name_of(place, file, directory, job.log) for place, file in others.items()}
+    mounted = model_files.mounted(others, str(directory), names)
+    files = joined(given_files(job.wanted.given), mounted)
+    found = service(job.run, image.name, files, published=job.wanted.port)
     missing = (f"{image.what}: {image.hint}",) if image.what else ()
     return replace(found, local=image.local, incomplete=(*missing, *files.incomplete))
 
@@ -166,11 +172,12 @@ def given_files(given: Mapping[str, Path]) -> Files:
 
 def joined(*groups: Files) -> Files:
     """All files together."""
-    places = {place: path for each in groups for place, path in each.places.items()}
-    mounts = tuple(dict.fromkeys(mount for each in groups for mount in each.mounts))
-    missing = tuple(line for each in groups for line in each.missing)
-    incomplete = tuple(line for each in groups for line in each.incomplete)
-    return Files(places, mounts, missing, incomplete)
+    return Files(
+        {place: path for each in groups for place, path in each.places.items()},
+        tuple(dict.fromkeys(mount for each in groups for mount in each.mounts)),
+        tuple(line for each in groups for line in each.missing),
+        tuple(line for each in groups for line in each.incomplete),
+    )
 
 
 def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
@@ -187,16 +194,3 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
         log(f"{error.what}: {error.why}; {model_files.UNKNOWN[place]} stands for its file")
         return ""
     return next(iter(model_files.chosen(file, names)), "")
-
-
-def _image(images: Images, *, old: bool) -> RunImage:
-    """The image by digest, from the registry or the engine; by tag where neither has it."""
-    try:
-        found = images.find(old=old, published_first=True)
-    except WorldError as error:
-        images.log(error.what)
-        what, hint = f"whether there is an image {images.tagged} is not known", error.hint
-        return RunImage(images.tagged, what=what, hint=hint)
-    if found.note:
-        images.log(found.note)
-    return found

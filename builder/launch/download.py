@@ -41,7 +41,6 @@ class Fetch:
     """Its path in the repository."""
     target: Path
     size: int
-    """Bytes."""
     sha256: str | None = None
     """None: only the size is checked."""
 
@@ -121,7 +120,6 @@ class _Transfer:
         self._there = 0
 
     def run(self) -> None:
-        """Continue the part of an earlier run, and check the whole file."""
         self._part.seek(0)
         while block := self._part.read(hub.BLOCK):
             self._count(block)

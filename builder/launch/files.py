@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from builder.errors import FetchError
 from builder.launch.described import given_files, joined
 from builder.launch.download import Fetch
 from builder.models import hub
-from builder.models.hub import HubFile
 from builder.models.location import on_the_hub
 from builder.presets import model_files
 from builder.presets.model_files import DIRECTORY
 from builder.presets.schema import ModelFile
 from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount, Run
+from builder.tools import sizes
 
 CACHE = "/hub"
 """The cache of the Hub's own client in a container."""
@@ -28,16 +28,19 @@ class Missing:
     place: str
     file: ModelFile
     directory: Path
-    """The models directory."""
     fetches: tuple[Fetch, ...] = ()
     """Its files on the Hub; empty where they are not known."""
     why: str = ""
-    """Why they are not known."""
 
     @property
     def size(self) -> int:
         """Bytes to download; 0 where they are not known."""
         return sum(each.size for each in self.fetches)
+
+    @property
+    def task(self) -> str:
+        """What has to be done for it, in a line."""
+        return f"download {self.file.shown}: {sizes.shown(self.size)} to {self.directory}"
 
     def commands(self, target: str) -> str:
         """How to get it: the commands of builder and of the Hub's own client."""
@@ -114,32 +117,23 @@ def _in_cache(place: str, file: ModelFile) -> Files | None:
 
 
 def _missing(place: str, file: ModelFile, directory: Path) -> Missing:
-    if file.repository is None:
+    repository, fetches = file.repository, []
+    if repository is None:
         return Missing(place, file, directory)
     try:
-        listed = {each.path: each for each in hub.files(file.repository, file.revision)}
+        listed = {each.path: each for each in hub.files(repository, file.revision)}
         names = model_files.chosen(file, listed)
-        last = sorted(names, key=lambda name: name in model_files.CONFIGURATIONS)
-        fetches = tuple(_fetches(file, [listed[name] for name in last], directory))
+        for name in sorted(names, key=lambda name: name in model_files.CONFIGURATIONS):
+            there = listed[name]
+            stated = file.sha256 if len(names) == 1 else None
+            if stated and there.sha256 and stated != there.sha256:
+                why = f"the preset has sha256 {stated}, the Hub {there.sha256}"
+                why = f"{repository}:{name} is not the file of the preset: {why}"
+                return Missing(place, file, directory, why=why)
+            location = on_the_hub(repository, name, file.revision)
+            target = directory / repository / name
+            fetches.append(Fetch(location, name, target, there.size, stated or there.sha256))
     except FetchError as error:
         return Missing(place, file, directory, why=f"{error.what}: {error.why}")
-    why = "" if names else f"{file.repository} does not have it"
-    return Missing(place, file, directory, fetches, why)
-
-
-def _fetches(file: ModelFile, listed: Sequence[HubFile], directory: Path) -> Iterator[Fetch]:
-    repository = file.repository or ""
-    for each in listed:
-        stated = file.sha256 if len(listed) == 1 else None
-        if stated and each.sha256 and stated != each.sha256:
-            raise FetchError(
-                f"{repository}:{each.path} is not the file of the preset",
-                f"the preset has sha256 {stated}, the Hub {each.sha256}",
-            )
-        yield Fetch(
-            on_the_hub(repository, each.path, file.revision),
-            each.path,
-            directory / repository / each.path,
-            each.size,
-            stated or each.sha256,
-        )
+    why = "" if names else f"{repository} does not have it"
+    return Missing(place, file, directory, tuple(fetches), why)

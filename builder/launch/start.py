@@ -44,17 +44,12 @@ class Found:
     """A container of that name."""
 
     container: str
-    """Its identity in the engine."""
     status: str
-    """``created``, ``running``, ``exited``, ..."""
     run: str
     """The identity of the run that started it; empty where builder did not start it."""
     port: int | None
-    """Its port on the host."""
     started_by: str
-    """The value of ``LABEL_START``."""
     image: str = ""
-    """The name of its image, as it was started."""
     key: str = ""
     """The build key of its image, by its label."""
 
@@ -103,12 +98,32 @@ def start(service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: s
     its name.  The container is removed then, and on an interrupt; the container of another process
     never is.
     """
-    _remove_ended(service.name)
-    token = uuid4().hex
-    with _removed_on_failure(service.name, token):
+    name, token = service.name, uuid4().hex
+    found = existing(name)
+    if found is not None and not found.removable:
+        stop = f"stop it: docker rm --force {name}"
+        raise BusyError(f"there is a container {name} already", hint=stop)
+    if found is not None:
+        containers.remove(found.container)  # not by its name, which another process may take
+    try:
         _run(service, token)
         hint = "; ".join(filter(None, ("the container is removed", hint)))
         return wait(service, flavor, seconds, log, hint)
+    except BaseException:  # also an interrupt
+        found = existing(name)
+        if found is not None and found.started_by == token:
+            containers.remove(found.container)
+        raise
+
+
+def _run(service: Service, token: str) -> None:
+    run, *words = docker_run.words(replace(service, restart=None))
+    labels = (f"--label={LABEL_RUN}={identity(service)}", f"--label={LABEL_START}={token}")
+    done = client.call(run, *labels, *words)
+    if done.returncode != 0:
+        known = (hint for text, hint in HINTS.items() if text in done.stderr)
+        why = containers.reason_of(done.stderr)
+        raise UntriedError("Docker cannot start the container", why, next(known, ""))
 
 
 def wait(
@@ -134,43 +149,8 @@ def wait(
             raise UntriedError(f"{service.name} does not serve", str(error), hint) from error
 
 
-def _remove_ended(name: str) -> None:
-    """Remove a container of an earlier run that has ended."""
-    found = existing(name)
-    if found is None:
-        return
-    if not found.removable:
-        raise BusyError(
-            f"there is a container {name} already", hint=f"stop it: docker rm --force {name}"
-        )
-    containers.remove(found.container)  # not by its name, which another process may take
-
-
-def _run(service: Service, token: str) -> None:
-    run, *words = docker_run.words(replace(service, restart=None))
-    labels = {LABEL_RUN: identity(service), LABEL_START: token}
-    words = [run, *(f"--label={name}={value}" for name, value in labels.items()), *words]
-    done = client.call(*words)
-    if done.returncode != 0:
-        known = (hint for text, hint in HINTS.items() if text in done.stderr)
-        why = containers.reason_of(done.stderr)
-        raise UntriedError("Docker cannot start the container", why, next(known, ""))
-
-
-@contextmanager
-def _removed_on_failure(name: str, token: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:  # also an interrupt
-        found = existing(name)
-        if found is not None and found.started_by == token:
-            containers.remove(found.container)
-        raise
-
-
 @contextmanager
 def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
-    """Pass the lines of a container's log on, while the block runs."""
     follow = ("logs", "--follow", f"--tail={lines}", name)
     with (
         client.stream(*follow, stderr=subprocess.STDOUT) as process,

@@ -46,7 +46,6 @@ def tabled(
         except SimulatorError as error:
             raise UntriedError(*error.args) from error
         rows = [_row(toolkit, kernels, program, cache, log) for toolkit in releases]
-    commit = plan.source.commit if isinstance(plan.source, GitCommit) else None
     return Table(
         recipe=plan.name,
         source=where(plan.recipe.source),

@@ -19,6 +19,7 @@ class PresetEntry(CatalogFile):
     """A file with a valid preset."""
 
     preset: Preset
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,7 @@ class Presets:
 
     def problems(self) -> tuple[Problem, ...]:
         """All problems of all files."""
-        return tuple(problem for each in self.entries.values() for problem in problems_of(each))
-
-
-def problems_of(entry: PresetEntry | BrokenPreset) -> tuple[Problem, ...]:
-    """The problems of a file, if it is a broken one."""
-    return entry.problems if isinstance(entry, BrokenPreset) else ()
+        return tuple(problem for each in self.entries.values() for problem in each.problems)
 
 
 def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Problem, ...]:

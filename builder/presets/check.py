@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from builder import families
 from builder.presets import command
@@ -14,8 +14,10 @@ from builder.recipes.parse import fields_at, suggestion
 from builder.recipes.schema import Recipe
 from builder.simulator import cards
 
-Finding = tuple[tuple[str | int, ...], str]
+Path = tuple[str | int, ...]
+Finding = tuple[Path, str]
 """The path of the key that breaks a rule, and the message."""
+MOVES = "would move the server from the port of its image: leave it out"
 PLACES = {f"{{{place}}}": table for place, table in TABLES.items()}
 """The tables of models, by their placeholders in arguments."""
 
@@ -42,18 +44,20 @@ def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
     if preset.cards == 1:
         return
     for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
-        lists = {("serve", "arguments"): preset.serve.arguments}
-        for index, result in enumerate(preset.result):
-            lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
-        for path, words in lists.items():
-            for group in command.groups(words):
-                if command.option_of(group[0]) == option and value in (
-                    *group,
-                    group[0].partition("=")[2],
-                ):
+        for path, words in _lists(preset):
+            for first, *values in command.groups(words):
+                given = (*values, first.partition("=")[2])
+                if command.option_of(first) == option and value in given:
                     yield path, f"{option} {value} on {preset.cards} cards: {why}"
         if preset.serve.environment.get(variable) == value:
             yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"
+
+
+def _lists(preset: Preset) -> Iterator[tuple[Path, list[str]]]:
+    """All arguments of a preset."""
+    yield ("serve", "arguments"), preset.serve.arguments
+    for index, result in enumerate(preset.result):
+        yield ("result", index, "arguments"), result.arguments
 
 
 def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
@@ -71,7 +75,6 @@ def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
 
 
 def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
-    """The card is known, or listed as unverified, and the name of the file ends in it."""
     known = cards.names(catalog.root)
     if preset.card not in known and "card" not in preset.unverified:
         near = suggestion(preset.card, list(known)) or "."
@@ -120,72 +123,47 @@ def _unverified(preset: Preset) -> Iterator[Finding]:
 
 
 def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    """The options agree with each other, and the recipe's server accepts them."""
     if families.complete(recipe).image.port is None:
         yield ("recipe",), f"{preset.recipe} is no server: its image has no port"
         return
     known = command.known_options(recipe)
-    yield from _set_elsewhere(preset, recipe)
-    yield from _addresses(preset)
+    own = preset.serve.arguments
+    for path, words in _lists(preset):
+        yield from ((path, text) for text in _options(words, recipe))
+    for name in preset.serve.environment:
+        if command.ADDRESS_VARIABLE.fullmatch(name.upper()):
+            yield ("serve", "environment", name), f"{MOVES[0].upper()}{MOVES[1:]}"
     contexts = [preset.serve.context, *(each.context for each in preset.result)]
-    named = any("{context}" in word for word in preset.serve.arguments)
+    named = any("{context}" in word for word in own)
     if any(contexts) and not named and "{context}" not in known:
-        message = "no option sets the context: name it as {context} in arguments of [serve]"
-        yield ("serve",), message
-    yield from _twice(("serve", "arguments"), preset.serve.arguments, recipe)
-    for index, result in enumerate(preset.result):
-        yield from _twice(("result", index, "arguments"), result.arguments, recipe)
+        yield ("serve",), "no option sets the context: name it as {context} in arguments of [serve]"
     for place, table in PLACES.items():
-        named = any(place in word for word in preset.serve.arguments)
+        named = any(place in word for word in own)
         given = getattr(preset, table) is not None
         if given and not named and place not in known:
-            message = f"no option takes it: name it as {place} in arguments of [serve]"
-            yield (table,), message
+            yield (table,), f"no option takes it: name it as {place} in arguments of [serve]"
         if named and not given:
             yield ("serve", "arguments"), f"{place} needs the table [{table}]"
 
 
-def _set_elsewhere(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    """Options that follow from other keys, and options with "=" where the server takes none."""
+def _options(words: Sequence[str], recipe: Recipe) -> Iterator[str]:
+    """The faults of options: set by another key, with a "=" that the server takes not, moving the
+    server from its port, or given more often than it takes them, under any names."""
     keys = {place: f"the table [{table}]" for place, table in PLACES.items()}
     keys["{context}"] = "context"
     places = command.places_by_setting(None, recipe)
-    lists = {("serve", "arguments"): preset.serve.arguments}
-    for index, result in enumerate(preset.result):
-        lists["result", index, "arguments"] = result.arguments  # type: ignore[index]
-    for path, words in lists.items():
-        for group in command.groups(words):
-            moves = any(command.addresses(group[:1]))  # another rule names it
-            if (
-                "=" in group[0]
-                and command.option_of(group[0])
-                and not (command.joins(recipe) or moves)
-            ):
-                yield path, f"{group[0]} is no option of llama.cpp: its value is a word of its own"
-            place = f"{{{places.get(command.setting_of(group[0], recipe), '')}}}"
-            if place in keys and not any(place in word for word in group):
-                yield path, f"{group[0]} is set by {keys[place]}"
-
-
-def _twice(path: tuple[str | int, ...], words: Iterable[str], recipe: Recipe) -> Iterator[Finding]:
-    """Options that the server takes once, and that are given more often, under any names."""
     found: dict[str, list[str]] = {}
     for group in command.groups(words):
-        found.setdefault(command.setting_of(group[0], recipe), []).append(group[0])
+        first = group[0]
+        setting, option = command.setting_of(first, recipe), command.option_of(first)
+        found.setdefault(setting, []).append(option)
+        moves = any(command.addresses([first]))
+        if "=" in first and option and not (command.joins(recipe) or moves):
+            yield f"{first} is no option of llama.cpp: its value is a word of its own"
+        place = f"{{{places.get(setting, '')}}}"
+        if place in keys and not any(place in word for word in group):
+            yield f"{first} is set by {keys[place]}"
+    yield from (f"{name} {MOVES}" for name in command.addresses(words))
     for setting, options in found.items():
         if setting and len(options) > 1 and setting not in command.repeated(recipe):
-            yield path, f"{command.option_of(options[0])} is given {len(options)} times"
-
-
-def _addresses(preset: Preset) -> Iterator[Finding]:
-    """The server's address is the image's: what publishes it, and asks for its health, knows no
-    other."""
-    why = "would move the server from the port of its image: leave it out"
-    for name in command.addresses(preset.serve.arguments):
-        yield ("serve", "arguments"), f"{name} {why}"
-    for index, result in enumerate(preset.result):
-        for name in command.addresses(result.arguments):
-            yield ("result", index, "arguments"), f"{name} {why}"
-    for name in preset.serve.environment:
-        if command.ADDRESS_VARIABLE.fullmatch(name.upper()):
-            yield ("serve", "environment", name), f"{why[0].upper()}{why[1:]}"
+            yield f"{options[0]} is given {len(options)} times"

@@ -111,39 +111,33 @@ def known_options(recipe: Recipe) -> dict[str, Sequence[str]]:
     serve = families.serve_of(recipe)
     if serve is None:
         return {}
-    found: dict[str, Sequence[str]] = {}
-    for group in groups([*serve.arguments, *serve.draft]):
-        for place in ("{model}", "{context}", "{draft}"):
-            if any(place in word for word in group):
-                found[place] = group
+    found: dict[str, Sequence[str]] = {
+        place: group
+        for group in groups([*serve.arguments, *serve.draft])
+        for place in ("{model}", "{context}", "{draft}")
+        if any(place in word for word in group)
+    }
     projector = API_FLAVORS[serve.api_flavor].projector
     if projector is not None:
         found["{mmproj}"] = [projector, "{mmproj}"]
     return found
 
 
-def arguments(
-    preset: Preset,
-    recipe: Recipe,
-    places: Mapping[str, str],
-    context: int | None = None,
-    others: Sequence[str] = (),
-) -> list[str]:
-    """The arguments after the entrypoint.
-
-    ``places`` are the models in the container, by ``model``, ``draft`` and ``mmproj``.  ``context``
-    replaces the preset's; ``others``, such as a result's arguments, replace the options that set
-    the same, under any of their names.
-    """
-    tokens = context or preset.serve.context
+def arguments(preset: Preset, recipe: Recipe, places: Mapping[str, str]) -> list[str]:
+    """The arguments after the entrypoint; ``places`` are the models in the container, by ``model``,
+    ``draft`` and ``mmproj``."""
+    tokens = preset.serve.context
     values = {**places, **({"context": str(tokens)} if tokens is not None else {})}
-    return filled(written(preset, recipe, values, others), values)
+    return filled(written(preset, recipe, values), values)
 
 
 def written(
     preset: Preset, recipe: Recipe, places: Collection[str], others: Sequence[str] = ()
 ) -> list[str]:
-    """The arguments with ``{model}``, ``{context}``, ...; ``places`` are the known ones."""
+    """The arguments with ``{model}``, ``{context}``, ...; ``places`` are the known ones.
+
+    ``others``, such as a user's, replace the options that set the same, under any of their names.
+    """
     own = list(preset.serve.arguments)
     known = (
         group
@@ -170,13 +164,12 @@ def settings_of(words: Iterable[str], recipe: Recipe) -> set[str]:
     return {setting_of(group[0], recipe) for group in groups(words)}
 
 
-def long_names(words: Iterable[str], recipe: Recipe) -> list[str]:
-    """The words with one name for each setting: ``--gpu_layers=3`` becomes ``--n-gpu-layers=3``."""
-    found = []
-    for first, *values in groups(words):
-        name = setting_of(first, recipe)
-        found += [name + "".join(first.partition("=")[1:]) if name else first, *values]
-    return found
+def values_by_setting(words: Iterable[str], recipe: Recipe) -> dict[str, str]:
+    """The value of each setting, empty without one: ``--gpu_layers=3`` sets ``--n-gpu-layers``."""
+    return {
+        option_of(setting_of(first, recipe)): rest[0] if rest else first.partition("=")[2]
+        for first, *rest in groups(words)
+    }
 
 
 def tokens(text: str) -> int | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from builder.kernels.work import WorkPath
 from builder.recipes.schema.fields import Model, Text, Value
 
 ROUNDING = 0.005  # of published means: 178.6 for 178.61, and means of rounded runs
@@ -187,3 +190,37 @@ class Result(Model):
     def loses(self) -> bool:
         """Whether it was slower than the same run without speculation."""
         return self.baseline is not None and self.tokens_per_second.middle < self.baseline
+
+
+@dataclass(frozen=True, slots=True)
+class ContextUse:
+    """The use of the same card with another context; sizes are bytes."""
+
+    context: int
+    peak: int
+    by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PresetUse:
+    """The use of a simulated card by the server of a preset; sizes are bytes."""
+
+    identity: str
+    """``Preset.identity`` of the preset that was tried."""
+    context: int
+    """Tokens; 0: the engine's default."""
+    card: str
+    cards: int
+    memory: int
+    """Sum of all cards."""
+    peak: int
+    own: int
+    """The memory of the CUDA contexts, part of the peak."""
+    by_kind: Mapping[str, int]
+    """Memory at the peak: weights, KV cache, compute, projector, other."""
+    smaller: ContextUse | None = None
+    """The same with a smaller context; None: it was not tried."""
+    paths: tuple[WorkPath, ...] = ()
+    filled: int = 0
+    """Tokens of the prompts that filled the context; 0: none were sent, or not all were
+    answered."""

@@ -93,21 +93,15 @@ class Service:
     run: str
     """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
-    """Its model, in one line."""
     image: str
-    """Reference, by digest where that is known."""
     arguments: tuple[ServiceOption, ...]
-    """After the image's entrypoint."""
     port: int
-    """Port of the server in the container."""
     published: int
-    """Port of the host's loopback address."""
     health: str
     """Path of its health page, with the leading slash."""
     local: bool = False
     """No registry has the image: it is in Docker alone, or is not built yet."""
     model: str = ""
-    """The usual name of the model: "Qwen3.6 27B"."""
     api_model: str = ""
     """The model's name in requests; empty: the server takes any."""
     environment: tuple[Variable, ...] = ()
@@ -116,7 +110,6 @@ class Service:
     """Paths of ``model``, ``draft`` and ``mmproj`` in the container, and ``context`` in tokens: the
     values in ``arguments`` that a user changes."""
     cards: int = 1
-    """Number of NVIDIA GPUs; 0: none."""
     memory: int = 0
     """Bytes on all cards, as the source of the preset states them; 0: not known."""
     devices: tuple[int, ...] = ()
@@ -124,7 +117,6 @@ class Service:
     cdi: bool = False
     """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
     container: ContainerOptions = field(default_factory=ContainerOptions)
-    """IPC namespace, shared memory, locked memory, capabilities."""
     cache: str | None = None
     """Directory of the container whose contents make the next start faster."""
     read_only: bool = False
@@ -132,15 +124,10 @@ class Service:
     user: int | None = None
     """Number of its user; None: the user of a published base, which may be root."""
     restart: str | None = RESTART
-    """Restart policy; None: it stays stopped."""
     loading: int = LOADING
-    """Seconds until the server must be healthy."""
     notes: tuple[str, ...] = ()
-    """Caveats: known problems of the run."""
     slower: tuple[str, ...] = ()
-    """What was faster on the same card."""
     missing: tuple[str, ...] = ()
-    """The prerequisites, each with the command that brings it."""
     incomplete: tuple[str, ...] = ()
     """Why it cannot start as it is: an image that is nowhere, a placeholder for a model."""
 
@@ -199,19 +186,35 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
             "path or TLS, put a proxy before the server",
         )
     preset = run.preset
-    values = _values(run, files)
-    places = command.places_by_setting(preset, recipe)
+    context = run.context or (preset.serve.context if preset else None)
+    values = {**files.places, **({"context": str(context)} if context is not None else {})}
+    written = [*command.groups(_written(run, recipe, values))]
+    caveats = _caveats(run, recipe, values)
+    notes = [note for note, old in caveats if not old]
+    arguments = []
+    for group in written:
+        words = filled(group, values)
+        why = _reason(words, run, files, notes)
+        arguments.append(ServiceOption(tuple(words), why, tuple(group)))
     given = command.settings_of(run.options, recipe)
-    given |= {setting for setting, place in places.items() if place in values}
+    given |= {
+        setting
+        for setting, place in command.places_by_setting(preset, recipe).items()
+        if place in values
+    }
     environment = {
         name: value
         for name, value in (preset.serve.environment if preset else {}).items()
         if command.setting_of(name, recipe) not in given - {""}
     }
-    caveats = _caveats(run, recipe, values)
-    notes = [note for note, old in caveats if not old]
-    arguments = tuple(_options(run, recipe, files, values, notes))
+    by_setting = {command.setting_of(each.words[0], recipe): each.words for each in arguments}
+    container = preset.container if preset else ContainerOptions()
+    if PARALLEL in by_setting and not (container.ipc or container.shm_size):
+        container = container.model_copy(update={"shm_size": SHARED})
     family = families.ENGINES[recipe.family]
+    # vLLM answers to the first of --served-model-name, else to the model as given.
+    first, *others = by_setting.get("--served-model-name", ("",))
+    api_model = first.partition("=")[2] or next(iter(others), "") if first else values.get("model")
     user = recipe.image.user or ("" if family.extends_base else LAYOUT.user)
     uid = user.partition(":")[0]
     return Service(
@@ -219,12 +222,12 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         run=run.name,
         title=preset.summary if preset else recipe.summary,
         image=image,
-        arguments=arguments,
+        arguments=tuple(arguments),
         port=port,
         published=published or port,
         health=f"/{recipe.image.health or ''}",
         model=preset.model.name if preset else "",
-        api_model=_api_model(arguments, values, recipe) if family.serve else "",
+        api_model=api_model or "" if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
             for name, value in {**environment, **(entrypoint.CPU if run.cpu else {})}.items()
@@ -233,11 +236,11 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         places={
             place: value
             for place, value in values.items()
-            if any(f"{{{place}}}" in word for option in arguments for word in option.written)
+            if any(f"{{{place}}}" in word for group in written for word in group)
         },
         cards=0 if run.cpu else preset.cards if preset else 1,
         memory=(preset.memory.whole or 0) if preset and preset.memory else 0,
-        container=_container(preset.container if preset else ContainerOptions(), arguments, recipe),
+        container=container,
         cache=family.cache,
         read_only=recipe.serve is not None and not recipe.start,
         user=int(uid) if uid.isdigit() else None,
@@ -248,27 +251,6 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
     )
 
 
-def _container(
-    container: ContainerOptions, arguments: Sequence[ServiceOption], recipe: Recipe
-) -> ContainerOptions:
-    """The preset's, with shared memory where the engine's processes need it for their cards."""
-    shares = any(command.setting_of(option.words[0], recipe) == PARALLEL for option in arguments)
-    if not shares or container.ipc or container.shm_size:
-        return container
-    return container.model_copy(update={"shm_size": SHARED})
-
-
-def _api_model(
-    arguments: Sequence[ServiceOption], values: Mapping[str, str], recipe: Recipe
-) -> str:
-    """The name that vLLM answers to: the first of --served-model-name, else the model as given."""
-    for option in arguments:
-        value = option.words[0].partition("=")[2]
-        if command.setting_of(option.words[0], recipe) == "--served-model-name":
-            return value or next(iter(option.words[1:]), "")
-    return values.get("model", "")
-
-
 def container_name(run: str) -> str:
     """``builder-qwen3-6-27b-5090-laptop``: a name for containers, and a label in DNS (RFC 1035)."""
     plain = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
@@ -277,25 +259,18 @@ def container_name(run: str) -> str:
 
 def container_needs(container: ContainerOptions) -> Iterator[tuple[str, str, str]]:
     """The needs of a container beside GPU and models: key of the preset, value, reason."""
-    reasons = _reasons()["container"]
-    if container.ipc:
-        yield "ipc", container.ipc, reasons["ipc"]
-    if container.shm_size:
-        yield "shm_size", container.shm_size, reasons["shm_size"]
-    if container.memlock:
-        yield "memlock", "-1", reasons["memlock"]
-    if container.capabilities:
-        yield "capabilities", ", ".join(container.capabilities), reasons["capabilities"]
-
-
-def _values(run: Run, files: Files) -> dict[str, str]:
-    """The values of ``{model}``, ``{draft}``, ``{mmproj}`` and ``{context}`` in arguments."""
-    context = run.context or (run.preset.serve.context if run.preset else None)
-    return {**files.places, **({"context": str(context)} if context is not None else {})}
+    values = {
+        "ipc": container.ipc,
+        "shm_size": container.shm_size,
+        "memlock": "-1" if container.memlock else None,
+        "capabilities": ", ".join(container.capabilities),
+    }
+    for key, value in values.items():
+        if value:
+            yield key, value, _reasons()["container"][key]
 
 
 def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
-    """Raise ``RecipeError`` where no option takes a value of the user, or a model is missing."""
     known = command.known_options(recipe)
     own = [*(run.preset.serve.arguments if run.preset else ()), *run.options]
     given = [*files.places, *(["context"] if run.context is not None else [])]
@@ -313,22 +288,13 @@ def _require_taken(run: Run, recipe: Recipe, files: Files) -> None:
         )
 
 
-def _options(
-    run: Run,
-    recipe: Recipe,
-    files: Files,
-    values: Mapping[str, str],
-    notes: Sequence[Caveat],
-) -> Iterator[ServiceOption]:
-    for group in command.groups(_written(run, recipe, values)):
-        option = filled(group, values)
-        yield ServiceOption(tuple(option), _reason(option, run, files, notes), tuple(group))
-
-
 def _written(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[str]:
     if run.preset is not None:
         return command.written(run.preset, recipe, values, run.options)
-    return command.merged([*_words_of_recipe(run, recipe, values)], run.options, recipe)
+    known = command.known_options(recipe).items()
+    own = [word for place, group in known if place.strip("{}") in values for word in group]
+    own += recipe.serve.gpu if recipe.serve and not run.cpu else []
+    return command.merged(own, run.options, recipe)
 
 
 def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[Caveat, str]]:
@@ -366,17 +332,9 @@ def _caveats(run: Run, recipe: Recipe, values: Mapping[str, str]) -> list[tuple[
 
 
 def _state(group: Sequence[str], recipe: Recipe) -> tuple[str, bool, tuple[str, ...]]:
-    """A setting, whether its option turns it off, and its values."""
     name, _, value = group[0].partition("=")
     off = re.match(r"--?(no|disable)[-_]|-n(kvo|ocb|dio|r)$", name) is not None
     return command.setting_of(name, recipe), off, (*filter(None, [value]), *group[1:])
-
-
-def _words_of_recipe(run: Run, recipe: Recipe, values: Mapping[str, str]) -> Iterator[str]:
-    for place, group in command.known_options(recipe).items():
-        if place.strip("{}") in values:
-            yield from group
-    yield from recipe.serve.gpu if recipe.serve and not run.cpu else ()
 
 
 def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat]) -> str:
@@ -385,15 +343,11 @@ def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat
     parts = [_reasons()["option"].get(name, "")]
     for place, path in files.places.items():
         whole = re.compile(rf"{re.escape(path)}(?![\w./-])")
-        if any(whole.search(word) for word in group):
-            parts.append(_shown(place, run.preset))
+        file = getattr(run.preset, "drafter" if place == "draft" else place, None)
+        if file is not None and any(whole.search(word) for word in group):
+            parts.append(file.shown)
     parts += [note.text for note in notes if name and name in note.text.split()]
     return "; ".join(filter(None, parts))
-
-
-def _shown(place: str, preset: Preset | None) -> str:
-    file = getattr(preset, "drafter" if place == "draft" else place, None)
-    return str(file.shown) if file is not None else ""
 
 
 @cache

@@ -24,12 +24,14 @@ def models(presets: Mapping[str, str]) -> dict[str, str]:
     name that the preset's begins with: "Qwen3.6 27B" and "Qwen3.6 27B AWQ" are ``qwen3.6-27b``.
     A preset with another name is a model of its own.
     """
-    known = sorted({_slug(model) for model in presets.values()}, key=len)
-    return {
-        preset: next((name for name in known if _begins(stem, name)), stem)
-        for preset in presets
-        if (stem := _stem(preset))
-    }
+    known = {re.sub(r"[\s_/]+", "-", model.lower()) for model in presets.values()}
+    found = {}
+    for preset in presets:
+        stem = preset.partition("@")[0]
+        fitting = [name for name in known if stem == name or stem.startswith(f"{name}-")]
+        if stem:
+            found[preset] = min(fitting, key=len, default=stem)
+    return found
 
 
 def all_names(presets: Mapping[str, str]) -> list[str]:
@@ -74,16 +76,4 @@ def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -
 
 
 def _kind(preset: str, model: str) -> str:
-    return _stem(preset).removeprefix(model).strip("-")
-
-
-def _stem(preset: str) -> str:
-    return preset.partition("@")[0]
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[\s_/]+", "-", name.lower())
-
-
-def _begins(stem: str, name: str) -> bool:
-    return stem == name or stem.startswith(f"{name}-")
+    return preset.partition("@")[0].removeprefix(model).strip("-")

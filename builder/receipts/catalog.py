@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from operator import attrgetter
@@ -33,19 +32,17 @@ class Receipts:
 
     def require_valid(self) -> None:
         """Raise ``ReceiptError`` that names all files that are left out."""
-        if self.invalid:
+        count = len(self.invalid)
+        if count:
+            what = "a receipt is left out" if count == 1 else f"{count} receipts are left out"
             lines = "\n".join(f"{each.what}: {each.why}" for each in self.invalid)
-            raise ReceiptError(_left_out(self.invalid), lines, "remove them, or mend them")
-
-
-def _left_out(invalid: Sequence[ReceiptError]) -> str:
-    return "a receipt is left out" if len(invalid) == 1 else f"{len(invalid)} receipts are left out"
+            raise ReceiptError(what, lines, "remove them, or mend them")
 
 
 def load(catalog: Catalog) -> Receipts:
     """The receipts beside the recipes of ``catalog``: every file that has the format of one."""
     entries, invalid = [], []
-    for file in sorted(_folder(catalog).glob("*.json"), key=attrgetter("stem")):
+    for file in sorted((catalog.root / "receipts").glob("*.json"), key=attrgetter("stem")):
         try:
             entries.append(ReceiptEntry(file.stem, read(file)))
         except ReceiptError as error:
@@ -73,7 +70,7 @@ def path_of(catalog: Catalog, receipt: Receipt) -> Path:
     time = receipt.created.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     digest = receipt.image.digest.removeprefix("sha256:")[:12]
     name = f"{receipt.image.recipe}-{count}{card}-{time}-{digest}.json"
-    return _folder(catalog) / name
+    return catalog.root / "receipts" / name
 
 
 def write(catalog: Catalog, receipt: Receipt) -> Path:
@@ -93,7 +90,3 @@ def write(catalog: Catalog, receipt: Receipt) -> Path:
     except OSError as error:
         raise ReceiptError(f"cannot write {file}", error.strerror or str(error)) from error
     return file
-
-
-def _folder(catalog: Catalog) -> Path:
-    return catalog.root / "receipts"

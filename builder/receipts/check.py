@@ -14,7 +14,7 @@ from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.kernels.selection import Capability
 from builder.receipts import redaction
 from builder.receipts.catalog import ReceiptEntry, Receipts, load
-from builder.receipts.schema import Receipt, ReceiptFigures
+from builder.receipts.schema import Receipt
 from builder.recipes.catalog import Catalog
 from builder.tools.docker import gpus
 
@@ -41,7 +41,11 @@ def require_valid(
     Raises ``RecipeError`` for an unknown recipe, and like ``published``.
     """
     found = list(findings(receipt, catalog, now))
-    found += [f"it is there already: {name}" for name in _same(receipt, taken)]
+    runs = [each.runs for each in receipt.measured]
+    for entry in taken:
+        there = entry.receipt
+        if there.image == receipt.image and [each.runs for each in there.measured] == runs:
+            found.append(f"it is there already: {entry.name}")
     found = found or list(_unpublished(receipt, published))
     if found:
         raise ReceiptError("the receipt is refused", "\n".join(found))
@@ -65,19 +69,21 @@ def checked(catalog: Catalog, now: datetime) -> Receipts:
 
 def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]:
     """The problems of a receipt by itself; raises ``RecipeError`` for an unknown recipe."""
-    yield from _private(receipt)
-    yield from _when(receipt, now)
-    yield from _hardware(receipt, catalog)
-    for measured in receipt.measured:
-        yield from (f"context {measured.context}: {text}" for text in _figures(measured))
-
-
-def _private(receipt: Receipt) -> Iterator[str]:
     for place, text in _texts(receipt.model_dump(mode="json", exclude={"arguments", "created"})):
         if what := redaction.private(text):
             yield f"{place}: {text[: redaction.SHOWN]!r} has {what}"
     if found := redaction.private_argument(receipt.arguments):
         yield f"arguments: {found}"
+    if receipt.created > now + CLOCK:
+        yield f"it is dated {receipt.created:%Y-%m-%d %H:%M %Z}, which is in the future"
+    yield from _hardware(receipt, catalog)
+    for measured in receipt.measured:
+        where = f"context {measured.context}"
+        if measured.layers and not any(on_gpu for on_gpu, _ in measured.layers):
+            yield f"{where}: no layer is on the GPU: receipts are of runs on cards"
+        for run in measured.runs:
+            if not 0 < run.tokens_per_second < FASTEST:
+                yield f"{where}: a run has {run.tokens_per_second:g} tokens/s"
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -91,11 +97,6 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for number, each in enumerate(value):
             yield from _texts(each, f"{place}.{number}")
-
-
-def _when(receipt: Receipt, now: datetime) -> Iterator[str]:
-    if receipt.created > now + CLOCK:
-        yield f"it is dated {receipt.created:%Y-%m-%d %H:%M %Z}, which is in the future"
 
 
 def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
@@ -114,23 +115,6 @@ def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
         yield f"{receipt.driver!r} is no version of NVIDIA's driver such as 580.65.06"
     elif gpus.is_older(receipt.driver, oldest):
         yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
-
-
-def _figures(measured: ReceiptFigures) -> Iterator[str]:
-    if measured.layers and not any(on_gpu for on_gpu, _ in measured.layers):
-        yield "no layer is on the GPU: receipts are of runs on cards"
-    for run in measured.runs:
-        if not 0 < run.tokens_per_second < FASTEST:
-            yield f"a run has {run.tokens_per_second:g} tokens/s"
-
-
-def _same(receipt: Receipt, taken: Sequence[ReceiptEntry]) -> Iterator[str]:
-    """The receipts with the same runs of the same image, whatever else they state."""
-    runs = [each.runs for each in receipt.measured]
-    for entry in taken:
-        there = entry.receipt
-        if there.image == receipt.image and [each.runs for each in there.measured] == runs:
-            yield entry.name
 
 
 def _unpublished(receipt: Receipt, published: Published) -> Iterator[str]:

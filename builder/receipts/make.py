@@ -6,14 +6,13 @@ import getpass
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
 from builder.bench.benchmark import ServedImage
-from builder.bench.results import Benchmark, Loaded, Point
+from builder.bench.results import Benchmark, Loaded
 from builder.errors import ReceiptError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.receipts import redaction
@@ -55,7 +54,13 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
         raise ReceiptError(
             "this run can have no receipt", first_error(error), "leave out --receipt"
         ) from error
-    found = [redaction.private_argument(words), *_named(words, names)]
+    found = [redaction.private_argument(words)]
+    for own in sorted(_own_names()):
+        pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
+        named = [*filter(pattern.search, words)]
+        named += [option for option, text in names.items() if pattern.search(text)]
+        if named:
+            found.append(f"{named[0]!r} has the name of this machine or of its user: {own}")
     for name, text in texts.items():
         what = redaction.private(text)
         found += [f"{name} has {what}"] if what else []
@@ -65,16 +70,6 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
             "\n".join(filter(None, found)),
             "change that, or leave out --receipt",
         )
-
-
-def _named(words: Sequence[str], texts: Mapping[str, str]) -> Iterator[str]:
-    """Where a flag or a file has the name of this machine, or of the user."""
-    for own in sorted(_own_names()):
-        pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
-        named = [*filter(pattern.search, words)]
-        named += [option for option, text in texts.items() if pattern.search(text)]
-        if named:
-            yield f"{named[0]!r} has the name of this machine or of its user: {own}"
 
 
 def _own_names() -> set[str]:
@@ -100,12 +95,23 @@ def _receipt(found: Benchmark, by: str | None) -> Receipt:
     gpus, settings = found.machine["gpus"], found.settings
     prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
     shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
+    measured = []
+    for point in found.points:
+        loaded = point.loaded or Loaded((), {})
+        measured.append(
+            ReceiptFigures(
+                context=point.context or 0,
+                layers=list(loaded.layers),
+                memory=dict(loaded.memory),
+                warm_ups=list(point.warm_ups),
+                runs=list(point.runs),
+            )
+        )
     return Receipt(
         image=MeasuredImage(**{name: found.subject[name] for name in MeasuredImage.model_fields}),
         device="GPU" if gpus else "CPU",
         cards=[
-            MeasuredCard(name=gpu["name"], capability=gpu["capability"], memory=gpu["memory"])
-            for gpu in gpus
+            MeasuredCard(**{name: gpu[name] for name in MeasuredCard.model_fields}) for gpu in gpus
         ],
         driver=gpus[0]["driver"] if gpus else "",
         cpu=found.machine["cpu"],
@@ -113,19 +119,8 @@ def _receipt(found: Benchmark, by: str | None) -> Receipt:
         draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
         arguments=redaction.redacted(found.subject["flags"]),
         request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
-        measured=[_measured(point) for point in found.points],
+        measured=measured,
         by=by or None,
         created=datetime.fromisoformat(found.created),
         builder=found.builder,
-    )
-
-
-def _measured(point: Point) -> ReceiptFigures:
-    loaded = point.loaded or Loaded((), {})
-    return ReceiptFigures(
-        context=point.context or 0,
-        layers=list(loaded.layers),
-        memory=dict(loaded.memory),
-        warm_ups=list(point.warm_ups),
-        runs=list(point.runs),
     )

@@ -20,7 +20,6 @@ LARGEST = 4 << 20  # bytes of a file
 LARGEST_NUMBER = 1 << 53  # every reader of JSON has integers up to it exactly (RFC 8259, section 6)
 
 Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
-"""Bytes."""
 Count = Annotated[int, Field(gt=0, le=LARGEST_NUMBER)]
 
 
@@ -53,7 +52,6 @@ class MeasuredCard(ReceiptPart):
     capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
     """Compute capability: "12.0"."""
     memory: Count
-    """MiB."""
 
 
 class ReceiptModel(ReceiptPart):
@@ -69,7 +67,6 @@ class Request(ReceiptPart):
     """The request of each run."""
 
     prompt: Sha256
-    """Hash of the prompt."""
     tokens: Count
     """The most tokens of one answer."""
     temperature: Annotated[float, Field(ge=0)]
@@ -83,7 +80,6 @@ class ReceiptFigures(ReceiptPart):
     """The runs with one context."""
 
     context: Count
-    """Tokens."""
     layers: list[tuple[int, int]] = []
     """Layers on the GPU and in all, of each model, as the engine's log states them."""
     memory: dict[Text, Size] = {}
@@ -101,7 +97,6 @@ class Receipt(ReceiptPart):
     """A benchmark of an image on a machine's cards."""
 
     version: Literal[2] = 2
-    """The format's."""
     image: MeasuredImage
     device: Literal["GPU", "CPU"]
     """CPU: the engine had no card."""
@@ -111,7 +106,6 @@ class Receipt(ReceiptPart):
     cpu: Text
     model: ReceiptModel
     draft: ReceiptModel | None = None
-    """The draft model of speculative decoding."""
     arguments: list[Value]
     """The server's, with the recipe's own; files without their directories."""
     request: Request
@@ -121,7 +115,6 @@ class Receipt(ReceiptPart):
     """Who measured, if they want to be named."""
     created: AwareDatetime
     builder: Text
-    """Version of builder."""
 
     def as_json(self) -> dict[str, Any]:
         """The receipt as JSON data."""

@@ -1,4 +1,4 @@
-"""What images showed without a GPU, such as the memory of presets: from records and ``trials/``.
+"""What images showed without a GPU, such as the memory of presets: ``trials/RECIPE.json``.
 
 A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
 built the image.  ``trials/README.md`` has tables of all these files.
@@ -6,9 +6,8 @@ built the image.  ``trials/README.md`` has tables of all these files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,9 +17,8 @@ from builder.kernels.paths import CodeSums, sums
 from builder.kernels.summary import KernelSummary
 from builder.kernels.work import WorkPath
 from builder.platforms import Platform
-from builder.presets.catalog import PresetEntry
+from builder.presets.figures import PresetUse
 from builder.records.record import Record
-from builder.smoke.verdict import PresetUse
 from builder.tools.files import write_json
 
 FOLDER = "trials"
@@ -84,47 +82,6 @@ class KeptTrials(BaseModel):
     coverage: str
     """The cases that the check ``numbers`` compared, or why there are none; empty: not known."""
     presets: Mapping[str, PresetUse]
-
-
-@dataclass(frozen=True, slots=True)
-class Trials:
-    """The known memory of presets."""
-
-    uses: Mapping[str, tuple[PresetUse, ...]]
-    """By preset, the most important first."""
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    """Why an image got no tag, by recipe."""
-
-    def of(self, entry: PresetEntry) -> PresetUse | None:
-        """The trial of a preset; None: none of the preset as it is now."""
-        found = self.uses.get(entry.name, ())
-        return next((use for use in found if use.identity == entry.preset.identity), None)
-
-    def refused(self, recipe: str) -> str:
-        """Why the image of a recipe got no tag; empty: it was not refused, or is not known."""
-        return self.refusals.get(recipe, "")
-
-
-def known(root: Path, recipes: Collection[str], records: Mapping[str, Record]) -> Trials:
-    """The trials of these recipes: this machine's record first, then the repository's file.
-
-    ``records`` are of verified images.  Raises ``RecipeError`` where a file of ``trials/`` is
-    invalid.
-    """
-    uses: dict[str, tuple[PresetUse, ...]] = {}
-    refusals: dict[str, str] = {}
-    for recipe in recipes:
-        kept = kept_of(root, recipe)
-        own = records[recipe].verdict.presets if recipe in records else {}
-        verified = kept is None or (recipe in records and records[recipe].created >= kept.created)
-        if kept is not None and kept.failed and not verified:
-            checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
-            file = f"{FOLDER}/{recipe}.json"
-            refusals[recipe] = f"its image was refused: checks failed, {checks} ({file})"
-        for presets in (own, kept.presets if kept else {}):
-            for name, use in presets.items():
-                uses[name] = (*uses.get(name, ()), use)
-    return Trials(uses, refusals)
 
 
 def write(root: Path, record: Record) -> Path:

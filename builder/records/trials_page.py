@@ -11,6 +11,7 @@ from builder.kernels.summary import worse
 from builder.kernels.work import texts_by_work
 from builder.models import shapes
 from builder.models.shapes import reads
+from builder.presets.figures import PresetUse
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema.sources import GitSource
@@ -21,7 +22,6 @@ from builder.simulator import cards
 from builder.simulator.figures import mib
 from builder.simulator.server import why_never
 from builder.smoke import preset_trial
-from builder.smoke.verdict import PresetUse
 from builder.tools import sizes
 from builder.tools.files import atomic_write
 from builder.tools.log import duration

@@ -8,16 +8,14 @@ from datetime import UTC, datetime
 from builder import __version__
 from builder.compilers import table as tables
 from builder.presets import catalog as preset_files
-from builder.presets.catalog import PresetEntry
 from builder.publish.tags import open_repository
 from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.known import Known
-from builder.receipts.of_preset import lookup
+from builder.receipts.known import known
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.records import record, trials
+from builder.records.record import newest_good
 from builder.settings import Settings
 from builder.site import choices
-from builder.site.facts import ImageFact, Site
+from builder.site.facts import Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
 from builder.site.speeds import measurements, speeds
@@ -38,57 +36,35 @@ def collect(
     and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/``,
     ``compilers/`` or ``trials/`` is invalid.
     """
-    entries = _presets(catalog, log)
+    presets = preset_files.load(catalog)
+    entries = presets.valid()
     broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
-    for name in broken:
+    for name in (*sorted({*presets.entries} - {entry.name for entry in entries}), *broken):
         log(f"{name} is left out as invalid: see `builder recipe check`")
-    names = [name for name in catalog.engines if name not in broken]
-    found = {name: record.newest_good(settings.state_dir, name) for name in names}
-    records = {name: kept for name, kept in found.items() if kept is not None}
-    asked = bool(settings.namespace) and not offline
-    images = tuple(
-        _image(catalog, name, settings, entries, records.get(name), log if asked else None)
-        for name in names
-    )
-    there = [each.recipe for each in images if each.repository]
-    memory = trials.known(catalog.root, names, records)
-    known = Known(catalog, entries, records, memory, lookup(receipts, catalog), invalid=0)
-    cards = choices.every_card(known, there)
+    asked, images = bool(settings.namespace) and not offline, []
+    for name in catalog.engines:
+        if name not in broken:
+            recipe = catalog.engine(name).recipe
+            repository = settings.repository(recipe.image.repository)
+            there = UNPUBLISHED
+            if asked:
+                opened = open_repository(repository, log)
+                there = published(opened, recipe, settings, catalog.engines)
+            record = newest_good(settings.state_dir, name)
+            images.append(image_fact(catalog, name, repository, entries, record, there))
+    facts = known(catalog, entries, settings.state_dir)
+    cards = choices.every_card(facts, [each.recipe for each in images if each.repository])
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
         repository=settings.farm_url,
         cards=cards,
-        images=images,
-        speeds=speeds(entries, {each.recipe: each for each in images}, memory),
+        images=tuple(images),
+        speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),
         measurements=measurements(entry.receipt for entry in receipts),
         compilers=tables.load(catalog.root),
         compiler_threads=tables.threads(catalog.root),
         composes=choices.compose_files(
-            known, images, [option for card in cards for option in card.fits]
+            facts, images, [option for card in cards for option in card.fits]
         ),
     )
-
-
-def _presets(catalog: Catalog, log: Log) -> list[PresetEntry]:
-    presets = preset_files.load(catalog)
-    valid = presets.valid()
-    for name in sorted({*presets.entries} - {entry.name for entry in valid}):
-        log(f"{name} is left out as invalid: see `builder recipe check`")
-    return valid
-
-
-def _image(
-    catalog: Catalog,
-    name: str,
-    settings: Settings,
-    entries: list[PresetEntry],
-    kept: record.Record | None,
-    log: Log | None,
-) -> ImageFact:
-    recipe = catalog.engine(name).recipe
-    repository = settings.repository(recipe.image.repository)
-    there = UNPUBLISHED
-    if log is not None:
-        there = published(open_repository(repository, log), recipe, settings, catalog.engines)
-    return image_fact(catalog, name, repository, entries, kept, there)

@@ -1,6 +1,7 @@
 """The facts that the pages of the site and ``index.json`` show.
 
 A fact that is not known is empty or None, and then stands neither on a page nor in the file.
+docs/site.md says what each fact is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder.choose.choice import ReceiptFigure
 from builder.compilers.table import Table, Thread
 from builder.kernels.paths import CodePaths
 from builder.nightly.history import NightlyRun
@@ -30,11 +32,9 @@ class PatchFact:
 
     name: str
     where: str
-    """Its page or its repository."""
     why: str
     drop_when: str
     applied: bool
-    """False: it is not needed, because the code that it changes is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,57 +44,34 @@ class ImageFact:
     recipe: str
     summary: str
     repository: str
-    """Its repository, with the registry; empty where it is not published."""
     url: str
     license: str
     source: tuple[str, ...]
-    """The pin, line by line."""
     bases: tuple[str, ...]
     channel: str
-    """The moving tag that nightly runs move."""
     code: tuple[str, ...]
-    """GPU code: ``sm_120a``, ``compute_120``."""
     driver: str
-    """The oldest driver."""
     port: int | None
     digest: str
     created: str
-    """RFC 3339, of the image with that digest."""
     download_size: int | None
     unpacked_size: int | None
     device_code: tuple[CodePaths, ...]
-    """The device code of its libraries, the largest first."""
     checks: Mapping[str, int]
-    """The number of checks that passed, by kind."""
     patches: tuple[PatchFact, ...]
     starts: tuple[Mapping[str, Any], ...]
-    """Scripts that patch it when a container starts."""
     notes: tuple[str, ...]
     presets: tuple[str, ...]
     tags: tuple[PublishedTag, ...]
     nights: tuple[NightlyRun, ...]
-    """Newest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(ReceiptFigure):
     """A speed on a card."""
 
-    tokens_per_second: float
-    interval: tuple[float, float] | None = None
-    """The interval of a mean with 95 % confidence, or of a computed speed."""
-    context: int | None = None
-    """Tokens."""
     card: str = ""
-    """The card that it was published for; empty: the card that is asked for."""
     cards: int = 1
-    """The number of them."""
-    runs: int | None = None
-    """The number of runs, where they are known."""
-    by: str = ""
-    """Who measured it."""
-    receipt: str = ""
-    """The receipt that it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,46 +88,29 @@ class Option:
 
     preset: str
     short_name: str
-    """The model's, as ``builder run`` takes it: several names of models may have one."""
     recommended: bool
-    """Whether it is the best known preset of the short name."""
     recipe: str
     model: str
     quantization: str
     download: int | None
-    """Bytes of its models."""
     context: int
-    """Tokens; 0: the engine's default."""
     needs_file: bool
-    """Whether the user has to name a file of its models, because no repository is known."""
     known: str
-    """How its speed is known on the card: the standing of ``builder choose`` in lower case."""
     figure: Figure | None
     computed: Figure | None
-    """The computed speed, where the figure is of another card."""
     not_computed: str
-    """Why no speed is known, not even a computed one."""
     memory: int | None
-    """Bytes: the largest known figure."""
     memory_by: str
-    """``trial``, ``filled``, ``estimate``, ``source`` or ``unverified``."""
     driver: str
     capabilities: tuple[str, ...]
-    """``vision``, ``tools``, ``thinking``, as far as its options say so."""
     caveats: tuple[str, ...]
     command: str
     other_context: int | None
-    """The context of the command, where it is not the preset's."""
     compose: str
-    """Path of its file for Docker Compose; empty where the file could not start."""
     missing: tuple[NextStep, ...]
-    """The missing parts of that file; last, the command that writes it when all are there."""
     other_memory: int | None = None
-    """Bytes: the smallest known figure, where it differs much."""
     least: int | None = None
-    """Bytes of its weights and cache, at least; None: not known."""
     filled: bool = False
-    """Whether prompts are known to fill the context in so much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +131,6 @@ class CardFact:
     name: str
     capability: str
     memory: int
-    """Bytes that CUDA can allocate."""
     fits: tuple[Option, ...]
     excluded: tuple[Refusal, ...]
 
@@ -181,17 +140,13 @@ class PublishedFigure:
     """A published speed."""
 
     context: int | None
-    """Tokens."""
     tokens_per_second: float
     least: float
     most: float
     runs: int | None
     acceptance: float | None
-    """Percent."""
     baseline: float | None
-    """Tokens in a second without speculation."""
     differs: str
-    """The difference from the preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +159,7 @@ class Speed:
     card: str
     cards: int
     figures: tuple[PublishedFigure, ...]
-    """The preset's own first, then the larger contexts."""
     by: str
-    """Title of the page where they were published."""
     url: str
     published: str
     marks: tuple[Mark, ...]
@@ -221,19 +174,13 @@ class Measurement:
     hardware: str
     driver: str
     model: str
-    """Name of the file."""
     model_sha256: str
     context: int
     tokens_per_second: float
-    """The mean of the runs."""
     interval: tuple[float, float] | None
-    """The mean's, with 95 % confidence; None for one run."""
     runs: tuple[float, ...]
-    """Tokens in a second of each run."""
     by: str
-    """Who measured; empty: not named."""
     created: str
-    """RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,21 +188,15 @@ class Site:
     """All facts."""
 
     created: str
-    """RFC 3339, UTC."""
     builder: str
-    """Version of builder."""
     repository: str
-    """URL of the farm's git repository; empty: not configured."""
     cards: tuple[CardFact, ...]
     images: tuple[ImageFact, ...]
     speeds: tuple[Speed, ...]
-    """The fastest first."""
     measurements: tuple[Measurement, ...]
-    """The figures of all receipts, the fastest first."""
     compilers: tuple[Table, ...]
     compiler_threads: tuple[Thread, ...]
     composes: Mapping[str, str]
-    """The files for Docker Compose, by path; not in ``index.json``."""
 
     def as_json(self) -> dict[str, Any]:
         """The known facts as JSON data."""

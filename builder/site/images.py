@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from builder.choose import needs
 from builder.families import complete
@@ -11,10 +10,9 @@ from builder.families.device_code import codes_of
 from builder.plan.explain import explained
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import Patch, Recipe
 from builder.records.record import Record
 from builder.site.facts import ImageFact, PatchFact
-from builder.site.published import PublishedRecipe, PublishedTag
+from builder.site.published import PublishedRecipe
 
 UNPUBLISHED = PublishedRecipe((), ())
 
@@ -34,10 +32,26 @@ def image_fact(
     """
     recipe = complete(catalog.engine(name).recipe)
     details = explained(catalog, name)
-    tag = _main_tag(recipe, published)
+    # The version tag, else the channel: the registry may have one without the other.
+    order = [*recipe.image.tags, *recipe.image.moving]
+    tag = min(published.tags, key=lambda each: order.index(each.tag), default=None)
     # People get the registry's image: the record counts if it is of the same image.
-    same = record if tag is None or (record and _has(tag, record.digest)) else None
-    digest, created, size = _image(tag, same)
+    digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
+    same = record if record and (tag is None or record.digest in digests) else None
+    verdict = same.verdict if same else None
+    image = tag or same
+    checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
+    size = tag.download_size if tag else verdict.download_size if verdict else None
+    patches = [
+        PatchFact(
+            name=each["name"],
+            where=each["page"] or each["where"],
+            why=patch.why,
+            drop_when=patch.drop_when or "",
+            applied=patch.expect == "applies",
+        )
+        for patch, each in zip(recipe.patch, details["patches"], strict=True)
+    ]
     return ImageFact(
         recipe=name,
         summary=recipe.summary,
@@ -50,51 +64,16 @@ def image_fact(
         code=tuple(codes_of(recipe)),
         driver=needs.oldest_driver(recipe, catalog),
         port=recipe.image.port if recipe.artifact is None else None,
-        digest=digest,
-        created=created,
+        digest=image.digest if image else "",
+        created=image.created if image else "",
         download_size=size,
-        unpacked_size=same.verdict.unpacked_size if same else None,
-        device_code=same.verdict.code if same else (),
-        checks=_checks(same, tag),
-        patches=tuple(map(_patch, recipe.patch, details["patches"])),
+        unpacked_size=verdict.unpacked_size if verdict else None,
+        device_code=verdict.code if verdict else (),
+        checks=dict(sorted(checks.items())),
+        patches=tuple(patches),
         starts=tuple(details["starts"]),
         notes=tuple(details["notes"]),
         presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
         tags=published.tags,
         nights=published.nights,
-    )
-
-
-def _has(tag: PublishedTag, digest: str) -> bool:
-    """Whether a tag points to an image, or to an index that lists it."""
-    return digest in {tag.digest, *(each.digest for each in tag.platforms.values())}
-
-
-def _main_tag(recipe: Recipe, published: PublishedRecipe) -> PublishedTag | None:
-    """The version tag, else the channel: the registry may have one without the other."""
-    order = {tag: place for place, tag in enumerate((*recipe.image.tags, *recipe.image.moving))}
-    return min(published.tags, key=lambda each: order[each.tag], default=None)
-
-
-def _image(tag: PublishedTag | None, record: Record | None) -> tuple[str, str, int | None]:
-    if tag is not None:
-        return tag.digest, tag.created, tag.download_size
-    if record is not None:
-        return record.digest, record.created, record.verdict.download_size
-    return "", "", None
-
-
-def _checks(record: Record | None, tag: PublishedTag | None) -> Mapping[str, int]:
-    if record is not None:
-        return dict(sorted(record.verdict.passed_by_kind.items()))
-    return dict(sorted(tag.checks.items())) if tag is not None else {}
-
-
-def _patch(patch: Patch, details: Mapping[str, Any]) -> PatchFact:
-    return PatchFact(
-        name=details["name"],
-        where=details["page"] or details["where"],
-        why=patch.why,
-        drop_when=patch.drop_when or "",
-        applied=patch.expect == "applies",
     )

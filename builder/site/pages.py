@@ -112,7 +112,6 @@ def _starts(site: Site) -> list[Option]:
 
 
 def _clone(repository: str) -> str:
-    """The commands that get the farm and go to it; empty without a repository."""
     if not repository:
         return ""
     folder = repository.rstrip("/").rpartition("/")[2].removesuffix(".git")
@@ -132,14 +131,12 @@ def _names(site: Site) -> dict[str, str]:
 
 
 def _fastest(card: CardFact) -> float:
-    """The end of the scale of a card's speeds in tokens a second."""
     figures = [figure for each in card.fits for figure in (each.figure, each.computed) if figure]
     ends = [each.interval[1] if each.interval else each.tokens_per_second for each in figures]
     return max(ends, default=1)
 
 
 def _share(value: float, whole: float) -> str:
-    """A part of a whole in percent, at most all of it."""
     return f"{min(100.0, 100 * value / whole):.3g}"
 
 

@@ -31,27 +31,16 @@ class PublishedTag:
     tag: str
     digest: str
     created: str
-    """RFC 3339; empty where the image has no date."""
     version: str
     commit: str
-    """The commit that it was built from; empty where it has no label."""
     platforms: Mapping[str, RemotePlatform]
-    """The image of each platform ("linux/amd64"); empty where they are not named."""
     download_size: int
-    """Bytes of the compressed layers; for an index, of the image for linux/amd64."""
     update_size: int | None
-    """Bytes of the layers that the image before the tag's last move lacks, of several platforms the
-    most; None: not known."""
     signed: bool
     reproduced: str
-    """When the image was built again with the same digest, by a statement that a trusted key
-    signed; RFC 3339; empty: there is none."""
     documents: tuple[str, ...]
     checks: Mapping[str, int]
-    """The number of checks that passed, by kind, as the attached verdict states them; of an index
-    the checks of its first image that has a verdict."""
     moves: tuple[Move, ...]
-    """The moves of the tag, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,6 @@ class PublishedRecipe:
 
     tags: tuple[PublishedTag, ...]
     nights: tuple[NightlyRun, ...]
-    """Newest first."""
 
 
 def published(

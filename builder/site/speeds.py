@@ -6,23 +6,41 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from builder.presets.catalog import PresetEntry
-from builder.presets.figures import Result
+from builder.presets.figures import PresetUse
 from builder.presets.schema import Preset
 from builder.receipts.of_preset import interval
 from builder.receipts.schema import Receipt
-from builder.records.trials import Trials
 from builder.site.facts import ImageFact, Mark, Measurement, PublishedFigure, Speed
 
 
 def speeds(
-    entries: Sequence[PresetEntry], images: Mapping[str, ImageFact], trials: Trials
+    entries: Sequence[PresetEntry],
+    images: Mapping[str, ImageFact],
+    trials: Mapping[str, PresetUse],
 ) -> tuple[Speed, ...]:
     """The published figures of each preset that has any; ``images`` are by recipe."""
-    found = [
-        _speed(entry, tuple(_marks(entry, images, trials)))
-        for entry in entries
-        if entry.preset.result
-    ]
+    found = []
+    for entry in entries:
+        preset, source = entry.preset, entry.preset.source
+        image = images.get(preset.recipe)
+        marks: dict[Mark, bool] = {
+            "compiled": image is not None and bool(image.digest and image.checks),
+            "run without a GPU": entry.name in trials,
+            "run on a card": source is not None,
+        }
+        speed = Speed(
+            preset=entry.name,
+            recipe=preset.recipe,
+            model=preset.model.name,
+            card=preset.card,
+            cards=preset.cards,
+            figures=tuple(_figures(preset)),
+            by=(source.title or source.url or "") if source else "",
+            url=(source.url or "") if source else "",
+            published=(source.published or "") if source else "",
+            marks=tuple(mark for mark, known in marks.items() if known),
+        )
+        found += [speed] if speed.figures else []
     return tuple(sorted(found, key=lambda each: (-each.figures[0].tokens_per_second, each.preset)))
 
 
@@ -49,37 +67,12 @@ def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
     return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
 
 
-def _marks(entry: PresetEntry, images: Mapping[str, ImageFact], trials: Trials) -> Iterator[Mark]:
-    image = images.get(entry.preset.recipe)
-    if image is not None and image.digest and image.checks:
-        yield "compiled"
-    if trials.of(entry) is not None:
-        yield "run without a GPU"
-    if entry.preset.source is not None:
-        yield "run on a card"
-
-
-def _speed(entry: PresetEntry, marks: tuple[Mark, ...]) -> Speed:
-    preset, source = entry.preset, entry.preset.source
-    return Speed(
-        preset=entry.name,
-        recipe=preset.recipe,
-        model=preset.model.name,
-        card=preset.card,
-        cards=preset.cards,
-        figures=tuple(_figures(preset)),
-        by=(source.title or source.url or "") if source else "",
-        url=(source.url or "") if source else "",
-        published=(source.published or "") if source else "",
-        marks=marks,
-    )
-
-
 def _figures(preset: Preset) -> Iterator[PublishedFigure]:
     """The figures: runs as the preset says first, and of these the largest context first."""
     order = sorted(preset.result, key=lambda each: (not each.of_preset, -preset.context_of(each)))
     for result in order:
         figures = result.tokens_per_second
+        accepted = result.acceptance.middle if result.acceptance else result.accepted_share
         differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
         yield PublishedFigure(
             context=preset.context_of(result) or None,
@@ -87,14 +80,7 @@ def _figures(preset: Preset) -> Iterator[PublishedFigure]:
             least=figures.least,
             most=figures.most,
             runs=figures.count or len(figures.runs) or None,
-            acceptance=_acceptance(result),
+            acceptance=None if accepted is None else round(accepted, 1),
             baseline=result.baseline,
             differs="; ".join(filter(None, differs)),
         )
-
-
-def _acceptance(result: Result) -> float | None:
-    if result.acceptance is not None:
-        return round(result.acceptance.middle, 1)
-    share = result.accepted_share
-    return round(share, 1) if share is not None else None

@@ -14,6 +14,7 @@ from builder.families import ENGINES
 from builder.families.family import FolderServer
 from builder.kernels.paths import CodePaths
 from builder.numbers.cases import known_faults
+from builder.presets.figures import PresetUse
 from builder.recipes.schema import Recipe, Serve
 from builder.simulator import run
 from builder.simulator.cards import Card
@@ -21,7 +22,7 @@ from builder.simulator.server import SimulatedServer, why_not
 from builder.smoke.answers import Sandbox
 from builder.smoke.rules import Rules
 from builder.smoke.subject import NumbersTest, Subject
-from builder.smoke.verdict import Check, DeviceUse, PresetUse
+from builder.smoke.verdict import Check, DeviceUse
 from builder.tools.docker import containers, copies
 from builder.tools.docker import engine as docker
 

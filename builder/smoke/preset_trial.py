@@ -19,6 +19,7 @@ from builder.kernels.work import WorkPath, by_work, texts_by_work
 from builder.models import gguf, shapes
 from builder.models.shapes.sizes import SizeError
 from builder.presets import command, model_files
+from builder.presets.figures import ContextUse, PresetUse
 from builder.presets.schema import ModelFile, Preset
 from builder.recipes.schema import Recipe
 from builder.servers import test_model
@@ -34,7 +35,7 @@ from builder.simulator.server import SimulatedServer
 from builder.smoke import gpu, serves
 from builder.smoke.context import Context, InapplicableError
 from builder.smoke.device_trial import lacked_room, refused
-from builder.smoke.verdict import Check, CheckState, ContextUse, PresetUse
+from builder.smoke.verdict import Check, CheckState
 from builder.tools import sizes
 from builder.tools.docker.containers import NotRunnableError
 

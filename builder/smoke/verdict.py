@@ -12,6 +12,7 @@ from typing import Self
 from builder.kernels.paths import CodePaths
 from builder.kernels.summary import KernelSummary
 from builder.kernels.work import WorkPath
+from builder.presets.figures import PresetUse
 from builder.simulator.figures import mib
 
 
@@ -107,42 +108,6 @@ class DeviceUse:
             f"{', '.join(filter(None, (kinds, f'context {mib(self.context)}')))}; "
             f"simulated {self.card}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ContextUse:
-    """The use of the same card with another context; sizes are bytes."""
-
-    context: int
-    """Tokens."""
-    peak: int
-    by_kind: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PresetUse:
-    """The use of a simulated card by the server of a preset; sizes are bytes."""
-
-    identity: str
-    """``Preset.identity`` of the preset that was tried."""
-    context: int
-    """Tokens; 0: the engine's default."""
-    card: str
-    cards: int
-    memory: int
-    """Sum of all cards."""
-    peak: int
-    own: int
-    """The memory of the CUDA contexts, part of the peak."""
-    by_kind: Mapping[str, int]
-    """Memory at the peak: weights, KV cache, compute, projector, other."""
-    smaller: ContextUse | None = None
-    """The same with a smaller context; None: it was not tried."""
-    paths: tuple[WorkPath, ...] = ()
-    """The paths that the engine took for its work."""
-    filled: int = 0
-    """Tokens of the prompts that filled the context; 0: none were sent, or not all were
-    answered."""
 
 
 @dataclass(frozen=True, slots=True)

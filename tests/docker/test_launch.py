@@ -90,7 +90,7 @@ def test_the_container_of_another_process_is_not_removed(
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
         start(service, HELLO, 30, lambda _: None)
     # It came after this process looked.
-    monkeypatch.setattr(launch_start, "_remove_ended", lambda _: None)
+    monkeypatch.setattr(launch_start, "existing", lambda _: None)
     with pytest.raises(UntriedError) as caught:
         start(service, HELLO, 30, lambda _: None)
     assert "started it at the same time" in caught.value.hint

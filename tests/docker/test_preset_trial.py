@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from builder.contents.contents import Contents
+from builder.presets.figures import PresetUse
 from builder.presets.schema import Preset
 from builder.simulator import cards
 from builder.simulator.cards import Card
 from builder.smoke.preset_trial import check
 from builder.smoke.subject import DeviceTest
-from builder.smoke.verdict import Check, PresetUse
+from builder.smoke.verdict import Check
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import recipe_of
 from support.smoke_tests import context_of

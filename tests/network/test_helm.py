@@ -126,7 +126,7 @@ def as_exported(found: Rendered, service: Service) -> None:
     policy = "Never" if service.local else "IfNotPresent"
     deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = policy
     for each in (deployment, network):
-        labels = {"managed-by": "Helm", "version": kubernetes.image_of(service).tag}
+        labels = {"managed-by": "Helm", "version": kubernetes.image_of(service)["tag"]}
         each["metadata"]["labels"] |= {
             f"app.kubernetes.io/{key}": text for key, text in labels.items()
         }

@@ -13,9 +13,9 @@ from builder.choose.needs import MemoryNeed
 from builder.families.device_code import runs_on
 from builder.kernels.selection import Capability
 from builder.presets.catalog import PresetEntry
+from builder.presets.figures import ContextUse, PresetUse
 from builder.presets.schema import Preset
 from builder.simulator import cards
-from builder.smoke.verdict import ContextUse, PresetUse
 from builder.tools import sizes
 from support.environment import REPOSITORY
 from support.preset_uses import use_of
@@ -63,7 +63,8 @@ def chosen(
     trial: PresetUse | None = None,
 ) -> Choice:
     here = machine.named(REPOSITORY, names or ("5090",), driver)
-    return choose(entries, Question(here, RECIPES, CARDS, context, lambda _: trial))
+    trials = {entry.name: trial for entry in entries} if trial else {}
+    return choose(entries, Question(here, RECIPES, CARDS, context, trials))
 
 
 def why_not(found: Choice) -> str:

@@ -47,12 +47,13 @@ def test_the_values_of_a_published_preset(name: str) -> None:
     assert (chart["apiVersion"], chart["name"]) == ("v2", service.name)
     assert chart["appVersion"] == "1"
     assert ("cache" in given) is (service.cache is not None)
-    assert given["hami"]["memory"] == kubernetes.gpumem(service)
+    assert given["hami"]["memory"] == (kubernetes.facts(service)["gpumem"] or None)
 
 
 def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
-    assert kubernetes.gpumem(replace(BASE, memory=(8 << 30) + 1, cards=2)) == 4097
-    assert kubernetes.gpumem(replace(BASE, memory=8 << 30, cards=0)) is None
+    several = kubernetes.document(replace(BASE, memory=(8 << 30) + 1, cards=2))
+    assert "# nvidia.com/gpumem: 4097\n" in several
+    assert "gpumem" not in kubernetes.document(replace(BASE, memory=8 << 30, cards=0))
     text = kubernetes.document(replace(BASE, memory=8 << 30))
     assert "# nvidia.com/gpumem: 8192\n" in text
 

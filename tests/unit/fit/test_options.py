@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builder.families import complete
-from builder.fit.options import OptionError, given, require_free
+from builder.fit.advice import given
+from builder.fit.search import OptionError, require_free
 from builder.recipes.schema import Recipe
 from support.shipped import RECIPES
 

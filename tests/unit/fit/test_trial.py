@@ -134,7 +134,7 @@ SMALL = READY + (
 
 def stated(report: Report, fault: str = "", log: str = "") -> FitTrial:
     read = vllm_log.read(log)
-    return trial.evaluate_stated(report, frames.named(report), 32768, fault, read)
+    return trial.evaluate(report, frames.named(report), 32768, fault, read)
 
 
 def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
@@ -150,7 +150,7 @@ def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
 def test_a_server_that_serves_less_than_it_was_asked_for_has_no_room() -> None:
     log = "max_total_num_tokens=6202, max_running_requests=48, context_len=32768, available\n"
     report, read = report_of("served"), sglang_log.read(log)
-    found = trial.evaluate_stated(report, frames.named(report), 32768, "", read)
+    found = trial.evaluate(report, frames.named(report), 32768, "", read)
     assert (found.fits, found.estimate) == (False, 6202)
     assert found.why == "no room: a KV cache of 6,202 tokens"
 

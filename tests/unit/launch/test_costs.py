@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.launch.costs import build_time, of_files
 from builder.launch.download import Fetch
 from builder.launch.files import Missing
+from builder.launch.server import build_time
 from builder.models.location import on_the_hub
 from builder.presets.schema import ModelFile
 from builder.records import record
@@ -70,5 +70,5 @@ def test_the_first_build_is_estimated_by_its_compile_steps(
 def test_a_download_has_its_size_and_its_place(tmp_path: Path) -> None:
     file = ModelFile(repository="me/A-GGUF", file="a.gguf")
     fetch = Fetch(on_the_hub("me/A-GGUF", "a.gguf"), "a.gguf", tmp_path / "a.gguf", 14_500_000_000)
-    (line,) = of_files([Missing("model", file, tmp_path, (fetch,))], tmp_path)
-    assert line == f"download me/A-GGUF:a.gguf: 14.50 GB to {tmp_path}"
+    missing = Missing("model", file, tmp_path, (fetch,))
+    assert missing.task == f"download me/A-GGUF:a.gguf: 14.50 GB to {tmp_path}"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.errors import RecipeError
-from builder.launch.described import LaunchRequest, followed
+from builder.launch.described import LaunchRequest, prepared
+from builder.settings import Settings
 from support.shipped import RECIPES
 
 BEELLAMA = "qwen3.6-27b-dflash@5090-laptop"
 VLLM = "gemma-4-e4b-mtp@5090-laptop"
+
+
+def of(models: Path, target: str, **more: Any) -> LaunchRequest:
+    wanted = LaunchRequest(target, **more)
+    return prepared(RECIPES, wanted, Settings(models_dir=models), print).wanted
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def test_they_count_as_builders_options(
     target: str, options: str, given: set[str], context: int, left: str, models: Path
 ) -> None:
     words = (*options.format(models).split(),)
-    found = followed(RECIPES, LaunchRequest(target, set(), 512, options=words), models)
+    found = of(models, target, context=512, options=words)
     assert {*found.given} == given
     assert {path.resolve() for path in found.given.values()} <= {
         models / "me/a.gguf",
@@ -76,5 +83,5 @@ def test_a_value_that_builder_cannot_follow_is_refused(
     target: str, options: str, option: str, models: Path
 ) -> None:
     with pytest.raises(RecipeError) as caught:
-        followed(RECIPES, LaunchRequest(target, options=(*options.split(),)), models)
+        of(models, target, options=(*options.split(),))
     assert caught.value.hint.endswith(option)

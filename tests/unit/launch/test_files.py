@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FetchError
-from builder.launch.described import LaunchRequest
+from builder.launch.described import Launch, LaunchRequest, prepared
 from builder.launch.download import download
 from builder.launch.files import located
-from builder.launch.server import Launch, fetched
+from builder.launch.server import fetched
 from builder.models.hub import cached
 from builder.presets.schema import ModelFile, Preset
 from builder.presets.service import Files, Mount, Run
@@ -208,7 +208,7 @@ def test_the_models_directory_of_the_settings_may_begin_with_the_home(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     wanted = Settings(models_dir=Path("~/models"))
-    job = Launch(RECIPES, LaunchRequest("hello-sm120"), wanted, print)
+    job = prepared(RECIPES, LaunchRequest("hello-sm120"), wanted, print)
     assert job.models_dir == tmp_path / "models"
 
 
@@ -220,16 +220,18 @@ def test_what_is_missing_is_downloaded_and_then_there(hub: Hub, models: Path) ->
     drafter = ModelFile(repository="me/D-GGUF", file="d.gguf")
     run = replace(run, preset=run.preset.model_copy(update={"drafter": drafter}))
     lines: list[str] = []
-    job = Launch(RECIPES, LaunchRequest(run.name), Settings(models_dir=models), lines.append)
+    job = Launch(
+        RECIPES, Settings(models_dir=models), lines.append, LaunchRequest(run.name), run, None
+    )
     hub.digests["d.gguf"] = "0" * 64
     missing = located(run, models, {}).missing
     with pytest.raises(FetchError, match="is not the file that the Hub lists"):
-        fetched(job, run, missing, lambda *_: None)
+        fetched(job, missing, lambda *_: None)
     assert (models / names[0]).read_bytes() == b"GGUF"
     assert list((models / names[1]).parent.iterdir()) == []
     del hub.digests["d.gguf"]
     lines.clear()
-    found = fetched(job, run, located(run, models, {}).missing, lambda *_: None)
+    found = fetched(job, located(run, models, {}).missing, lambda *_: None)
     assert lines == [f"downloading me/D-GGUF:d.gguf: 0.0 MB to {models}"]
     assert found.lacking == []
     assert found.files.places == {

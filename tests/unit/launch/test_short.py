@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
-from builder.launch.described import LaunchRequest
+from builder.launch.described import LaunchRequest, prepared
 from builder.launch.short import refusal
 from builder.servers import test_model
+from builder.settings import Settings
 from support.environment import REPOSITORY
 from support.shipped import RECIPES
 
@@ -24,7 +25,8 @@ LONG = "its model was trained for 262144 tokens of context, not for 1048576"
 
 def why(folder: Path, target: str, card: str, *options: str, **more: object) -> str:
     wanted = LaunchRequest(target, options=options, **more)  # type: ignore[arg-type]
-    found = refusal(RECIPES, wanted, card, folder)
+    job = prepared(RECIPES, wanted, Settings(state_dir=folder, models_dir=folder), print)
+    found = refusal(job, card)
     assert found is None or found.exit_code == 15
     return found.why if found is not None else ""
 
@@ -67,7 +69,6 @@ def test_a_run_is_refused_with_the_reason_of_choose(
     [
         (DFLASH, "5090-laptop", ()),
         (DFLASH, "auto", ()),
-        (DFLASH, "5090", ("-c", "0")),  # all that the model was trained for
         (DFLASH, "pro-6000-server", ("--ctx-size", "1048576", "--rope-scaling", "yarn")),
         (VLLM, "5090-laptop", ("--max-model-len", "64k")),
         (VLLM, "auto", ("--max-model-len=1M", "--hf-overrides.rope_scaling.factor", "4")),

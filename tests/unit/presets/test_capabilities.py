@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.presets import capabilities
+from builder.choose.choice import capabilities
 from builder.presets.schema import Preset
 from support.shipped import PRESETS
 
@@ -14,7 +14,7 @@ from support.shipped import PRESETS
 def can(*arguments: str, **keys: Any) -> tuple[str, ...]:
     given = {"recipe": "a-1", "summary": "a", "card": "5090", "model": {"name": "A"}, **keys}
     serve = {"arguments": [*arguments]}
-    return capabilities.of_preset(Preset.model_validate({**given, "serve": serve}))
+    return capabilities(Preset.model_validate({**given, "serve": serve}))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_projector_is_for_pictures() -> None:
 
 
 def test_published_presets() -> None:
-    found = {entry.name: capabilities.of_preset(entry.preset) for entry in PRESETS.valid()}
+    found = {entry.name: capabilities(entry.preset) for entry in PRESETS.valid()}
     assert found["qwen3.6-27b-autoround-mtp@5090-laptop"] == ("tools", "thinking")
     assert found["qwen3.6-27b-dflash-buun@5090-laptop"] == ("tools", "no thinking")
     assert found["gemma-4-e4b-mtp@5090-laptop"] == ()

@@ -46,12 +46,6 @@ def test_a_server_without_serve_takes_only_what_the_preset_names() -> None:
     assert words == ["--target", "/models/m", "--draft", "/models/d"]
 
 
-def test_another_context_replaces_that_of_the_preset() -> None:
-    words = command.arguments(*shipped("qwen3.6-35b-a3b-mtp@5090-laptop"), PLACES, 32768)
-    assert words[2:4] == ["--ctx-size", "32768"]
-    assert "262144" not in words
-
-
 def test_without_a_context_the_engine_decides() -> None:
     preset, recipe = shipped("qwen3.6-27b-mtp@5090-laptop")
     assert preset.serve.context is None
@@ -73,7 +67,7 @@ def test_no_placeholder_is_left_in_any_shipped_preset() -> None:
 
 def test_the_options_of_a_result_replace_those_of_the_preset() -> None:
     preset, recipe = shipped("qwen3.6-35b-a3b-draft@3090")
-    words = command.arguments(preset, recipe, PLACES, others=preset.result[3].arguments)
+    words = command.written(preset, recipe, PLACES, preset.result[3].arguments)
     assert words[-4:] == ["--draft-min", "2", "--draft-max", "32"]
     assert words.count("--draft-max") == 1
 

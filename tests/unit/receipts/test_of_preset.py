@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from builder.choose import machine
-from builder.choose.choice import Question, choose
+from builder.choose.choice import Question, choose, figure_on
 from builder.presets.catalog import PresetEntry
 from builder.presets.schema import Preset
 from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.of_preset import is_file, is_run_of, lookup
+from builder.receipts.of_preset import is_file, is_run_of, of_presets
 from builder.receipts.schema import ReceiptModel
 from builder.simulator import cards
 from support.environment import REPOSITORY
@@ -29,7 +29,8 @@ def entry(name: str = "a", **more: Any) -> ReceiptEntry:
 
 def found(*entries: ReceiptEntry, cards: tuple[str, ...] = ("5090",), context: int = 0) -> Any:
     here = machine.named(REPOSITORY, cards).cards
-    return lookup(entries, RECIPES)(PRESET, here, context)
+    runs = of_presets(entries, RECIPES, [PRESET])[PRESET.name]
+    return figure_on(runs, here, context)
 
 
 def test_the_same_run_on_such_a_card_has_its_figure() -> None:
@@ -89,7 +90,8 @@ def test_a_receipt_comes_before_the_published_figure() -> None:
     slow = PresetEntry("slow", PRESET.file, "", PRESET.preset.model_copy(update={"drafter": None}))
     here = machine.named(REPOSITORY, ["5090"])
     fast = entry(draft=None, measured=[measured(run(300.0, 1), run(310.0, 2))])
-    question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=lookup([fast], RECIPES))
+    receipts = of_presets([fast], RECIPES, [PRESET, slow])
+    question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=receipts)
     first, second = choose([PRESET, slow], question).fits
     assert (first.preset, first.measured and first.measured.tokens_per_second) == ("slow", 305)
     assert (second.preset, second.measured) == (PRESET.name, None)

@@ -15,11 +15,13 @@ from builder.kernels.paths import CodePaths, CodeSums
 from builder.kernels.work import WorkPath
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
+from builder.presets.figures import ContextUse, PresetUse
+from builder.receipts.known import tried
 from builder.records import record, trials, trials_page
 from builder.records.record import Record
 from builder.records.trials import KeptBuild, KeptTrials
 from builder.records.trials_page import Pinned
-from builder.smoke.verdict import Check, ContextUse, DeviceUse, PresetUse
+from builder.smoke.verdict import Check, DeviceUse
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
 from support.kernel_summaries import summary_of
@@ -47,6 +49,12 @@ def use(peak: int, identity: str = "") -> PresetUse:
     return replace(found, paths=(WorkPath("KV cache", "turbo3", 9),))
 
 
+def known(root: Path, wanted: PresetEntry | None = None) -> PresetUse | None:
+    """The trial that counts for the preset, with the records in ``root / "state"``."""
+    wanted = wanted or entry()
+    return tried(root, root / "state", [wanted])[0].get(wanted.name)
+
+
 def of(found: PresetUse | None) -> Record:
     kept = record_of(of_catalog(RECIPE))
     presets = {NAME: found} if found else {}
@@ -61,20 +69,41 @@ def of(found: PresetUse | None) -> Record:
 
 
 def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> None:
-    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
+    assert known(tmp_path) is None
     written = trials.write(tmp_path, of(use(7)))
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
-    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
-    assert trials.known(tmp_path, ["another-1"], {}).of(entry()) is None
+    assert known(tmp_path) == use(7)
+    other = entry().preset.model_copy(update={"recipe": "another-1"})
+    assert known(tmp_path, replace(entry(), preset=other)) is None
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
     trials.write(tmp_path, of(use(7)))
-    assert trials.known(tmp_path, [RECIPE], {RECIPE: of(use(8))}).of(entry()) == use(8)
-    before = {RECIPE: of(use(8, "earlier"))}
-    assert trials.known(tmp_path, [RECIPE], before).of(entry()) == use(7)
+    record.write(tmp_path / "state", of(use(8)))
+    assert known(tmp_path) == use(8)
+    record.write(tmp_path / "state", of(use(8, "earlier")))
+    assert known(tmp_path) == use(7)
     trials.write(tmp_path, of(use(7, "earlier")))
-    assert trials.known(tmp_path, [RECIPE], before).of(entry()) is None
+    assert known(tmp_path) is None
+
+
+def test_the_newest_verified_record_is_the_one_that_records_have(tmp_path: Path) -> None:
+    """``choose`` reads records as plain data."""
+    good = of(use(8))
+    for key, created, changes in (
+        ("1", "2026-01-01T00:00:00+00:00", {}),
+        ("2", "2026-03-01T00:00:00+00:00", {"digest": "sha256:" + "2" * 64}),
+        ("3", "2026-09-01T00:00:00+00:00", {"platform": "linux/arm64"}),
+    ):
+        each = {"key": key * 64, "created": created, **changes}
+        record.write(tmp_path, good.model_copy(update=each))
+    wrong = Check.of("image", "its layers", "can be read", "no", False)
+    failed = {"verdict": replace(good.verdict, checks=(wrong,)), "key": "4" * 64}
+    record.write(tmp_path, good.model_copy(update=failed))
+    newest = record.newest_good(tmp_path, RECIPE)
+    _, _, digests = tried(REPOSITORY, tmp_path, [], [RECIPE])
+    assert newest is not None
+    assert digests == {RECIPE: newest.digest} == {RECIPE: "sha256:" + "2" * 64}
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
@@ -84,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
     for text in ("{", "[]", file.read_text().replace('"peak": 7', '"peak": "much"')):
         file.write_text(text)
         with pytest.raises(RecipeError) as caught:
-            trials.known(tmp_path, [RECIPE], {})
+            known(tmp_path)
         assert str(file) in caught.value.what
         assert f"builder ci trials {RECIPE}" in caught.value.hint
 
@@ -110,7 +139,7 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
         "recipe\tfile",
         f"{RECIPE}\t{tmp_path / 'trials' / f'{RECIPE}.json'}",
     ]
-    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) == use(7)
+    assert known(tmp_path) == use(7)
     page = (tmp_path / "trials" / "README.md").read_text()
     pinned = trials_page.pinned(RECIPES)[RECIPE].commit[:12]
     assert f"| {RECIPE} | {'e' * 12} (the recipe has {pinned}) | " in page
@@ -297,7 +326,7 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     assert record.newest_good(tmp_path, RECIPE) is None
     assert record.newest_refused(tmp_path, RECIPE) == refused
     trials.write(tmp_path, refused)
-    assert trials.known(tmp_path, [RECIPE], {}).of(entry()) is None
+    assert known(tmp_path) is None
     page = trials_page.page(trials.kept(tmp_path), {}, {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
 

@@ -16,6 +16,7 @@ from builder import sbom
 from builder.errors import FetchError
 from builder.kernels.paths import CodePaths
 from builder.nightly import history
+from builder.presets.figures import PresetUse
 from builder.publish import tags
 from builder.publish.referrers import attach
 from builder.publish.remote_image import RemotePlatform
@@ -28,7 +29,6 @@ from builder.site.collect import collect
 from builder.site.images import image_fact
 from builder.site.pages import pages, write
 from builder.site.published import published
-from builder.smoke.verdict import PresetUse
 from builder.tools.registry.client import Manifest, Repository
 from support.moves import attach_note
 from support.nights import night
