@@ -79,30 +79,24 @@ def described(repository: Repository, manifest: Manifest) -> RemoteImage:
     images = images_in(repository, manifest)
     if not images:
         return RemoteImage(manifest.digest, "")
-    known = {each.platform: _checked(repository, each) for each in images}
+    known: dict[str, Configuration] = {}
+    for each in images:
+        what = f"the configuration of {repository.name}@{each.manifest.digest}"
+        known[each.platform] = responses.checked(Configuration, dict(each.config), what)
     found = {
         each.platform: RemotePlatform(
             each.manifest.digest,
             sum(layer_sizes(each.manifest).values()),
-            _labels(known[each.platform]).get(LABEL_KEY, ""),
-            _labels(known[each.platform]).get(LABEL_RECIPE_KEY, ""),
+            known[each.platform].labels.get(LABEL_KEY, ""),
+            known[each.platform].labels.get(LABEL_RECIPE_KEY, ""),
         )
         for each in images
     }
     main = PLATFORM if PLATFORM in known else images[0].platform
-    labels = _labels(known[main])
+    labels = known[main].labels
     created = labels.get(CREATED) or known[main].created or ""
     named = {platform: each for platform, each in found.items() if platform}
     return RemoteImage(manifest.digest, created, labels, found[main].download_size, named)
-
-
-def _checked(repository: Repository, image: PlatformImage) -> Configuration:
-    what = f"the configuration of {repository.name}@{image.manifest.digest}"
-    return responses.checked(Configuration, dict(image.config), what)
-
-
-def _labels(known: Configuration) -> Mapping[str, str]:
-    return (known.config.Labels if known.config else None) or {}
 
 
 def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from builder.errors import GoneError, RegistryError
@@ -55,7 +56,11 @@ def updates_of(
     moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``;
     ``RegistryError`` where the tags would lose a platform that is not in ``dropped``; None: any.
     """
-    known = _images_before(repository, before) if before else ()
+    known: tuple[PlatformImage, ...] = ()
+    if before:
+        with suppress(RegistryError, GoneError):
+            there = repository.manifest(before)
+            known = images_in(repository, there) if there else ()
     if before and not known:
         log(
             f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
@@ -73,28 +78,15 @@ def updates_of(
         )
     found = []
     for image in new:
-        old = _of_platform(known, image)
-        if old is not None:
-            here, there = layer_sizes(image.manifest), layer_sizes(old.manifest)
-            size = sum(size for digest, size in here.items() if digest not in there)
+        # Some images do not name a platform.
+        names = {"", image.platform}
+        same = (each for each in known if not image.platform or each.platform in names)
+        if old := next(same, None):
+            here, had = layer_sizes(image.manifest), layer_sizes(old.manifest)
+            size = sum(size for digest, size in here.items() if digest not in had)
             platform = image.platform if len(new) > 1 else ""
             found.append(Update(tuple(tags), before, size, sum(here.values()), platform))
     return tuple(found)
-
-
-def _images_before(repository: Repository, digest: str) -> tuple[PlatformImage, ...]:
-    """The images that tags point to; none where they are gone or cannot be read."""
-    try:
-        there = repository.manifest(digest)
-        return images_in(repository, there) if there else ()
-    except (RegistryError, GoneError):
-        return ()
-
-
-def _of_platform(known: Sequence[PlatformImage], new: PlatformImage) -> PlatformImage | None:
-    """The image before of the platform of a new one; some images do not name a platform."""
-    names = {"", new.platform}
-    return next((each for each in known if not new.platform or each.platform in names), None)
 
 
 def over_budget(updates: Iterable[Update], budget: int | None) -> str:

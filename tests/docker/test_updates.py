@@ -12,7 +12,7 @@ import pytest
 from builder.images import build as image_build
 from builder.images.build import BuildLog
 from builder.publish import tags
-from builder.publish.upload import LocalImage, upload
+from builder.publish.push import LocalImage, upload
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker.blobs import blobs_of, build_contexts

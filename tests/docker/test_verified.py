@@ -17,9 +17,9 @@ import pytest
 
 from builder import sbom
 from builder.publish.attachments import NAMES, RECIPE, attached
+from builder.publish.push import local_image, upload
 from builder.publish.referrers import attach, referrers
 from builder.publish.tag_history import MOVE
-from builder.publish.upload import local_image, upload
 from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
 from builder.records import record
 from builder.sbom.provenance import LOCAL

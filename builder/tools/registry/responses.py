@@ -98,6 +98,11 @@ class Configuration(_OpenModel):
     created: str | None = None
     config: ImageSettings | None = None
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """The image's labels."""
+        return (self.config.Labels if self.config else None) or {}
+
 
 class _Tags(_OpenModel):
     tags: list[Annotated[str, StringConstraints(pattern=TAG)]] | None = None

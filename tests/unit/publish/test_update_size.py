@@ -10,14 +10,13 @@ import pytest
 
 from builder.errors import RegistryError
 from builder.families.layout import BASE_DIGEST, BASE_NAME
-from builder.publish import tag_history, tags, upload
+from builder.publish import push, tag_history, tags
 from builder.publish.remote_image import (
     RemotePlatform,
     images_in,
     remote_image,
 )
 from builder.publish.update_size import Update, over_budget, updates_of
-from builder.publish.upload import LocalImage
 from builder.publish.verdicts import UNSIGNED
 from builder.tools.docker.blobs import Blobs
 from builder.tools.log import Log
@@ -194,8 +193,8 @@ def test_a_registry_that_takes_no_zstd_says_what_to_do(
         for kind, manifest in made.items():
             proxy.faults = [Fault("PUT .*manifests", status, 1)]
             if status == 500:  # it passes
-                upload.upload(through, LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs), new=False)
                 continue
             with pytest.raises(RegistryError, match="415 Unsupported") as caught:
-                upload.upload(through, LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs), new=False)
             assert ("compression" in caught.value.hint) == (kind == ZSTD)
