@@ -245,16 +245,16 @@ def local_image(record: Record, work: Path) -> LocalImage:
     return LocalImage(Manifest(content, json.loads(content)["mediaType"]), blobs)
 
 
-def upload(repository: Repository, image: LocalImage, *, new: bool) -> int:
+def upload(repository: Repository, image: LocalImage) -> int:
     """Upload an image under its digest: the blobs that the registry lacks, whose number is
     returned, then the manifest.
 
-    ``new``: the repository is empty.  Raises ``RegistryError``, also where the registry takes no
+    Raises ``RegistryError``, also where the registry takes no
     layers of this compression, ``FetchError``.
     """
     count = 0
     for blob in blobs_of(image.manifest):
-        count += repository.put_blob(blob, image.blobs.file(blob), new=new)
+        count += repository.put_blob(blob, image.blobs.file(blob))
     try:
         repository.put_manifest(image.manifest.digest, image.manifest)
     except RegistryError as error:
@@ -369,7 +369,7 @@ class _Run:
             config = new.config() if new else configuration(repository, manifest())
             image = PlatformImage(platform_of(config), manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
-        uploaded = upload(repository, new, new=not self.known) if new else 0
+        uploaded = upload(repository, new) if new else 0
 
         # Earlier attachments stay: they describe the same image, also where the recipe's words
         # changed.
@@ -389,10 +389,7 @@ class _Run:
                 self.sign(digest)
                 missing.append(verdict_on(own, self.trust))
         if missing or notes:
-            # Newer versions of cosign list a signature there as well; and in a repository in use,
-            # another machine may have pushed the same image during the upload, and moved tags.
-            unlisted = bool(new) and not (self.trust.signing or self.known)
-            attach_all(repository, manifest(), missing + notes, new=bool(new), unlisted=unlisted)
+            attach_all(repository, manifest(), missing + notes)
         given = order.give(manifest)
         compared = tuple(each for several in updates.values() for each in several)
         return Pushed(repository.name, digest, given, uploaded, order.replaced, compared)

@@ -52,22 +52,16 @@ def attach(
 
 
 def attach_all(
-    repository: Repository,
-    subject: Manifest,
-    attachments: Sequence[Attachment],
-    *,
-    new: bool = False,
-    unlisted: bool = False,
+    repository: Repository, subject: Manifest, attachments: Sequence[Attachment]
 ) -> list[str]:
     """Attach several artifacts to an image; their digests.  Raises like ``attach``.
 
-    ``new``: the registry probably lacks their files.  Where a tag keeps the list of referrers, it
-    is read and written once; ``unlisted``: nobody has attached anything, so it is only written.
+    Where a tag keeps the list of referrers, it is read and written once.
     """
-    made = [_put_parts(repository, each, subject, new=new) for each in attachments]
+    made = [_put_parts(repository, each, subject) for each in attachments]
     left = [each for each in made if not repository.put_manifest(each.digest, each)]
     tag = _referrers_tag(subject.digest)
-    known = _listed(repository, tag) if left and not unlisted else []
+    known = _listed(repository, tag) if left else []
     there = {entry["digest"] for entry in known}
     more = [_entry(each) for each in left if each.digest not in there]
     if more:  # an entry that another machine adds right now is lost: there is no remedy
@@ -94,12 +88,10 @@ def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
     ]
 
 
-def _put_parts(
-    repository: Repository, wanted: Attachment, subject: Manifest | None, *, new: bool = False
-) -> Manifest:
+def _put_parts(repository: Repository, wanted: Attachment, subject: Manifest | None) -> Manifest:
     """Upload the parts of an artifact; its manifest, which is not uploaded yet."""
     for content in (EMPTY, *(file.content for file in wanted.files)):
-        repository.put_bytes(content, new=new)
+        repository.put_bytes(content)
     empty = _descriptor(EMPTY_TYPE, EMPTY)
     # ORAS keeps the names of files in their titles, too.
     layers = [

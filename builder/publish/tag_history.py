@@ -28,8 +28,8 @@ SIGNATURE = "builder.move.signature"
 """The annotations of a note: a ``_Note`` as JSON, and its signature (base64)."""
 PAST = 40
 """Earlier moves that a note lists."""
-CHAPTERS = 250
-"""Notes whose past is read, one after the other; a forged one may list any moves."""
+MOST = 10_000
+"""Moves of a history: a forged note may list any moves."""
 HIGHEST = 10**12
 """The number of a move that no tag reaches: a forged number must not stop the tag."""
 By = Literal["", "night", "rollback", "replacement"]
@@ -228,18 +228,14 @@ def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Note]]) -> Itera
     interrupted move is left out.
     """
     note = _newest(notes_of(digest))
-    if note is not None:
-        yield note.move
-    listed = 0  # of the note's past
-    for _ in range(CHAPTERS if note else 0):
-        older, after = None, 0
-        for step in note.past[listed:] if note else ():
-            found = _with_number(notes_of(step.digest), step.number)
-            older, after = (found, 0) if found else (older, after + 1)
-            yield found.move if found else step
-        if older is None or note is None or len(note.past) < PAST:
+    left = list(note.moves) if note else []
+    for _ in range(MOST):
+        if not left:
             return
-        note, listed = older, after
+        move, *left = left
+        if known := _with_number(notes_of(move.digest), move.number):
+            move, left = known.move, list(known.past)  # which goes back further
+        yield move
 
 
 def _with_number(notes: Iterable[Note], number: int) -> Note | None:

@@ -240,9 +240,9 @@ def test_a_push_makes_as_many_requests_as_documented(
         documents += 1
     name = record["references"][0]
     layers = int(docker("image", "inspect", "--format={{len .RootFS.Layers}}", name))
-    first = 2 * (layers + 1) + 3 * documents + 3 * tags_of_image + 4 * moving + 6
+    first = 3 * (layers + 1) + 4 * documents + 3 * tags_of_image + 4 * moving + 8
     if moving:
-        assert first - 2 * layers == 44 - 2 * 7
+        assert first - 3 * layers == 58 - 3 * 7
     for many in (first, 5 if moving else 4):
         proxy.requests.clear()
         done = push("--json")

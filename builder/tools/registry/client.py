@@ -198,60 +198,44 @@ class Repository:
             url = responses.upload_address(begun, self.name)
             self._http.send("DELETE", url, push=True)
 
-    def put_blob(self, digest: str, file: Path, *, new: bool = False) -> bool:
+    def put_blob(self, digest: str, file: Path) -> bool:
         """Upload a file unless the registry has it; whether it was uploaded.
 
-        ``new``: the registry probably does not have it, so no request checks that first, but the
-        response to the start of the upload may say that it does (specification, "Mounting a blob
-        from another repository").  Raises ``RegistryError``, ``FetchError``.
+        Raises ``RegistryError``, ``FetchError``.
         """
         size = file.stat().st_size
         name = f"{digest[:19]} ({sizes.shown(size)})"
-        uploaded = False
-        if new or not self._has(digest):
-            self.log(f"{name}: uploading")
-            with file.open("rb") as stream:
+        with file.open("rb") as stream:
 
-                def content() -> Any:
-                    stream.seek(0)
-                    # An empty stream would be sent in chunks, which registries refuse.
-                    return UploadStream(stream, size, self._http, name) if size else b""
+            def content() -> Any:
+                self.log(f"{name}: uploading")
+                stream.seek(0)
+                # An empty stream would be sent in chunks, which registries refuse.
+                return UploadStream(stream, size, self._http, name) if size else b""
 
-                uploaded = self._upload(digest, content, new=new)
+            uploaded = self._upload(digest, content)
         if not uploaded:
             self.log(f"{name}: exists")
         return uploaded
 
-    def put_bytes(self, content: bytes, *, new: bool = False) -> bool:
+    def put_bytes(self, content: bytes) -> bool:
         """Upload bytes, like ``put_blob``."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
-        if digest in self._seen or (not new and self._has(digest)):
-            return False
-        return self._upload(digest, lambda: content, new=new)
+        return self._upload(digest, lambda: content)
 
-    def _has(self, digest: str) -> bool:
-        if digest not in self._seen and self._http.request("HEAD", f"blobs/{digest}") is not None:
-            self._seen.add(digest)
-        return digest in self._seen
-
-    def _upload(self, digest: str, content: Callable[[], Any], *, new: bool) -> bool:
-        """Upload a blob ("POST then PUT"); whether it was sent."""
-        attempts = 0
-        sent = True
-        path = f"{UPLOADS}?mount={digest}&from={self.path}" if new else UPLOADS
+    def _upload(self, digest: str, content: Callable[[], Any]) -> bool:
+        """Upload a blob ("POST then PUT") unless it is there; whether it was sent."""
+        sent = False
 
         def upload() -> Response:
-            nonlocal attempts, sent
-            attempts += 1
-            if attempts > 1:  # the blob may have arrived, and only the response was lost
-                there = self._http.send("HEAD", f"blobs/{digest}")
-                if there.status == 200:
-                    return there
-            begun = self._http.send("POST", path, push=True)
-            sent = not (new and begun.status == 201)
-            if not sent:
-                return begun
-            url = responses.upload_address(required(begun, 202), self.name)
+            nonlocal sent
+            # It may also be there because only the response to an earlier attempt was lost.
+            there = self._http.send("HEAD", f"blobs/{digest}", push=True)
+            if required(there, 200, 404).status == 200:
+                return there
+            begun = required(self._http.send("POST", UPLOADS, push=True), 202)
+            url = responses.upload_address(begun, self.name)
+            sent = True
             put = self._http.send(
                 "PUT",
                 f"{url}{'&' if '?' in url else '?'}digest={digest}",
@@ -263,8 +247,9 @@ class Repository:
             )
             return required(put, 201)
 
-        self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
-        self._seen.add(digest)
+        if digest not in self._seen:
+            self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
+            self._seen.add(digest)
         return sent
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:

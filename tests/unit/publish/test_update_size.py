@@ -193,8 +193,8 @@ def test_a_registry_that_takes_no_zstd_says_what_to_do(
         for kind, manifest in made.items():
             proxy.faults = [Fault("PUT .*manifests", status, 1)]
             if status == 500:  # it passes
-                push.upload(through, push.LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs))
                 continue
             with pytest.raises(RegistryError, match="415 Unsupported") as caught:
-                push.upload(through, push.LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs))
             assert ("compression" in caught.value.hint) == (kind == ZSTD)
