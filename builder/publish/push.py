@@ -17,7 +17,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from builder.errors import RegistryError, WorldError
 from builder.families.layout import LABEL_KEY, VERSION
@@ -28,7 +27,7 @@ from builder.plan.plan import Plan
 from builder.publish.attachments import missing_attachments
 from builder.publish.push_tags import push_tags
 from builder.publish.referrers import attach_all, referrers
-from builder.publish.remote_image import PlatformImage, configuration, platform_of
+from builder.publish.remote_image import PlatformImage, configuration
 from builder.publish.tags import Tags, open_repository
 from builder.publish.update_size import Update
 from builder.publish.verdicts import (
@@ -44,7 +43,7 @@ from builder.tools.docker import blobs as engine
 from builder.tools.docker.blobs import Blobs
 from builder.tools.registry import cosign
 from builder.tools.registry.client import Manifest, Repository, blobs_of
-from builder.tools.registry.responses import INDEX
+from builder.tools.registry.responses import INDEX, Configuration, checked
 
 ZSTD = "+zstd"
 """The end of a layer's media type (OCI image specification, "Image Layer Filesystem Changeset")."""
@@ -219,13 +218,13 @@ class LocalImage:
     manifest: Manifest
     blobs: Blobs
 
-    def config(self) -> dict[str, Any]:
-        """Its configuration, unchecked."""
+    def config(self) -> Configuration:
+        """Its configuration.  Raises ``RegistryError``."""
         config = self.manifest.body.config
         if config is None:
-            return {}
-        found: dict[str, Any] = json.loads(self.blobs.file(config.digest).read_bytes())
-        return found
+            return Configuration()
+        content = self.blobs.file(config.digest).read_bytes()
+        return checked(Configuration, content, f"the configuration of {self.manifest.digest}")
 
 
 def local_image(record: Record, work: Path) -> LocalImage:
@@ -367,7 +366,7 @@ class _Run:
         updates: dict[str, tuple[Update, ...]] = {}
         if order.followed:
             config = new.config() if new else configuration(repository, manifest())
-            image = PlatformImage(platform_of(config), manifest(), config)
+            image = PlatformImage(config.platform, manifest(), config)
             updates = order.updates([image], self.budget(plan), self.allowed.dropped)
         uploaded = upload(repository, new) if new else 0
 

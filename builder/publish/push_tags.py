@@ -11,9 +11,14 @@ from builder.publish.referrers import Attachment
 from builder.publish.remote_image import PlatformImage
 from builder.publish.tag_history import By, Move, new_note, notes_in
 from builder.publish.tags import Tags, require_points_to
-from builder.publish.update_size import Update, over_budget, updates_of
+from builder.publish.update_size import Update, require_within, updates_of
 from builder.publish.verdicts import Trust
 from builder.tools.registry.client import Manifest, Repository
+
+OVER_BUDGET = (
+    "`builder compare` shows the layers of two images; to push it all the same: "
+    "--over-budget --reason TEXT"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,8 @@ class PushTags:
         log = self.repository.log
         for was, tags in self.followed.items():
             found[was] = updates_of(self.repository, tags, was, new, log, dropped)
-            for each in found[was]:
-                log(f"download: {each.text}")
-            if why := over_budget(found[was], budget):
-                raise RegistryError(
-                    f"{self.name} is not pushed: the update has more than the {budget} MB of "
-                    "[budget]",
-                    why,
-                    "`builder compare` shows the layers of two images; to push it all the same: "
-                    "--over-budget --reason TEXT",
-                )
+            what = f"{self.name} is not pushed"
+            require_within(found[was], budget, log, what, OVER_BUDGET)
         return found
 
     def notes(

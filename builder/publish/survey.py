@@ -257,10 +257,8 @@ def _earliest(dates: Iterable[datetime | None]) -> datetime | None:
 def _created(repository: Repository, manifest: Manifest) -> datetime | None:
     """When an image was created, by its label; None where it has none, or is no image."""
     try:
-        config: Any = configuration(repository, manifest)
-        labels = (config.get("config") or {}).get("Labels") or {}
-        found = datetime.fromisoformat(labels.get(CREATED, ""))
-    except (AttributeError, TypeError, ValueError, GoneError, RegistryError):
+        found = datetime.fromisoformat(configuration(repository, manifest).labels.get(CREATED, ""))
+    except (ValueError, GoneError, RegistryError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -6,7 +6,6 @@ the digest of their compressed bytes (OCI image specification, "Content Descript
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,7 +88,19 @@ def updates_of(
     return tuple(found)
 
 
-def over_budget(updates: Iterable[Update], budget: int | None) -> str:
-    """The updates that have more than ``budget`` megabytes, in lines; empty where none has."""
-    most = math.inf if budget is None else budget * MB
-    return "\n".join(f"download: {each.text}" for each in updates if each.size > most)
+def require_within(
+    updates: Iterable[Update], budget: int | None, log: Log, what: str, hint: str
+) -> None:
+    """Log the updates; raise ``RegistryError`` where one has more than ``budget`` megabytes.
+
+    ``what`` did not happen ("latest is not moved"), ``hint`` is the way to do it all the same.
+    """
+    over = []
+    for each in updates:
+        log(f"download: {each.text}")
+        if budget is not None and each.size > budget * MB:
+            over.append(f"download: {each.text}")
+    if over:
+        raise RegistryError(
+            f"{what}: the update has more than the {budget} MB of [budget]", "\n".join(over), hint
+        )

@@ -16,7 +16,7 @@ from builder.publish.remote_image import (
     images_in,
     remote_image,
 )
-from builder.publish.update_size import Update, over_budget, updates_of
+from builder.publish.update_size import Update, require_within, updates_of
 from builder.publish.verdicts import UNSIGNED
 from builder.tools.docker.blobs import Blobs
 from builder.tools.log import Log
@@ -94,8 +94,11 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     said = "2.0 MB for somebody who has the image of latest for linux/arm64, 2.1 MB anew"
     assert arm64.text == said
     # Each has the whole budget, and the error names the platform that exceeds it.
-    assert over_budget(found, 1) == f"download: {said}"
-    assert over_budget(found, 3) == over_budget(found, None) == ""
+    with pytest.raises(RegistryError, match=r"x: the update has more than the 1 MB of") as caught:
+        require_within(found, 1, print, "x", "y")
+    assert caught.value.why == f"download: {said}"
+    for budget in (3, None):
+        require_within(found, budget, print, "x", "y")
     # A tag that pointed to the image of one platform is an update for that platform alone.
     (found_,) = updates(repository, first[0].digest, after)
     assert (found_.platform, found_.size) == ("linux/amd64", sizes(second[0])[1])
