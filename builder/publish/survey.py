@@ -92,11 +92,15 @@ def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedI
     for tag in tags:
         if attached := ATTACHED.fullmatch(tag):
             by_subject.setdefault(f"sha256:{attached[1]}", []).append(tag)
+    tagged: dict[str, list[str]] = {}
+    for tag in images_among(tags):
+        if digest := repository.head_digest(tag):  # it may have been deleted meanwhile
+            tagged.setdefault(digest, []).append(tag)
+    known = {digest: there for digest in tagged if (there := repository.manifest(digest))}
     reader = _AttachmentReader(repository, by_subject)
-    tagged = _tagged(repository, images_among(tags), channel)
-    known = {digest: manifest for digest, (manifest, _) in tagged.items()}
     images = []
-    for digest, (manifest, named) in tagged.items():
+    for digest, manifest in known.items():
+        named = tagged[digest]
         manifests = _with_parts(repository, manifest, named[0], known)
         found, entries = reader.attached(manifests)
         built = [built_at(listed, subject) for subject, listed in entries.items()]
@@ -127,24 +131,6 @@ def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedI
             )
         )
     return images
-
-
-def _tagged(
-    repository: Repository, tags: Collection[str], channel: str
-) -> dict[str, tuple[Manifest, list[str]]]:
-    """The manifests that tags point to, by digest, and those tags.
-
-    A nightly has one tag and is fetched by it; the digest of another tag is asked for first.
-    """
-    found: dict[str, tuple[Manifest, list[str]]] = {}
-    for tag in sorted(tags, key=lambda tag: not is_nightly(tag, channel, ())):
-        digest = "" if is_nightly(tag, channel, ()) else repository.head_digest(tag)
-        there = None if digest in found else repository.manifest(digest or tag)
-        if there is not None:
-            found.setdefault(there.digest, (there, []))[1].append(tag)
-        elif digest in found:
-            found[digest][1].append(tag)
-    return {digest: (there, sorted(named)) for digest, (there, named) in found.items()}
 
 
 @dataclass(slots=True)
