@@ -47,13 +47,13 @@ def updates_of(
     before: str,
     new: Sequence[PlatformImage],
     log: Log = lambda _: None,
-    dropped: Collection[str] | None = None,
+    dropped: Collection[str] = (),
 ) -> tuple[Update, ...]:
     """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
 
     One for each of the new images; none for a platform without an image before: a tag can also be
     moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``;
-    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``; None: any.
+    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``.
     """
     known: tuple[PlatformImage, ...] = ()
     if before:
@@ -66,8 +66,8 @@ def updates_of(
             f"image before, {before}, is gone or cannot be read; its platforms are not known either"
         )
     has = [each.platform for each in new]
-    lost = [each.platform for each in known if each.platform not in {"", *(dropped or ()), *has}]
-    if lost and dropped is not None:
+    lost = [each.platform for each in known if each.platform not in {"", *dropped, *has}]
+    if lost:
         present = f"the new image has {' and '.join(filter(None, has)) or 'no named platform'}"
         raise RegistryError(
             f"{' and '.join(tags)} would lose {' and '.join(lost)}: no tag was moved",

@@ -243,11 +243,12 @@ def test_a_push_makes_as_many_requests_as_documented(
     first = 3 * (layers + 1) + 4 * documents + 3 * tags_of_image + 4 * moving + 8
     if moving:
         assert first - 3 * layers == 58 - 3 * 7
-    for many in (first, 5 if moving else 4):
+    # At first, the list of attachments is not there yet: on Docker Hub that is no pull.
+    for many, most in ((first, 2), (5 if moving else 4, 1)):
         proxy.requests.clear()
         done = push("--json")
         assert len(proxy.requests) == many, "\n".join(proxy.requests)
-        assert proxy.count("GET .*/manifests/") <= 1
+        assert proxy.count("GET .*/manifests/") <= most
     assert json.loads(done.stdout)["uploaded"] == 0
 
 

@@ -25,6 +25,7 @@ from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied, put_image
 
 pytestmark = pytest.mark.usefixtures("docker_config")
+PLATFORMS = ("linux/amd64", "linux/arm64")
 BIG = bytes(range(256)) * 8000  # 2 MB
 ZSTD = LAYER.replace("gzip", "zstd")
 
@@ -55,7 +56,8 @@ def update(repository: Repository, before: Manifest, after: Manifest) -> Update:
 def updates(
     repository: Repository, before: str, after: Manifest, log: Log = print
 ) -> tuple[Update, ...]:
-    return updates_of(repository, ("latest",), before, images_in(repository, after), log)
+    images = images_in(repository, after)
+    return updates_of(repository, ("latest",), before, images, log, PLATFORMS)
 
 
 def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repository) -> None:
