@@ -161,14 +161,6 @@ class RegistryError(BuilderError):
     exit_code = 12
 
 
-class TagMovedError(RegistryError):
-    """A tag no longer points to the image that was to be replaced: it was moved meanwhile."""
-
-    def __init__(self, what: str, why: str = "", hint: str = "", tag: str = "") -> None:
-        super().__init__(what, why, hint)
-        self.tag = tag
-
-
 class UnvouchedError(RegistryError):
     """Nothing vouches for an image of a registry: it counts once this machine builds the same."""
 

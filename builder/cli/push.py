@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.pipeline.session import BuildSession
-    from builder.publish.push import Pushed
+    from builder.publish.push import Allowed, Pushed
 
 
 def push(
@@ -91,6 +91,7 @@ def push(
     """
     from builder.cli.session import build_session
     from builder.nightly.channels import tag_of
+    from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
     from builder.tools.files import workspace
 
@@ -101,9 +102,13 @@ def push(
         _check(recipe, session, as_json=as_json)
         return
     repository_of(session.catalog, recipe, log)  # without a namespace, a build would not help
-    reasons = (reason if replace else None, reason if over_budget else None)
+    allowed = Allowed(
+        replace=reason if replace else None,
+        over_budget=reason if over_budget else None,
+        dropped=tuple(drop_platform or ()),
+    )
     with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
-        done = _pushed(session, recipe, (*reasons, tuple(drop_platform or ())), work)
+        done = _pushed(session, recipe, allowed, work)
     if as_json:
         print_json(asdict(done))
         return
@@ -120,30 +125,21 @@ def push(
         line(f"replaced {tag}, which was {before}")
 
 
-def _pushed(
-    session: BuildSession,
-    recipe: str,
-    allowed: tuple[str | None, str | None, tuple[str, ...]],
-    work: Path,
-) -> Pushed:
-    """Push the images of a recipe.
-
-    ``allowed``: the reasons to replace tags and to exceed the budget, and platforms to drop.
-    """
+def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) -> Pushed:
     from builder.pipeline.lookup import verified
-    from builder.publish.release import Release, release
-    from builder.publish.release_index import index_release, release_index
-    from builder.publish.tags import Tags, tags_of
+    from builder.publish.push import key_of_index, push_image, push_index
+    from builder.publish.tags import Tags, tags_of, tags_of_index
 
     entry = session.catalog.engine(recipe)
     texts = entry.texts()
     several = len(entry.recipe.platform) > 1
     if several and session.platform is None:
-        wanted = index_release(session.plans(recipe), texts, *allowed)
-        return release_index(session, wanted, work)
+        plans = session.plans(recipe)
+        tags = tags_of_index(entry.recipe, key_of_index(plans))
+        return push_index(session, plans, tags, texts, work, allowed)
     image, record = verified(session, recipe)
     tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
-    return release(session, Release(image, record, tags, texts, *allowed), work)
+    return push_image(session, image, record, tags, texts, work, allowed)
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:

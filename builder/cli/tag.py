@@ -79,7 +79,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     For several platforms, the tag of the index of their images.
     """
     from builder.cli.session import build_session
-    from builder.publish.release_index import published_index
+    from builder.publish.push import published_index
     from builder.publish.verified import find_published
     from builder.tools.files import workspace
 
@@ -267,11 +267,11 @@ def prune(
     date of the image. These are kept: the newest ones, the images that --keep rollbacks of each tag
     would restore, and every image with another reference: another tag, another channel, an index, a
     signature.
-    Documents that are attached to an image are deleted after it. Before each deletion, the channel
+    Documents that are attached to an image are deleted before it. Before each deletion, the channel
     is looked up again.
 
     On Docker Hub, tags are deleted through its API; elsewhere, manifests. A run that was
-    interrupted continues when it is started again, on the same machine. The exit code is 3 if the
+    interrupted continues when it is started again. The exit code is 3 if the
     recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
     promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from builder.errors import BuilderError, NightError, PatchError, RegistryError
+from builder.errors import BuilderError, NightError, PatchError
 from builder.families.layout import CREATED, LABEL_KEY, LABEL_RECIPE
 from builder.kernels.summary import KernelSummary
 from builder.nightly import channels, history
@@ -22,7 +22,7 @@ from builder.pipeline.session import BuildSession
 from builder.publish import tags
 from builder.publish.survey import is_nightly
 from builder.publish.tag_history import past_moves, reason_of
-from builder.publish.update_size import Update, over_budget
+from builder.publish.update_size import Update, require_within
 from builder.publish.verdicts import Trust, require_signing, trust_of
 from builder.recipes.catalog import BrokenEntry
 from builder.recipes.edit import NamedCommit
@@ -185,6 +185,15 @@ def _update_channel(
     if held:
         progress.outcome, progress.reason = "held", held
         return
+    name, budget = channel.entry.name, channel.entry.recipe.budget.update
+    hint = (
+        "`builder compare` shows the layers; to move the tag all the same: "
+        f"`builder tag promote {name} {channel.tag} --to {digest} --reason TEXT`"
+    )
+
+    def approve(updates: Sequence[Update]) -> None:
+        require_within(updates, budget, session.log, f"{channel.tag} is not moved", hint)
+
     with lock_tags(session):
         done = tags.move(
             repository,
@@ -194,27 +203,11 @@ def _update_channel(
             "night",
             before,
             trust=trust,
-            approve=lambda updates: _approve(session, channel, digest, updates),
+            approve=approve,
         )
     # It is unchanged where another machine has moved it to the same image in the meantime.
     progress.outcome = "moved" if done.before != digest else "unchanged"
     progress.digest, progress.kernels, progress.update = digest, kernels, done.update
-
-
-def _approve(
-    session: BuildSession, channel: Channel, digest: str, updates: Sequence[Update]
-) -> None:
-    """Log the updates to ``digest``; raise ``RegistryError`` where one exceeds the budget."""
-    for each in updates:
-        session.log(f"download: {each.text}")
-    name, budget = channel.entry.name, channel.entry.recipe.budget.update
-    if why := over_budget(updates, budget):
-        raise RegistryError(
-            f"{channel.tag} is not moved: the update has more than the {budget} MB of [budget]",
-            why,
-            "`builder compare` shows the layers; to move the tag all the same: "
-            f"`builder tag promote {name} {channel.tag} --to {digest} --reason TEXT`",
-        )
 
 
 def _frozen(

@@ -12,8 +12,7 @@ from builder.pipeline import build as pipeline
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.publish import tags
-from builder.publish.release import Release, release
-from builder.publish.release_index import index_release, release_index
+from builder.publish.push import key_of_index, push_image, push_index
 from builder.publish.verified import Verified, built_here, find_published
 from builder.records.record import Record
 from builder.tools.files import named_lock
@@ -31,14 +30,14 @@ def publish(
 
     For several platforms, the tag of the index of their images.  With the kernels of the image, of
     the first platform, where this machine built it.  The image that the channel ``serves`` already
-    (a digest) needs no trust, for nothing moves.  Raises like ``pipeline.build``, ``release`` and
-    ``find_published``.
+    (a digest) needs no trust, for nothing moves.  Raises like ``pipeline.build``, ``push_image``.
     """
     session = replace(session, catalog=frozen.catalog)
     plans = session.plans(frozen.name)
     several = len(plans) > 1
-    wanted = index_release(plans, frozen.files, only_immutable=True) if several else None
-    immutable = wanted.tags.immutable if wanted else plans[0].immutable_tag
+    immutable = plans[0].immutable_tag
+    if several:
+        immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
     if serves and repository.head_digest(immutable) == serves:
         return serves, _kernels(built_here(session, plans[0]))
     results: list[Verified | BuilderError] = []
@@ -57,12 +56,11 @@ def publish(
     folder = work / "release"
     folder.mkdir()
     with lock_tags(session):
-        if wanted:
-            digest = release_index(session, wanted, folder).digest
+        only = tags.Tags(immutable, (), ())
+        if several:
+            digest = push_index(session, plans, only, frozen.files, folder).digest
         elif first:
-            tags_of_image = tags.Tags(immutable, (), ())
-            one = Release(plans[0], first, tags_of_image, frozen.files)
-            digest = release(session, one, folder).digest
+            digest = push_image(session, plans[0], first, only, frozen.files, folder).digest
         else:
             digest = ready[0].digest
     return digest, _kernels(first)

@@ -10,7 +10,6 @@ from pathlib import Path
 from builder import sbom
 from builder.errors import RegistryError
 from builder.plan.plan import Plan
-from builder.publish.push import Attachments
 from builder.publish.referrers import AttachedFile, Attachment, files_of, referrers
 from builder.publish.tag_history import no_image
 from builder.records import ptx
@@ -36,31 +35,30 @@ def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     return sbom.documents(plan, record, packages, platform(os.environ))
 
 
-def attachments_of(
-    plan: Plan, record: Record, recipe: Mapping[str, str], work: Path, ptx_file: Path
-) -> Attachments:
-    """A function that makes the attachments of a verified image.
+def missing_attachments(
+    plan: Plan,
+    record: Record,
+    recipe: Mapping[str, str],
+    attached: Collection[str],
+    state: Path,
+    work: Path,
+) -> list[Attachment]:
+    """The attachments that a verified image lacks; ``attached`` are the types that it has.
 
     They describe the files of the image: if the engine does not have it, it is pulled first.
-    ``ptx_file`` has the image's PTX, if it exists.
+    ``recipe`` has the texts of the recipe's files by their paths, ``state`` the PTX of images.
     """
-
-    def missing(attached: Collection[str]) -> list[Attachment]:
-        found = described(attached)
-        if ptx.KIND not in attached and ptx_file.exists():
-            file = AttachedFile(ptx.NAME, ptx.KIND, ptx_file.read_bytes())
-            found.append(Attachment(ptx.KIND, (file,)))
-        return found
-
-    def described(attached: Collection[str]) -> list[Attachment]:
-        if {*NAMES, RECIPE} <= {*attached}:
-            return []
+    missing = []
+    if not {*NAMES, RECIPE} <= {*attached}:
         texts = tuple(AttachedFile(name, RECIPE, text.encode()) for name, text in recipe.items())
-        made = _documents_of(plan, record, work).items()
         files: dict[str, tuple[AttachedFile, ...]] = {RECIPE: texts}
-        files |= {kind: (AttachedFile(NAMES[kind], kind, text.encode()),) for kind, text in made}
-        return [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
-
+        for kind, text in _documents_of(plan, record, work).items():
+            files[kind] = (AttachedFile(NAMES[kind], kind, text.encode()),)
+        missing += [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
+    ptx_file = ptx.path_of(state, plan.name, plan.key)
+    if ptx.KIND not in attached and ptx_file.exists():
+        file = AttachedFile(ptx.NAME, ptx.KIND, ptx_file.read_bytes())
+        missing.append(Attachment(ptx.KIND, (file,)))
     return missing
 
 
@@ -103,11 +101,26 @@ def attached(
 ) -> list[AttachedFile]:
     """The files of one type that are attached to the image of a tag or a digest.
 
-    ``platform`` ("linux/amd64") names an image of an index; None: any image will do, as for
-    recipes.  Raises ``RegistryError`` where there is no such image, or no attachment of that type
-    with a file.
+    ``platform`` ("linux/amd64") names an image of an index; None: the first one, for recipes only,
+    which all images of an index share.  Raises ``RegistryError`` where there is no such image, or
+    no attachment of that type with a file.
     """
-    digest = _image_of(repository, reference, kind, platform)
+    manifest = repository.manifest(reference)
+    if manifest is None:
+        raise no_image(repository, reference)
+    digest = manifest.digest
+    entries = manifest.body.manifests or ()
+    listed = {each.platform.name: each.digest for each in entries if each.platform}
+    if listed:
+        name = next(iter(listed)) if kind == RECIPE and platform is None else platform
+        if name not in listed:
+            what = f"has no image for {platform}" if platform else "is an index of several images"
+            raise RegistryError(
+                f"{repository.name}:{reference} {what}",
+                f"its platforms are {' and '.join(listed)}",
+                f"name one of them: --platform {next(iter(listed))}",
+            )
+        digest = listed[name]
     found = [each for each in referrers(repository, digest) if each.get("artifactType") == kind]
     artifact = repository.manifest(found[-1]["digest"]) if found else None
     files = files_of(repository, artifact) if artifact else []
@@ -118,27 +131,3 @@ def attached(
             "builder did not push it, or the attachment was deleted",
         )
     return files
-
-
-def _image_of(repository: Repository, reference: str, kind: str, platform: str | None) -> str:
-    """The digest of an image; of an index, of its image for a platform.
-
-    All images of an index have the same recipe.
-    """
-    manifest = repository.manifest(reference)
-    if manifest is None:
-        raise no_image(repository, reference)
-    entries = manifest.body.manifests or ()
-    listed = {each.platform.name: each.digest for each in entries if each.platform}
-    if not listed:
-        return manifest.digest
-    if kind == RECIPE and platform is None:
-        return next(iter(listed.values()))
-    if platform not in listed:
-        what = f"has no image for {platform}" if platform else "is an index of several images"
-        raise RegistryError(
-            f"{repository.name}:{reference} {what}",
-            f"its platforms are {' and '.join(listed)}",
-            f"name one of them: --platform {next(iter(listed))}",
-        )
-    return listed[platform]

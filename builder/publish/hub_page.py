@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -92,8 +92,7 @@ class Description:
     full: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(NamedTuple):
     """A line of a list, and the versions that it holds for; none: it holds for all."""
 
     text: str
@@ -102,34 +101,31 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _ListedVersion:
-    """A recipe as the page lists it; ``explained`` is its ``plan.explain``."""
+    """A recipe as the page lists it; ``explained`` is its ``plan.explain``.
+
+    ``device`` is the run of its server on a simulated card, ``code`` the sums of its device code,
+    both by the newest record; empty: there is none.
+    """
 
     recipe: Recipe
     explained: dict[str, Any]
     device: str = ""
-    """The run of its server on a simulated card, by the newest record; empty: there is none."""
     code: str = ""
-    """The sums of its device code, by the newest record; empty: there is none."""
-
-    @property
-    def version_tags(self) -> tuple[str, ...]:
-        """The tags that stay on their version."""
-        image = self.recipe.image
-        return tuple(tag for tag in image.tags if tag not in image.moving)
 
     @property
     def moving_tags(self) -> tuple[str, ...]:
-        """The tags that move."""
         return tuple(self.recipe.image.moving)
 
     @property
+    def version_tags(self) -> tuple[str, ...]:
+        return tuple(tag for tag in self.recipe.image.tags if tag not in self.moving_tags)
+
+    @property
     def tags(self) -> tuple[str, ...]:
-        """All its tags, version tags first."""
         return (*self.version_tags, *self.moving_tags)
 
     @property
     def channel(self) -> str | None:
-        """The moving tag that nightly runs move."""
         return self.recipe.track.channel if self.recipe.track else None
 
     @property
@@ -155,7 +151,6 @@ class _ListedVersion:
 
     @property
     def bases(self) -> list[str]:
-        """The published images that it is built on."""
         return [base["published"] for base in self.explained["bases"] if base["published"]]
 
 
@@ -251,12 +246,12 @@ def _gpus(versions: Sequence[_ListedVersion]) -> str:
     for recipe in (each.recipe for each in versions):
         for platform in recipe.platform:
             archs.setdefault(platform, set()).update(recipe.on(platform).cuda.arch)
-    return ", and ".join(f"{_capabilities(found)}, on {on}" for on, found in archs.items())
-
-
-def _capabilities(archs: Collection[str]) -> str:
-    found = [str(each) for each in sorted({Capability.of_arch(arch) for arch in archs})]
-    return " or ".join(f"{each} ({GPUS[each]})" if each in GPUS else each for each in found)
+    texts = []
+    for name, found in archs.items():
+        names = [str(each) for each in sorted({Capability.of_arch(arch) for arch in found})]
+        cards = (f"{each} ({GPUS[each]})" if each in GPUS else each for each in names)
+        texts.append(f"{' or '.join(cards)}, on {name}")
+    return ", and ".join(texts)
 
 
 def _commands(recipe: Recipe, reference: str) -> list[str]:
@@ -281,10 +276,8 @@ def _items(versions: Sequence[_ListedVersion], field: str) -> list[_Item]:
     for version in versions:
         for text in version.explained[field]:
             found.setdefault(text, []).append(version.recipe.version)
-    return [
-        _Item(text, tuple(names) if len(names) < len(versions) else ())
-        for text, names in found.items()
-    ]
+    several = len(versions)
+    return [_Item(text, tuple(of) if len(of) < several else ()) for text, of in found.items()]
 
 
 def _licenses(catalog: Catalog, versions: Sequence[_ListedVersion]) -> list[tuple[str, list[str]]]:
@@ -301,10 +294,9 @@ def shortened(text: str, limit: int) -> str:
     """A text of at most ``limit`` bytes, cut at a word where it is longer."""
     if len(text.encode()) <= limit:
         return text
-    dots = "..."
-    cut = text.encode()[: limit - len(dots)].decode(errors="ignore")
+    cut = text.encode()[: limit - 3].decode(errors="ignore")
     words, space, _ = cut.rpartition(" ")
-    return (words.rstrip(" ,;:.") if space else cut) + dots
+    return (words.rstrip(" ,;:.") if space else cut) + "..."
 
 
 def cut_page(page: str, limit: int) -> str:

@@ -6,7 +6,7 @@ attachments and their age.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -37,8 +37,6 @@ class PrunePlan:
     """Tags that are no nightlies of this channel."""
     kept: frozenset[str] = field(repr=False)
     """Digests of manifests that stay, and tags of attachments that stay."""
-    known: frozenset[str] = field(repr=False)
-    """Digests of all manifests in the repository, and tags of all attachments."""
     freed_bytes: int
     """Size of the manifests, configurations and layers that nothing refers to afterwards; blobs of
     manifests that were not read are not known."""
@@ -48,11 +46,6 @@ class PrunePlan:
         """The images to delete, the oldest first; indexes before the images that they list."""
         found = [each.image for each in reversed(self.candidates) if not each.kept_because]
         return tuple(sorted(found, key=lambda image: len(image.manifests) == 1))
-
-
-def _nightlies(tags: Collection[str], channel: str, names: Collection[str]) -> set[str]:
-    like = {tag for tag in tags if is_nightly(tag, channel, ())}
-    return {tag for tag in like if is_nightly(tag, channel, {*names, *tags} - like)}
 
 
 def plan(
@@ -72,8 +65,8 @@ def plan(
     ``signed``: signed images are deleted, too.
     """
     tags = [tag for image in images for tag in image.tags]
-    nightly = _nightlies(tags, channel, names)
-    others = tuple(tag for tag in tags if tag not in nightly)
+    like = {tag for tag in tags if is_nightly(tag, channel, ())}
+    nightly = {tag for tag in like if is_nightly(tag, channel, {*names, *tags} - like)}
     candidates = sorted(
         (image for image in images if not nightly.isdisjoint(image.tags)), key=_age, reverse=True
     )
@@ -82,18 +75,27 @@ def plan(
     }
     aged = [each for each in candidates if each.created is not None and each.digest not in listed]
     newest = {image.digest for image in aged[:keep]}
-    stays = {image.digest: image.tags[0] for image in images if nightly.isdisjoint(image.tags)}
-    reasons: dict[str, str] = {}
     targets = targets_of(images, keep)
+    reasons = {}
     for image in candidates:
-        reason = _reason(image, nightly, keep, newest=newest, listed=listed, signed=signed)
-        tag = targets.get(image.digest, "")
-        reasons[image.digest] = reason or (f"{tag} would be rolled back to it" if tag else "")
-        if reasons[image.digest]:
-            stays[image.digest] = image.tags[0]
+        also = [tag for tag in image.tags if tag not in nightly]
+        reason = ""
+        if also:
+            reason = f"it is tagged {', '.join(also)}"
+        elif image.created is None and image.digest not in listed:
+            reason = f"its age is not known: no label {CREATED}"
+        elif image.digest in newest:
+            reason = f"one of the newest {keep}"
+        elif image.signed and not signed:
+            reason = "it is signed"
+        elif image.digest in targets:
+            reason = f"{targets[image.digest]} would be rolled back to it"
+        reasons[image.digest] = reason
+    # With each image that stays, so does whatever it refers to, and so on.
+    stays = {image.digest for image in images if reasons.get(image.digest, "no nightly")}
     while more := _needed(images, stays):
         reasons |= {digest: f"{tag} refers to it" for digest, tag in more.items()}
-        stays |= {image.digest: image.tags[0] for image in images if image.digest in more}
+        stays |= more.keys()
     found = tuple(
         NightlyImage(
             image, tuple(tag for tag in image.tags if tag in nightly), reasons[image.digest]
@@ -101,8 +103,8 @@ def plan(
         for image in candidates
     )
     kept = frozenset(name for image in images if image.digest in stays for name in image.names)
-    known = frozenset(name for image in images for name in image.names)
-    return PrunePlan(channel, found, others, kept, known, _freed(images, stays))
+    others = tuple(tag for tag in tags if tag not in nightly)
+    return PrunePlan(channel, found, others, kept, _freed(images, stays))
 
 
 def targets_of(images: Sequence[SurveyedImage], steps: int) -> dict[str, str]:
@@ -131,27 +133,7 @@ def _age(image: SurveyedImage) -> tuple[bool, datetime, str]:
     return image.created is None, image.created or datetime.min.replace(tzinfo=UTC), image.tags[0]
 
 
-def _reason(
-    image: SurveyedImage,
-    nightly: Collection[str],
-    keep: int,
-    *,
-    newest: Collection[str],
-    listed: Collection[str],
-    signed: bool,
-) -> str:
-    """Why an image stays, apart from references to it; empty where it does not."""
-    also = [tag for tag in image.tags if tag not in nightly]
-    if also:
-        return f"it is tagged {', '.join(also)}"
-    if image.created is None and image.digest not in listed:
-        return f"its age is not known: no label {CREATED}"
-    if image.digest in newest:
-        return f"one of the newest {keep}"
-    return "it is signed" if image.signed and not signed else ""
-
-
-def _needed(images: Sequence[SurveyedImage], stays: Mapping[str, str]) -> dict[str, str]:
+def _needed(images: Sequence[SurveyedImage], stays: Collection[str]) -> dict[str, str]:
     """Images that something that stays refers to, and that are not known to stay yet.
 
     Each with a tag of the image that refers to it.
@@ -163,7 +145,7 @@ def _needed(images: Sequence[SurveyedImage], stays: Mapping[str, str]) -> dict[s
             for manifest in image.manifests.values():
                 digests.add((manifest.parsed().get("subject") or {}).get("digest", ""))
             referred |= dict.fromkeys(digests, image.tags[0])
-    known = {image.digest for image in images} - stays.keys()
+    known = {image.digest for image in images}.difference(stays)
     return {digest: tag for digest, tag in referred.items() if digest in known}
 
 

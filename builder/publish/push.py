@@ -1,34 +1,54 @@
-"""Pushes a verified image: everything is uploaded before the first tag is given.
+"""Pushes verified images: everything is uploaded before the first tag is given.
 
-The image is uploaded under its digest, then its attachments (bills of materials, a signature), then
+An image is uploaded under its digest, then its attachments (bills of materials, a signature), then
 it gets its immutable tag (``VERSION-KEY12``), which is compared with the image that was checked.
 Every other tag is given by digest, without a second upload.  Only tags that are declared as moving
 are taken from another image.
+
+For several platforms, nothing is uploaded before each has a verified image, here or in the
+registry, and before the updates of all are within their budget.  The images come first, each with
+its attachments and its immutable tag; then their index, signed, and its tags.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from builder.errors import RegistryError
+from builder.errors import RegistryError, WorldError
+from builder.families.layout import LABEL_KEY, VERSION
+from builder.pipeline.lookup import Images
+from builder.pipeline.session import BuildSession
+from builder.plan.plan import Plan
+from builder.publish.attachments import missing_attachments
 from builder.publish.push_tags import push_tags
-from builder.publish.referrers import Attachment, attach_all, referrers
-from builder.publish.remote_image import PlatformImage, configuration, platform_of
-from builder.publish.tags import Tags
+from builder.publish.referrers import attach_all, referrers
+from builder.publish.remote_image import PlatformImage, configuration
+from builder.publish.tags import Tags, open_repository
 from builder.publish.update_size import Update
-from builder.publish.upload import LocalImage, local_image, upload
-from builder.publish.verdicts import VERDICT, Trust, attached_verdicts, statement_of
-from builder.publish.verified import Verified
+from builder.publish.verdicts import (
+    Trust,
+    require_signing,
+    trust_of,
+    verdict_on,
+    verdict_signers,
+)
+from builder.publish.verified import Verified, find_published, require_built_here
 from builder.records.record import Record
-from builder.tools.log import Log
+from builder.tools.docker import blobs as engine
+from builder.tools.docker.blobs import Blobs
 from builder.tools.registry import cosign
-from builder.tools.registry.client import Manifest, Repository
+from builder.tools.registry.client import Manifest, Repository, blobs_of
+from builder.tools.registry.responses import INDEX, Configuration, checked
 
-Attachments = Callable[[Collection[str]], Sequence[Attachment]]
-"""Makes the attachments of an image, except types that it has already."""
+ZSTD = "+zstd"
+"""The end of a layer's media type (OCI image specification, "Image Layer Filesystem Changeset")."""
+REFUSED = ("MANIFEST_INVALID", "UNSUPPORTED", "415 ")
+"""Codes of the distribution specification ("Error Codes"), and a status, for a manifest that a
+registry does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,155 +69,362 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushing:
-    """How an image is pushed."""
+class Allowed:
+    """What a push may do for a reason."""
 
-    work: Path
-    """An empty directory for the saved image."""
-    log: Log
-    trust: Trust
-    """The key that signs the image and its verdict; an empty one: they are not signed."""
-    attachments: Attachments
-    """For the image that is pushed, or for the engine's where a trusted verdict is attached."""
     replace: str | None = None
     """The reason to take an immutable or a version tag from another image."""
-    found: Verified | None = None
-    """The registry's verified image of this key; None: it has none."""
-    known: frozenset[str] = frozenset()
-    """The tags of the repository."""
-    budget: int | None = None
-    """Megabytes that an update may have; None: any number."""
     over_budget: str | None = None
     """The reason why an update may exceed its budget."""
-    local: LocalImage | None = None
-    """The image of the engine, where it has been read."""
     dropped: tuple[str, ...] = ()
     """Platforms that tags may lose."""
 
 
-def push(repository: Repository, record: Record, tags: Tags, how: Pushing) -> Pushed:
-    """Push the image of a record, then give it its tags.
+NOTHING = Allowed()
+
+
+def push_image(
+    session: BuildSession,
+    plan: Plan,
+    record: Record,
+    tags: Tags,
+    recipe: Mapping[str, str],
+    work: Path,
+    allowed: Allowed = NOTHING,
+) -> Pushed:
+    """Push the image of a record with its attachments, then give it its tags.
 
     Where the registry has a verified image of this key, that image gets the tags instead.
+    ``recipe`` has the texts of the recipe's files, by their paths below ``recipes/``; ``work`` is
+    an empty directory.
 
     Raises ``RegistryError`` where an immutable or a version tag is taken and there is no reason to
-    replace it, an update exceeds its budget without a reason, a tag would lose a platform, or the
-    registry refuses;
-    ``TagMovedError`` where another machine moves one of the tags at the same time; ``FetchError``
-    when the registry does not answer; ``WorldError`` where the image cannot be signed, or this
-    machine's clock is wrong.
+    replace it, an update exceeds its budget without a reason, a tag would lose a platform, somebody
+    else moved a tag meanwhile, or the registry refuses; ``FetchError`` when the registry does not
+    answer; ``WorldError`` where the image cannot be signed, or this machine's clock is wrong; and
+    like ``find_published`` and ``require_built_here``.
     """
-    digest = how.found.digest if how.found else record.digest
-    there = digest if how.found else ""
-    order = push_tags(repository, record.recipe, tags, digest, how.known, there)
-    order.require_free(how.replace)
-    if digest != record.digest:
-        how.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
-    image = _PushedImage(repository, digest)
-    local = None
-    # An interrupted push may have left the image without a tag.
-    if not (how.found or (how.known and image.is_there())):
-        local = how.local or local_image(record, how.work)
-        image.manifest = local.manifest
-    updates: dict[str, tuple[Update, ...]] = {}
-    if order.followed:
-        budget = how.budget if how.over_budget is None else None
-        updates = order.updates([_platform_image(image, local)], budget, how.log, how.dropped)
-    uploaded = upload(repository, local, new=not how.known) if local else 0
-    reason = how.replace or how.over_budget or f"push of {record.recipe} {record.key[:12]}"
-    new = local is not None
-    entries = [] if new else referrers(repository, digest, how.known)
-    planned = order.plan(entries, reason, updates, how.trust)
-    notes = [each.note.attachment for each in planned.values()]
-    _complete(repository, record, image, how, entries, notes, new=new)
-    given = order.give(image.read, planned, how.trust)
-    compared = tuple(each for found in updates.values() for each in found)
-    return Pushed(repository.name, digest, given, uploaded, order.replaced, compared)
+    run = _begin(session, plan, recipe, work, allowed)
+    found = run.published(plan)
+    if found is None:
+        require_built_here(record)
+    return run.push(plan, record, tags, found)
 
 
-def _platform_image(image: _PushedImage, local: LocalImage | None) -> PlatformImage:
-    """The image with its configuration; ``local`` if it is not in the registry yet."""
-    manifest = image.read()
-    config = local.config() if local else configuration(image.repository, manifest)
-    return PlatformImage(platform_of(config), manifest, config)
+def push_index(
+    session: BuildSession,
+    plans: Sequence[Plan],
+    tags: Tags,
+    recipe: Mapping[str, str],
+    work: Path,
+    allowed: Allowed = NOTHING,
+) -> Pushed:
+    """Push the image of each platform, then their index, which gets the tags.
+
+    Raises like ``push_image``; ``WorldError`` also where a platform has no verified image, here or
+    in the registry.
+    """
+    run = _begin(session, plans[0], recipe, work, allowed)
+    repository, name, key = run.repository, plans[0].name, key_of_index(plans)
+    sources = run.sources(plans)
+    manifests: dict[str, Manifest] = {each.plan.platform: each.image.manifest for each in sources}
+    index = image_index(manifests, plans[0].recipe.version, key)
+    replace = allowed.replace is not None
+    order = push_tags(repository, name, tags, index.digest, run.known, replace=replace)
+    images = [each.image for each in sources]
+    updates = order.updates(images, run.budget(plans[0]), allowed.dropped)
+    uploaded = 0
+    for each in sources:
+        record = (each.there.record if each.there else None) or each.record
+        if record is not None:  # an image whose verdict a trusted key signed stays as it is
+            only = Tags(each.plan.immutable_tag, (), ())
+            uploaded += run.push(each.plan, record, only, each.there, each.local).uploaded
+    if index.digest not in order.before.values():
+        repository.put_manifest(index.digest, index)
+    run.sign(index.digest)
+    entries = referrers(repository, index.digest)
+    notes = order.notes(entries, run.reason(name, key), updates, run.trust)
+    attach_all(repository, index, notes)
+    return Pushed(
+        repository.name,
+        index.digest,
+        order.give(lambda: index),
+        uploaded,
+        order.replaced,
+        tuple(each for found in updates.values() for each in found),
+        {platform: manifest.digest for platform, manifest in manifests.items()},
+    )
 
 
-@dataclass(slots=True)
-class _PushedImage:
-    """An image of a registry; its manifest is fetched when it is needed, for that is a pull."""
+def published_index(
+    session: BuildSession, plans: Sequence[Plan], repository: Repository, work: Path
+) -> str:
+    """The digest of the index of a recipe's images that the registry has.
 
+    Each image has to be verified, as for a push.  Raises ``RegistryError`` where the registry lacks
+    one of them, or the index.
+    """
+    manifests: dict[str, Manifest] = {}
+    for plan in plans:
+        found = find_published(session, plan, repository, _folder(work, plan))
+        there = repository.manifest(found.digest) if found else None
+        if there is not None:
+            manifests[plan.platform] = there
+    missing = [plan.platform for plan in plans if plan.platform not in manifests]
+    digest = image_index(manifests, plans[0].recipe.version, key_of_index(plans)).digest
+    if missing or not repository.head_digest(digest):
+        name = plans[0].name
+        lacks = f"no image of {name} for {' and '.join(missing)}" if missing else "no index of them"
+        raise RegistryError(
+            f"{repository.name} has {lacks}",
+            f"the recipe's platforms are {' and '.join(plan.platform for plan in plans)}",
+            f"push it first: `builder push {name}`",
+        )
+    return digest
+
+
+def key_of_index(plans: Sequence[Plan]) -> str:
+    """The key of the index of a recipe's images: sha256 (hex) over their platforms and keys."""
+    keys = [(plan.platform, plan.key) for plan in plans]  # in the recipe's order
+    return hashlib.sha256(json.dumps(keys, separators=(",", ":")).encode()).hexdigest()
+
+
+def image_index(images: Mapping[str, Manifest], version: str, key: str) -> Manifest:
+    """The index of images by platform, in that order; the same images give the same bytes."""
+    entries = []
+    for platform, image in images.items():
+        system, _, architecture = platform.partition("/")
+        entry = {
+            "mediaType": image.media_type,
+            "digest": image.digest,
+            "size": len(image.content),
+            "platform": {"architecture": architecture, "os": system},
+        }
+        entries.append(entry)
+    content = {
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": entries,
+        "annotations": {VERSION: version, LABEL_KEY: key},
+    }
+    return Manifest(json.dumps(content, indent=1).encode(), INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalImage:
+    """An image of the engine, with its blobs."""
+
+    manifest: Manifest
+    blobs: Blobs
+
+    def config(self) -> Configuration:
+        """Its configuration.  Raises ``RegistryError``."""
+        config = self.manifest.body.config
+        if config is None:
+            return Configuration()
+        content = self.blobs.file(config.digest).read_bytes()
+        return checked(Configuration, content, f"the configuration of {self.manifest.digest}")
+
+
+def local_image(record: Record, work: Path) -> LocalImage:
+    """The image of a record; ``work`` is a directory for blobs that the engine has to save first.
+
+    Raises ``RegistryError`` where the engine no longer has the image.
+    """
+    blobs = engine.blobs_of(record.references[0], work)
+    file = blobs.file(record.digest)
+    if not file.is_file():
+        raise RegistryError(
+            f"Docker no longer has {record.digest}",
+            f"{record.references[0]} is another image now",
+            f"build it again: `builder build {record.recipe}`",
+        )
+    content = file.read_bytes()
+    return LocalImage(Manifest(content, json.loads(content)["mediaType"]), blobs)
+
+
+def upload(repository: Repository, image: LocalImage) -> int:
+    """Upload an image under its digest: the blobs that the registry lacks, whose number is
+    returned, then the manifest.
+
+    Raises ``RegistryError``, also where the registry takes no
+    layers of this compression, ``FetchError``.
+    """
+    count = 0
+    for blob in blobs_of(image.manifest):
+        count += repository.put_blob(blob, image.blobs.file(blob))
+    try:
+        repository.put_manifest(image.manifest.digest, image.manifest)
+    except RegistryError as error:
+        layers = image.manifest.body.layers or []
+        zstd = any(layer.mediaType.endswith(ZSTD) for layer in layers)
+        if not zstd or not any(code in error.why for code in REFUSED):
+            raise
+        raise RegistryError(
+            f"{repository.registry} refuses the manifest of an image with zstd layers",
+            error.why,
+            'if it takes only gzip, set compression = "gzip" in [image] of the recipe and build it '
+            "again; no tag was moved",
+        ) from error
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The verified image of one platform: the registry's (``there``), else the engine's."""
+
+    plan: Plan
+    image: PlatformImage
+    there: Verified | None
+    record: Record | None
+    """This machine's; None: it has no verified image of that key."""
+    local: LocalImage | None
+
+
+def _begin(
+    session: BuildSession, plan: Plan, recipe: Mapping[str, str], work: Path, allowed: Allowed
+) -> _Run:
+    require_signing(session.settings, work)
+    repository = open_repository(plan.repository, session.log)
+    known = frozenset(repository.tags())
+    return _Run(session, repository, known, recipe, allowed, trust_of(session.settings, work), work)
+
+
+def _folder(work: Path, plan: Plan) -> Path:
+    folder = work / plan.platforms.target
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One push to a repository, whose tags are ``known``."""
+
+    session: BuildSession
     repository: Repository
-    digest: str
-    manifest: Manifest | None = None
+    known: frozenset[str]
+    recipe: Mapping[str, str]
+    allowed: Allowed
+    trust: Trust
+    work: Path
 
-    def is_there(self) -> bool:
-        """Whether the registry has it."""
-        self.manifest = self.manifest or self.repository.manifest(self.digest)
-        return self.manifest is not None
+    def published(self, plan: Plan) -> Verified | None:
+        """The registry's verified image of a key, unless it is to be replaced."""
+        if self.allowed.replace is not None or plan.immutable_tag not in self.known:
+            return None
+        return find_published(self.session, plan, self.repository, _folder(self.work, plan))
 
-    def read(self) -> Manifest:
-        """Its manifest; raises ``RegistryError`` where it is gone."""
-        if not self.is_there() or self.manifest is None:
-            raise RegistryError(
-                f"{self.repository.name} no longer has {self.digest}", hint="push again"
+    def budget(self, plan: Plan) -> int | None:
+        """Megabytes that an update may have; None: any number."""
+        return plan.recipe.budget.update if self.allowed.over_budget is None else None
+
+    def reason(self, name: str, key: str) -> str:
+        """The reason in the notes of moves."""
+        allowed = self.allowed
+        return allowed.replace or allowed.over_budget or f"push of {name} {key[:12]}"
+
+    def sign(self, digest: str) -> None:
+        """Sign an image or an index with this run's key, if there is one and it is not signed."""
+        name, key = self.repository.name, self.trust.signing
+        if key and cosign.sign(name, digest, key, self.trust.work):
+            self.session.log(f"signed {name}@{digest[:19]}")
+
+    def push(
+        self,
+        plan: Plan,
+        record: Record,
+        tags: Tags,
+        found: Verified | None,
+        local: LocalImage | None = None,
+    ) -> Pushed:
+        """Push one image; ``local`` is the engine's where it has been read."""
+        repository, work = self.repository, _folder(self.work, plan)
+        digest = found.digest if found else record.digest
+        order = push_tags(
+            repository,
+            record.recipe,
+            tags,
+            digest,
+            self.known,
+            replace=self.allowed.replace is not None,
+            there=digest if found else "",
+        )
+        if digest != record.digest:
+            self.session.log(f"the registry has {tags.immutable} already: {digest} gets the tags")
+
+        # An interrupted push may have left the image without a tag.
+        known = repository.manifest(digest) if self.known and not found else None
+        new = None if found or known else local or local_image(record, work)
+        fetched = [each for each in (known, new.manifest if new else None) if each is not None]
+
+        def manifest() -> Manifest:  # fetched only where it is needed: that is a pull
+            if not fetched:
+                fetched.append(_manifest(repository, digest))
+            return fetched[0]
+
+        updates: dict[str, tuple[Update, ...]] = {}
+        if order.followed:
+            config = new.config() if new else configuration(repository, manifest())
+            image = PlatformImage(config.platform, manifest(), config)
+            updates = order.updates([image], self.budget(plan), self.allowed.dropped)
+        uploaded = upload(repository, new) if new else 0
+
+        # Earlier attachments stay: they describe the same image, also where the recipe's words
+        # changed.
+        entries = [] if new else referrers(repository, digest, self.known)
+        notes = order.notes(entries, self.reason(record.recipe, record.key), updates, self.trust)
+        own = found.record if found else record  # None: a trusted verdict is attached
+        missing = []
+        if own is not None or digest == record.digest:
+            kinds = {str(each.get("artifactType")) for each in entries}
+            state = self.session.settings.state_dir
+            missing += missing_attachments(plan, own or record, self.recipe, kinds, state, work)
+        if own is None:
+            self.sign(digest)
+        else:
+            ours = verdict_signers(entries, digest, own.key, own.contract, self.trust)
+            if not any(key == self.trust.signing or not self.trust.signing for key in ours):
+                self.sign(digest)
+                missing.append(verdict_on(own, self.trust))
+        if missing or notes:
+            attach_all(repository, manifest(), missing + notes)
+        given = order.give(manifest)
+        compared = tuple(each for several in updates.values() for each in several)
+        return Pushed(repository.name, digest, given, uploaded, order.replaced, compared)
+
+    def sources(self, plans: Sequence[Plan]) -> list[_Source]:
+        """The verified image of each platform; raises ``WorldError`` where one has none."""
+        found, missing = [], []
+        for plan in plans:
+            there = self.published(plan)
+            _, record = Images(self.session).of(plan)
+            if there is not None:
+                manifest = _manifest(self.repository, there.digest)
+                config = configuration(self.repository, manifest)
+                image = PlatformImage(plan.platform, manifest, config)
+                found.append(_Source(plan, image, there, record, None))
+            elif record is not None:
+                require_built_here(record)
+                local = local_image(record, _folder(self.work, plan))
+                image = PlatformImage(plan.platform, local.manifest, local.config())
+                found.append(_Source(plan, image, None, record, local))
+            else:
+                missing.append(plan)
+        if missing:
+            name, platforms = plans[0].name, [plan.platform for plan in missing]
+            looked = (f"{plan.platform}: looked for {plan.references[0]}" for plan in missing)
+            raise WorldError(
+                f"{name} is not pushed: there is no verified image of the current recipe for "
+                f"{' and '.join(platforms)}",
+                "\n".join(looked) + ", its record, and its tag in the registry",
+                f"build it: `builder build {name} --platform {platforms[0]}`; if another machine "
+                f"has it, push it from there: `builder push {name} --platform {platforms[0]}`",
             )
-        return self.manifest
+        return found
 
 
-def _complete(
-    repository: Repository,
-    record: Record,
-    image: _PushedImage,
-    how: Pushing,
-    entries: Sequence[Mapping[str, Any]],
-    notes: Sequence[Attachment],
-    *,
-    new: bool,
-) -> None:
-    """Attach missing documents and the notes of moves, and sign, before the image gets a tag.
-
-    Earlier attachments stay: they describe the same image, also where the recipe's words changed.
-    ``entries`` are the image's referrers.
-    """
-    missing: list[Attachment] = []
-    own = how.found.record if how.found else record  # None: a trusted verdict is attached
-    if own is not None or image.digest == record.digest:
-        missing += how.attachments(_kinds(entries))
-    if own is None:
-        sign(repository, image.digest, how.trust, how.log)
-    else:
-        missing += _vouched(repository, own, entries, how.trust, how.log)
-    missing += notes
-    if missing:
-        # Newer versions of cosign list a signature there as well; and in a repository in use,
-        # another machine may have pushed the same image during the upload, and moved tags to it.
-        unlisted = new and not (how.trust.signing or how.known)
-        attach_all(repository, image.read(), missing, new=new, unlisted=unlisted)
-
-
-def _kinds(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {str(each.get("artifactType")) for each in entries}
-
-
-def _vouched(
-    repository: Repository,
-    record: Record,
-    entries: Sequence[Mapping[str, Any]],
-    trust: Trust,
-    log: Log,
-) -> list[Attachment]:
-    """The verdict on an image, unless it is attached; the image itself is signed first."""
-    verdicts = attached_verdicts(entries, record.digest, record.key, record.contract)
-    if any(map(trust.is_signed_by_us, verdicts)):
-        return []
-    sign(repository, record.digest, trust, log)
-    return [Attachment(VERDICT, annotations=trust.annotations(statement_of(record)))]
-
-
-def sign(repository: Repository, digest: str, trust: Trust, log: Log) -> None:
-    """Sign an image or an index with this run's key, if there is one and it is not signed.
-
-    Raises ``RegistryError``, ``WorldError``.
-    """
-    if trust.signing and cosign.sign(repository.name, digest, trust.signing, trust.work):
-        log(f"signed {repository.name}@{digest[:19]}")
+def _manifest(repository: Repository, digest: str) -> Manifest:
+    found = repository.manifest(digest)
+    if found is None:
+        raise RegistryError(f"{repository.name} no longer has {digest}", hint="push again")
+    return found

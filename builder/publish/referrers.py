@@ -45,46 +45,34 @@ def attach(
 ) -> str:
     """Attach an artifact of the type ``kind`` to an image; the artifact's digest.
 
-    An identical artifact is not attached again.  Raises ``RegistryError``,
-    ``FetchError``.
+    An identical artifact is not attached again.  Raises ``RegistryError``, ``FetchError``.
     """
-    artifact = _put(repository, kind, annotations, files, subject)
-    if not repository.put_manifest(artifact.digest, artifact):
-        _list_by_tag(repository, subject.digest, artifact)
-    return artifact.digest
+    wanted = Attachment(kind, tuple(files), annotations)
+    return attach_all(repository, subject, [wanted])[0]
 
 
 def attach_all(
-    repository: Repository,
-    subject: Manifest,
-    attachments: Sequence[Attachment],
-    *,
-    new: bool = False,
-    unlisted: bool = False,
-) -> None:
-    """Attach several artifacts to an image.  Raises like ``attach``.
+    repository: Repository, subject: Manifest, attachments: Sequence[Attachment]
+) -> list[str]:
+    """Attach several artifacts to an image; their digests.  Raises like ``attach``.
 
-    ``new``: the registry probably lacks their files.  Where a tag keeps the list of referrers, it
-    is read and written once; ``unlisted``: nobody has attached anything, so it is only written.
+    Where a tag keeps the list of referrers, it is read and written once.
     """
-    left = []
-    for each in attachments:
-        artifact = _put(repository, each.kind, each.annotations, each.files, subject, new=new)
-        if not repository.put_manifest(artifact.digest, artifact):
-            left.append(artifact)
-    if left:
-        _list_by_tag(repository, subject.digest, *left, unlisted=unlisted)
+    made = [_put_parts(repository, each, subject) for each in attachments]
+    left = [each for each in made if not repository.put_manifest(each.digest, each)]
+    tag = _referrers_tag(subject.digest)
+    known = _listed(repository, tag) if left else []
+    there = {entry["digest"] for entry in known}
+    more = [_entry(each) for each in left if each.digest not in there]
+    if more:  # an entry that another machine adds right now is lost: there is no remedy
+        index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, *more]}
+        repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
+    return [each.digest for each in made]
 
 
-def store(
-    repository: Repository,
-    tag: str,
-    kind: str,
-    files: Sequence[AttachedFile],
-    annotations: Mapping[str, str] = {},
-) -> None:
+def store(repository: Repository, tag: str, kind: str, files: Sequence[AttachedFile]) -> None:
     """Put an artifact without an image under a tag.  Raises like ``attach``."""
-    repository.put_manifest(tag, _put(repository, kind, annotations, files, None))
+    repository.put_manifest(tag, _put_parts(repository, Attachment(kind, tuple(files)), None))
 
 
 def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
@@ -100,68 +88,44 @@ def files_of(repository: Repository, artifact: Manifest) -> list[AttachedFile]:
     ]
 
 
-def _put(
-    repository: Repository,
-    kind: str,
-    annotations: Mapping[str, str],
-    files: Sequence[AttachedFile],
-    subject: Manifest | None,
-    *,
-    new: bool = False,
-) -> Manifest:
+def _put_parts(repository: Repository, wanted: Attachment, subject: Manifest | None) -> Manifest:
     """Upload the parts of an artifact; its manifest, which is not uploaded yet."""
+    for content in (EMPTY, *(file.content for file in wanted.files)):
+        repository.put_bytes(content)
     empty = _descriptor(EMPTY_TYPE, EMPTY)
-    layers = [_descriptor(file.media_type, file.content, file.name) for file in files] or [empty]
-    for content in (EMPTY, *(file.content for file in files)):
-        repository.put_bytes(content, new=new)
+    # ORAS keeps the names of files in their titles, too.
+    layers = [
+        _descriptor(file.media_type, file.content)
+        | ({"annotations": {TITLE: file.name}} if file.name else {})
+        for file in wanted.files
+    ]
     parts: dict[str, Any] = {
         "schemaVersion": 2,
         "mediaType": MANIFESTS[0],
-        "artifactType": kind,
+        "artifactType": wanted.kind,
         "config": empty,
-        "layers": layers,
-        "annotations": dict(annotations),
+        "layers": layers or [empty],
+        "annotations": dict(wanted.annotations),
     }
     if subject is not None:
         parts["subject"] = _descriptor(subject.media_type, subject.content)
     return Manifest(json.dumps(parts, indent=1).encode(), MANIFESTS[0])
 
 
-def _descriptor(media_type: str, content: bytes, title: str = "") -> dict[str, Any]:
-    """OCI image specification 1.1, "Content Descriptors"; the title is where ORAS keeps names."""
-    found = {
-        "mediaType": media_type,
-        "digest": Manifest(content, media_type).digest,
-        "size": len(content),
-    }
-    return found | {"annotations": {TITLE: title}} if title else found
-
-
-def _referrers_tag(digest: str) -> str:
-    return digest.replace(":", "-", 1)
-
-
-def _list_by_tag(
-    repository: Repository, subject: str, *artifacts: Manifest, unlisted: bool = False
-) -> None:
-    """Add artifacts to the list of an image's referrers that a tag keeps.
-
-    An entry that another machine adds at the same moment is lost: the specification has no remedy.
-    """
-    tag = _referrers_tag(subject)
-    known = [] if unlisted else _listed(repository, tag)
-    there = {entry["digest"] for entry in known}
-    more = [_entry(artifact) for artifact in artifacts if artifact.digest not in there]
-    if not more:
-        return
-    index = {"schemaVersion": 2, "mediaType": MANIFESTS[1], "manifests": [*known, *more]}
-    repository.put_manifest(tag, Manifest(json.dumps(index).encode(), MANIFESTS[1]))
+def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+    """OCI image specification 1.1, "Content Descriptors"."""
+    digest = Manifest(content, media_type).digest
+    return {"mediaType": media_type, "digest": digest, "size": len(content)}
 
 
 def _entry(artifact: Manifest) -> dict[str, Any]:
     parsed = artifact.parsed()
     entry = _descriptor(artifact.media_type, artifact.content)
     return entry | {"artifactType": parsed["artifactType"], "annotations": parsed["annotations"]}
+
+
+def _referrers_tag(digest: str) -> str:
+    return digest.replace(":", "-", 1)
 
 
 def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
@@ -176,10 +140,9 @@ def referrers(
 
     Where that tag is among ``tags``, the registry has no such API, and is not asked.
     """
-    if _referrers_tag(digest) in tags:
-        return _listed(repository, _referrers_tag(digest))
-    listed = repository.referrers(digest)
-    return _listed(repository, _referrers_tag(digest)) if listed is None else listed
+    tag = _referrers_tag(digest)
+    listed = None if tag in tags else repository.referrers(digest)
+    return _listed(repository, tag) if listed is None else listed
 
 
 def annotations_of(entries: Iterable[Mapping[str, Any]], kind: str) -> Iterator[Mapping[str, str]]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder.families.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
 from builder.tools.registry import responses
 from builder.tools.registry.client import Manifest, Repository
-from builder.tools.registry.responses import Anything, Configuration
+from builder.tools.registry.responses import Configuration
 
 PLATFORM = "linux/amd64"
 """An index takes the labels of its image for this platform."""
@@ -22,8 +21,7 @@ class PlatformImage:
     platform: str
     """``linux/amd64``; empty where its configuration does not name it."""
     manifest: Manifest
-    config: Mapping[str, Any]
-    """Unchecked (OCI image specification, "Image Configuration")."""
+    config: Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +77,20 @@ def described(repository: Repository, manifest: Manifest) -> RemoteImage:
     images = images_in(repository, manifest)
     if not images:
         return RemoteImage(manifest.digest, "")
-    known = {each.platform: _checked(repository, each) for each in images}
     found = {
         each.platform: RemotePlatform(
             each.manifest.digest,
             sum(layer_sizes(each.manifest).values()),
-            _labels(known[each.platform]).get(LABEL_KEY, ""),
-            _labels(known[each.platform]).get(LABEL_RECIPE_KEY, ""),
+            each.config.labels.get(LABEL_KEY, ""),
+            each.config.labels.get(LABEL_RECIPE_KEY, ""),
         )
         for each in images
     }
-    main = PLATFORM if PLATFORM in known else images[0].platform
-    labels = _labels(known[main])
-    created = labels.get(CREATED) or known[main].created or ""
+    main = next((each for each in images if each.platform == PLATFORM), images[0])
+    labels, size = main.config.labels, found[main.platform].download_size
+    created = labels.get(CREATED) or main.config.created or ""
     named = {platform: each for platform, each in found.items() if platform}
-    return RemoteImage(manifest.digest, created, labels, found[main].download_size, named)
-
-
-def _checked(repository: Repository, image: PlatformImage) -> Configuration:
-    what = f"the configuration of {repository.name}@{image.manifest.digest}"
-    return responses.checked(Configuration, dict(image.config), what)
-
-
-def _labels(known: Configuration) -> Mapping[str, str]:
-    return (known.config.Labels if known.config else None) or {}
+    return RemoteImage(manifest.digest, created, labels, size, named)
 
 
 def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage, ...]:
@@ -114,7 +102,7 @@ def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage
     """
     if manifest.body.manifests is None:
         config = configuration(repository, manifest)
-        return (PlatformImage(platform_of(config), manifest, config),)
+        return (PlatformImage(config.platform, manifest, config),)
     found: dict[str, Manifest] = {}
     for entry in manifest.body.manifests:
         platform = entry.platform.name if entry.platform else ""
@@ -127,22 +115,16 @@ def images_in(repository: Repository, manifest: Manifest) -> tuple[PlatformImage
     )
 
 
-def configuration(repository: Repository, image: Manifest) -> dict[str, Any]:
-    """The configuration of an image, unchecked; empty where its manifest names none.
+def configuration(repository: Repository, image: Manifest) -> Configuration:
+    """The configuration of an image; an empty one where its manifest names none.
 
     Raises ``RegistryError`` where it cannot be read.
     """
     config = image.body.config
     if config is None:
-        return {}
+        return Configuration()
     what = f"the configuration of {repository.name}@{image.digest}"
-    return responses.json_object(repository.blob(config.digest), Anything, what)
-
-
-def platform_of(config: Mapping[str, Any]) -> str:
-    """The platform that an image's configuration names: ``linux/amd64``; empty: it does not."""
-    system, architecture = config.get("os"), config.get("architecture")
-    return f"{system}/{architecture}" if system and architecture else ""
+    return responses.checked(Configuration, repository.blob(config.digest), what)
 
 
 def layer_sizes(image: Manifest) -> dict[str, int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -58,19 +58,25 @@ def reproduced(
 
     ``entries`` are the descriptors of the image's referrers.
     """
-    found = sorted(_statements(entries, digest), key=lambda each: each[0].created, reverse=True)
+    found = []
+    for values in annotations_of(entries, REPRODUCTION):
+        with suppress(ValidationError):
+            statement = ReproductionStatement.model_validate_json(values.get(TEXT, ""))
+            if statement.digest == digest:
+                found.append((statement, values))
     if not found:
         return None
+    found.sort(key=lambda each: each[0].created, reverse=True)
     newest = Reproduced(found[0][0].created, found[0][0].architecture)
     try:
         with workspace(settings.cache_dir) as work:
             trust = trust_of(settings, work)
-            for statement, annotations in found:
-                key = trust.signer(annotations.get(TEXT, ""), annotations.get(SIGNATURE, ""))
+            for statement, values in found:
+                key = trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
                 if key:
                     return Reproduced(statement.created, statement.architecture, key)
     except WorldError as error:
-        return Reproduced(newest.created, newest.architecture, problem=error.what)
+        return replace(newest, problem=error.what)
     return newest
 
 
@@ -83,14 +89,3 @@ def of_all(found: Sequence[Reproduced | None]) -> Reproduced | None:
     if not known or len(known) < len(found):
         return None
     return min(known, key=lambda each: (bool(each.key), each.created))
-
-
-def _statements(
-    entries: Iterable[Mapping[str, Any]], digest: str
-) -> Iterator[tuple[ReproductionStatement, Mapping[str, str]]]:
-    """The statements on an image among the descriptors of referrers, with their annotations."""
-    for values in annotations_of(entries, REPRODUCTION):
-        with suppress(ValidationError):
-            statement = ReproductionStatement.model_validate_json(values.get(TEXT, ""))
-            if statement.digest == digest:
-                yield statement, values

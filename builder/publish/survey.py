@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from builder.errors import GoneError, RegistryError
 from builder.families.layout import CREATED
 from builder.publish.remote_image import configuration
-from builder.publish.tag_claims import claims_tag, read_claims
-from builder.publish.tag_history import Note, notes_claimed, notes_in
+from builder.publish.tag_history import Note, notes_in
 from builder.publish.verdicts import Trust, built_at
 from builder.tools.registry.client import Manifest, Repository
 
@@ -21,9 +20,7 @@ DEEPEST = 4  # indexes within each other
 # Tags named after the digest of an image: cosign's and others have a suffix, and the one of the
 # distribution specification's "Referrers Tag Schema" has none.
 ATTACHED = re.compile(r"sha256-([0-9a-f]{64})(\.[a-z0-9]+)?")
-KEPT = re.compile(r"\.(?:moves|nights)$")
-"""Tags under which builder keeps claims to move a tag, and nightly runs: they are no images."""
-SIGNED_SUFFIXES = frozenset({".sig", ".att"})
+SIGNED_SUFFIXES = (".sig", ".att")
 SIGNATURES = (
     "application/vnd.dev.cosign.",
     "application/vnd.dev.sigstore.",
@@ -31,6 +28,9 @@ SIGNATURES = (
 )
 # Clients without a type for an artifact write the type of its configuration.
 NO_KIND = "application/vnd.oci."
+
+Descriptors = list[dict[str, Any]]
+"""OCI image specification 1.1, "Content Descriptors"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,115 +75,96 @@ def is_nightly(tag: str, channel: str, names: Collection[str]) -> bool:
 
 
 def images_among(tags: Collection[str]) -> list[str]:
-    """The tags without those under which builder keeps claims and nightly runs of another tag."""
-    there = {*tags}
-    return [tag for tag in tags if not (KEPT.search(tag) and tag.rpartition(".")[0] in there)]
+    """The tags that name images: no attachments, and no nightly runs of another tag."""
+    runs = {f"{tag}.nights" for tag in tags}
+    return [tag for tag in tags if tag not in runs and not ATTACHED.fullmatch(tag)]
 
 
 def survey(repository: Repository, channel: str, trust: Trust) -> list[SurveyedImage]:
     """All images of a repository that have a tag; the nightlies of a channel with their age.
 
-    A tag of an attachment is no image: it belongs to the image that it is attached to.  Tags under
-    which builder keeps claims and nightly runs are no images either.  Docker Hub
+    A tag of an attachment is no image: it belongs to the image that it is attached to.  Docker Hub
     counts each manifest that is fetched as a pull, so few are: an attachment is read only where its
     descriptor does not name its type.  Raises ``RegistryError``, ``FetchError``.
     """
-    listed = repository.tags()
-    tags = images_among(listed)
-    claimed: dict[str, list[Note]] = {}
-    for tag in tags:
-        claims = read_claims(repository, tag) if claims_tag(tag) in listed else ()
-        for digest, notes in notes_claimed(repository, tag, claims, trust).items():
-            claimed.setdefault(digest, []).extend(notes)
+    tags = repository.tags()
     by_subject: dict[str, list[str]] = {}
     for tag in tags:
         if attached := ATTACHED.fullmatch(tag):
             by_subject.setdefault(f"sha256:{attached[1]}", []).append(tag)
-    attachments = _Attachments(repository, by_subject, trust)
+    tagged: dict[str, list[str]] = {}
+    for tag in images_among(tags):
+        if digest := repository.head_digest(tag):  # it may have been deleted meanwhile
+            tagged.setdefault(digest, []).append(tag)
+    known = {digest: there for digest in tagged if (there := repository.manifest(digest))}
+    reader = _AttachmentReader(repository, by_subject)
     images = []
-    tagged = _tagged(repository, tags, channel)
-    known = {digest: manifest for digest, (manifest, _) in tagged.items()}
-    for digest, (manifest, named) in tagged.items():
-        aged = any(is_nightly(tag, channel, ()) for tag in named)
+    for digest, manifest in known.items():
+        named = tagged[digest]
         manifests = _with_parts(repository, manifest, named[0], known)
-        *_, built = found = attachments.of(manifests)
-        created = (built or _created(repository, manifests.values())) if aged else None
-        image = SurveyedImage(digest, tuple(named), created, manifests, *found[:-1])
-        by_text = {note.text: note for note in (*image.notes, *claimed.get(digest, ()))}
-        images.append(replace(image, notes=tuple(by_text.values())))
+        found, entries = reader.attached(manifests)
+        built = [built_at(listed, subject) for subject, listed in entries.items()]
+        created = None
+        if any(is_nightly(tag, channel, ()) for tag in named):
+            created = _earliest(built) or _earliest(
+                _created(repository, each) for each in manifests.values()
+            )
+        attached_tags = [tag for subject in entries for tag in by_subject.get(subject, ())]
+        kinds = [str(each.get("artifactType")) for listed in entries.values() for each in listed]
+        kinds += [kind for each in found.values() if each is not None for kind in _kinds(each)]
+        notes = (
+            note
+            for subject, listed in entries.items()
+            for note in notes_in(listed, subject, repository.path, trust)
+        )
+        images.append(
+            SurveyedImage(
+                digest,
+                tuple(named),
+                created,
+                manifests,
+                found,
+                tuple(attached_tags),
+                any(tag.endswith(SIGNED_SUFFIXES) for tag in attached_tags)
+                or any(kind.startswith(SIGNATURES) for kind in kinds),
+                tuple(notes),
+            )
+        )
     return images
 
 
-def _tagged(
-    repository: Repository, tags: Collection[str], channel: str
-) -> dict[str, tuple[Manifest, list[str]]]:
-    """The manifests that tags point to, by digest, and those tags; without tags of attachments.
-
-    A nightly has one tag and is fetched by it; the digest of another tag is asked for first.
-    """
-    found: dict[str, tuple[Manifest, list[str]]] = {}
-    others = [tag for tag in tags if not ATTACHED.fullmatch(tag)]
-    for tag in sorted(others, key=lambda tag: not is_nightly(tag, channel, ())):
-        digest = "" if is_nightly(tag, channel, ()) else repository.head_digest(tag)
-        there = None if digest in found else repository.manifest(digest or tag)
-        if there is not None:
-            found.setdefault(there.digest, (there, []))[1].append(tag)
-        elif digest in found:
-            found[digest][1].append(tag)
-    return {digest: (there, sorted(named)) for digest, (there, named) in found.items()}
-
-
-_Direct = tuple[dict[str, Manifest | None], list[dict[str, Any]]]
-
-
 @dataclass(slots=True)
-class _Attachments:
+class _AttachmentReader:
     """Finds the attachments of images; ``by_subject`` are the tags named after their digests."""
 
     repository: Repository
     by_subject: Mapping[str, Sequence[str]]
-    trust: Trust
-    """Whose notes count."""
     lists: bool | None = None
     """Whether the registry has the referrers API; None: not known yet."""
     unlisted: str = ""
     """A manifest whose referrers neither the registry nor a tag lists."""
-    known: dict[str, _Direct] = field(default_factory=dict)
+    known: dict[str, tuple[dict[str, Manifest | None], Descriptors]] = field(default_factory=dict)
     """Attachments by digest of the image: images of an index have tags of their own."""
 
-    def of(
+    def attached(
         self, manifests: Collection[str]
-    ) -> tuple[
-        dict[str, Manifest | None], tuple[str, ...], bool, tuple[Note, ...], datetime | None
-    ]:
-        """The attachments of an image, their tags, whether one is a signature, the notes of moves
-        among them, and when the image was built by the first of its verdicts."""
+    ) -> tuple[dict[str, Manifest | None], dict[str, Descriptors]]:
+        """The attachments of an image and its parts, and the descriptors that list them, by the
+        digest of what they are attached to."""
         attached: dict[str, Manifest | None] = {}
-        tags: list[str] = []
-        kinds: list[str] = []
-        notes: list[Note] = []
-        built: list[datetime] = []
+        entries: dict[str, Descriptors] = {}
         subjects = list(manifests)
         for subject in subjects:  # grows: an attachment may have attachments
-            found, entries = self._direct(subject)
-            kinds += [str(entry.get("artifactType") or "") for entry in entries]
-            notes += notes_in(entries, subject, self.repository.path, self.trust)
-            built += filter(None, [built_at(entries, subject)])
+            if subject not in self.known:
+                self.known[subject] = self._read(subject)
+            found, entries[subject] = self.known[subject]
             subjects += [digest for digest in found if digest not in {*attached, *manifests}]
             attached |= found
-            tags += self.by_subject.get(subject, ())
-        kinds += [kind for manifest in attached.values() if manifest for kind in _kinds(manifest)]
-        return attached, tuple(tags), _signed(tags, kinds), tuple(notes), min(built, default=None)
+        return attached, entries
 
-    def _direct(self, subject: str) -> _Direct:
-        if subject not in self.known:
-            self.known[subject] = self._found(subject)
-        return self.known[subject]
-
-    def _found(self, subject: str) -> _Direct:
-        listed = self._listed(subject)
+    def _read(self, subject: str) -> tuple[dict[str, Manifest | None], Descriptors]:
+        entries = list(self._listed(subject) or ())
         found: dict[str, Manifest | None] = {}
-        entries = list(listed or ())
         for tag in self.by_subject.get(subject, ()):
             # A registry with the referrers API ignores the list that a tag keeps.
             if self.lists or "." in tag:
@@ -200,7 +181,7 @@ class _Attachments:
         found.pop("", None)
         return found, entries
 
-    def _listed(self, subject: str) -> list[dict[str, Any]] | None:
+    def _listed(self, subject: str) -> Descriptors | None:
         """The referrers of a manifest by the API; None where the registry does not have the API.
 
         A registry may fail to answer for one manifest, whose referrers would then be missed.  So
@@ -250,26 +231,20 @@ def _with_parts(
     )
 
 
-def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
+def entries_of(manifest: Manifest) -> Descriptors:
     """The descriptors that an index lists; for any other manifest none."""
     return list(manifest.parsed().get("manifests") or [])
 
 
-def _created(repository: Repository, manifests: Iterable[Manifest]) -> datetime | None:
-    """When an image was created, by its label, of an index the earliest of its images.
-
-    None where it has no such label, or is no image.
-    """
-    found = [_created_by_label(repository, each) for each in manifests]
-    return min(filter(None, found), default=None)
+def _earliest(dates: Iterable[datetime | None]) -> datetime | None:
+    return min(filter(None, dates), default=None)
 
 
-def _created_by_label(repository: Repository, manifest: Manifest) -> datetime | None:
+def _created(repository: Repository, manifest: Manifest) -> datetime | None:
+    """When an image was created, by its label; None where it has none, or is no image."""
     try:
-        config: Any = configuration(repository, manifest)
-        labels = (config.get("config") or {}).get("Labels") or {}
-        found = datetime.fromisoformat(labels.get(CREATED, ""))
-    except (AttributeError, TypeError, ValueError, GoneError, RegistryError):
+        found = datetime.fromisoformat(configuration(repository, manifest).labels.get(CREATED, ""))
+    except (ValueError, GoneError, RegistryError):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -278,10 +253,3 @@ def _kinds(manifest: Manifest) -> list[str]:
     parsed = manifest.parsed()
     parts = [parsed.get("config") or {}, *(parsed.get("layers") or [])]
     return [parsed.get("artifactType") or "", *(part.get("mediaType") or "" for part in parts)]
-
-
-def _signed(tags: Collection[str], kinds: Collection[str]) -> bool:
-    suffixes = {found[2] for tag in tags if (found := ATTACHED.fullmatch(tag))}
-    return not suffixes.isdisjoint(SIGNED_SUFFIXES) or any(
-        kind.startswith(SIGNATURES) for kind in kinds
-    )

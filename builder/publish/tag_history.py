@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from builder.errors import RegistryError
 from builder.publish.referrers import Attachment, annotations_of, referrers
-from builder.publish.tag_claims import Claim, read_claims
 from builder.publish.update_size import Update
 from builder.publish.verdicts import Trust
 from builder.tools.registry.client import Repository
@@ -28,8 +28,8 @@ SIGNATURE = "builder.move.signature"
 """The annotations of a note: a ``_Note`` as JSON, and its signature (base64)."""
 PAST = 40
 """Earlier moves that a note lists."""
-CHAPTERS = 250
-"""Notes whose past is read, one after the other; a forged one may list any moves."""
+MOST = 10_000
+"""Moves of a history: a forged note may list any moves."""
 HIGHEST = 10**12
 """The number of a move that no tag reaches: a forged number must not stop the tag."""
 By = Literal["", "night", "rollback", "replacement"]
@@ -68,20 +68,11 @@ class Note:
 
     move: Move
     past: tuple[Move, ...]
-    text: str
-    """The JSON that is signed."""
-    signature: str
 
     @property
     def moves(self) -> tuple[Move, ...]:
         """All of them, newest first."""
         return (self.move, *self.past)
-
-    @property
-    def attachment(self) -> Attachment:
-        """The note as it is attached to its image."""
-        signed = {SIGNATURE: self.signature} if self.signature else {}
-        return Attachment(MOVE, annotations={TEXT: self.text, **signed})
 
 
 class _Step(BaseModel):
@@ -113,104 +104,62 @@ class _Note(BaseModel):
     first: Digest | Literal[""] = ""
     """The digest that the tag pointed to before the last of ``past``; empty: none."""
 
-    def note(self, text: str, signature: str) -> Note:
-        """The note with that text."""
-        move = Move(
-            self.tag,
-            self.digest,
-            self.before,
-            self.created,
-            self.reason,
-            by=self.by,
-            number=self.number,
-            version=self.version,
-            update=self.update,
-            updates=self.updates,
-        )
+    def note(self) -> Note:
+        move = Move(**self.model_dump(exclude={"repository", "past", "first"}))
         befores = (*(step.digest for step in self.past[1:]), self.first)
         past = (
             Move(self.tag, step.digest, before, "", "", by=step.by, number=step.number)
             for step, before in zip(self.past, befores, strict=False)
         )
-        return Note(move, tuple(past), text, signature)
-
-
-def parsed_note(text: str, signature: str, path: str) -> Note | None:
-    """A note of the repository with that path; None where the text is none.  It is not verified."""
-    try:
-        found = _Note.model_validate_json(text)
-    except ValidationError:
-        return None
-    return found.note(text, signature) if found.repository == path else None
+        return Note(move, tuple(past))
 
 
 def new_note(
     repository: Repository,
     wanted: Move,
-    last: Note | None,
-    numbers: Iterable[int],
     updates: Sequence[Update],
     trust: Trust,
-) -> Note:
-    """The note of a move that is about to be made, signed where there is a key.
+    taken: Iterable[Note],
+) -> tuple[Move, Attachment]:
+    """A move that is about to be made, and its note, signed where there is a key.
 
-    ``last`` is the last note of the tag, ``numbers`` are the numbers of its other moves.  Raises
-    ``WorldError``.
+    The note is attached to the image before the tag moves, so that no move lacks one: it counts
+    once the tag points there.  ``taken`` are the notes of the tag on its new image.  Raises
+    ``RegistryError``, ``FetchError``, ``WorldError``.
     """
+    last = last_note(repository, wanted.tag, wanted.before, trust)
     past = last.moves[:PAST] if last else ()
-    steps = (_Step(number=each.number, digest=each.digest, by=each.by) for each in past)
+    numbers = [each.number for each in (*past, *(note.move for note in taken))]
     made = _Note(
         repository=repository.path,
         tag=wanted.tag,
         digest=wanted.digest,
         before=wanted.before,
-        number=min(max((*numbers, *(each.number for each in past)), default=0) + 1, HIGHEST),
+        number=min(max(numbers, default=0) + 1, HIGHEST),
         created=datetime.now(UTC).isoformat(timespec="microseconds"),
         reason=wanted.reason,
         by=wanted.by,
         version=wanted.version,
         update=max((each.size for each in updates), default=None),
         updates={each.platform: each.size for each in updates if each.platform},
-        past=tuple(steps),
+        past=tuple(_Step(number=each.number, digest=each.digest, by=each.by) for each in past),
         first=past[-1].before if past else "",
     )
     text = made.model_dump_json(exclude_defaults=True)
-    return made.note(text, trust.signature(text))
+    signature = trust.signature(text)
+    signed = {SIGNATURE: signature} if signature else {}
+    return made.note().move, Attachment(MOVE, annotations={TEXT: text, **signed})
 
 
-def last_note(
-    repository: Repository,
-    tag: str,
-    digest: str,
-    trust: Trust,
-    claims: Sequence[Claim] | None = None,
-) -> Note | None:
+def last_note(repository: Repository, tag: str, digest: str, trust: Trust) -> Note | None:
     """The note of the move that brought a tag to the image ``digest``; None: it is not noted.
 
-    ``claims`` on the tag; None: they are read.  Raises ``RegistryError``, ``FetchError``.
+    Raises ``RegistryError``, ``FetchError``.
     """
-    if not digest:
-        return None
-    claims = read_claims(repository, tag) if claims is None else claims
-    claimed = notes_claimed(repository, tag, claims, trust).get(digest, [])
-    return newest([*notes_of_tag(repository, tag, digest, trust), *claimed])
+    return _newest(notes_of_tag(repository, tag, digest, trust)) if digest else None
 
 
-def notes_claimed(
-    repository: Repository, tag: str, claims: Iterable[Claim], trust: Trust
-) -> dict[str, list[Note]]:
-    """The notes of a tag in its claims that count, by the image that the tag moves to."""
-    found: dict[str, list[Note]] = {}
-    for each in claims:
-        note = parsed_note(each.text, each.signature, repository.path)
-        if note is None or note.move.tag != tag or each.withdrawn:
-            continue
-        if trust.accepts(each.text, each.signature):
-            found.setdefault(note.move.digest, []).append(note)
-    return found
-
-
-def newest(notes: Iterable[Note]) -> Note | None:
+def _newest(notes: Iterable[Note]) -> Note | None:
     """The newest of the notes of one tag on one image; earlier ones may be of interrupted moves."""
     return max(notes, key=lambda each: (each.move.number, each.move.created), default=None)
 
@@ -230,9 +179,13 @@ def notes_in(
     """
     for values in annotations_of(entries, MOVE):
         text, signature = str(values.get(TEXT, "")), str(values.get(SIGNATURE, ""))
-        found = parsed_note(text, signature, path)
-        if found and found.move.digest == digest and trust.accepts(text, signature):
-            yield found
+        try:
+            found = _Note.model_validate_json(text)
+        except ValidationError:
+            continue
+        ours = (found.repository, found.digest) == (path, digest)
+        if ours and trust.accepts(text, signature):
+            yield found.note()
 
 
 def past_moves(repository: Repository, tag: str, trust: Trust) -> tuple[Move, ...]:
@@ -253,24 +206,10 @@ def moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
 
 
 def _known_moves(repository: Repository, tag: str, trust: Trust) -> list[Move]:
-    """The moves of a tag, newest first; a move without a note is taken from a later note.
-
-    Raises like ``moves``.
-    """
+    """The moves of a tag, newest first; a move without a note is taken from a later note."""
+    notes_of = cache(lambda digest: notes_of_tag(repository, tag, digest, trust))
     digest = repository.head_digest(tag)
-    if not digest:
-        return []
-    claimed = notes_claimed(repository, tag, read_claims(repository, tag), trust)
-    known: dict[str, Sequence[Note]] = {}
-
-    def notes_of(digest: str) -> Sequence[Note]:
-        if digest not in known:
-            attached, more = notes_of_tag(repository, tag, digest, trust), claimed.get(digest, [])
-            gone = more and not attached and not repository.head_digest(digest)
-            known[digest] = [] if gone else [*attached, *more]
-        return known[digest]
-
-    return list(trace_moves(digest, notes_of))
+    return list(trace_moves(digest, notes_of)) if digest else []
 
 
 def reason_of(repository: Repository, move: Move, trust: Trust) -> str:
@@ -288,23 +227,19 @@ def trace_moves(digest: str, notes_of: Callable[[str], Sequence[Note]]) -> Itera
     counts where the tag points to its image, or where a later note lists it: so the note of an
     interrupted move is left out.
     """
-    note = newest(notes_of(digest))
-    if note is not None:
-        yield note.move
-    listed = 0  # of the note's past
-    for _ in range(CHAPTERS if note else 0):
-        older, after = None, 0
-        for step in note.past[listed:] if note else ():
-            found = _with_number(notes_of(step.digest), step.number)
-            older, after = (found, 0) if found else (older, after + 1)
-            yield found.move if found else step
-        if older is None or note is None or len(note.past) < PAST:
+    note = _newest(notes_of(digest))
+    left = list(note.moves) if note else []
+    for _ in range(MOST):
+        if not left:
             return
-        note, listed = older, after
+        move, *left = left
+        if known := _with_number(notes_of(move.digest), move.number):
+            move, left = known.move, list(known.past)  # which goes back further
+        yield move
 
 
 def _with_number(notes: Iterable[Note], number: int) -> Note | None:
-    return newest(each for each in notes if each.move.number == number)
+    return _newest(each for each in notes if each.move.number == number)
 
 
 def require_previous(repository: Repository, tag: str, trust: Trust) -> str:

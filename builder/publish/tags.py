@@ -11,8 +11,7 @@ from builder.errors import RegistryError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.publish.referrers import attach_all
 from builder.publish.remote_image import described, images_in, remote_image
-from builder.publish.tag_history import By, Move, no_image, notes_of_tag, past_moves
-from builder.publish.tag_move import make_move, plan_move
+from builder.publish.tag_history import By, Move, new_note, no_image, notes_of_tag, past_moves
 from builder.publish.update_size import Update, updates_of
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.recipes.catalog import Catalog
@@ -24,7 +23,7 @@ from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""
-IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|\.moves$|^sha256-")
+IMMUTABLE = re.compile(r"-[0-9a-f]{12}$|\.nights$|^sha256-")
 """Immutable tags, and tags under which builder and others keep attachments."""
 
 Approve = Callable[[Sequence[Update]], None]
@@ -49,19 +48,18 @@ def tags_of(record: Record, recipe: Recipe) -> Tags:
     than the recipe's pin.
     """
     immutable, *named = (reference.rpartition(":")[2] for reference in record.references)
-    return Tags(immutable, *_named(named, recipe))
+    return _tags(immutable, named, recipe)
 
 
-def tags_of_key(recipe: Recipe, key: str) -> Tags:
+def tags_of_index(recipe: Recipe, key: str) -> Tags:
     """The tags of the index of that key; its images have only their own immutable tags."""
-    return Tags(f"{recipe.version}-{key[:12]}", *_named(recipe.image.tags, recipe))
+    return _tags(f"{recipe.version}-{key[:12]}", recipe.image.tags, recipe)
 
 
-def _named(names: Iterable[str], recipe: Recipe) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The version tags among the names of an image, and the moving tags but the channel."""
+def _tags(immutable: str, names: Iterable[str], recipe: Recipe) -> Tags:
     channel = recipe.track.channel if recipe.track else None
     versions = tuple(tag for tag in names if tag not in recipe.image.moving)
-    return versions, tuple(tag for tag in recipe.image.moving if tag != channel)
+    return Tags(immutable, versions, tuple(tag for tag in recipe.image.moving if tag != channel))
 
 
 def open_repository(name: str, log: Log) -> Repository:
@@ -104,7 +102,7 @@ def require_points_to(
             f"{repository.name}:{tag} is not what was pushed",
             f"pushed {digest}, found {found or 'nothing'}: the registry altered it, or another "
             "machine moved the tag at the same moment",
-            "the remaining tags were not given: see `builder tag history`",
+            "the remaining tags were not given: see `builder tag history`, and decide again",
         )
 
 
@@ -127,8 +125,8 @@ def move(
     tag is new; where it raises an error, the tag does not move.  ``dropped`` are platforms that
     the tag may lose.  A tag that points to the image already is not moved.
     Raises ``RegistryError`` where the tag does not move, there is no such image, it has no label
-    with a build key (any user with push access can write it), or the tag would lose another
-    platform; ``TagMovedError`` where another machine moves the tag at the same time.
+    with a build key (any user with push access can write it), the tag would lose another platform,
+    or another machine has moved the tag meanwhile.
     """
     if IMMUTABLE.search(tag):
         raise RegistryError(
@@ -157,11 +155,11 @@ def move(
         approve(updates)
     done = Move(tag, wanted.digest, before, "", reason, by, version=image.version)
     taken = notes_of_tag(repository, tag, wanted.digest, trust)
-    planned = plan_move(repository, done, updates, trust, taken)
-    # The note comes first, so that no move lacks one: it counts when the tag points there.
-    attach_all(repository, wanted, [planned.note.attachment])
-    make_move(repository, planned, wanted, trust)
-    return planned.note.move
+    done, note = new_note(repository, done, updates, trust, taken)
+    attach_all(repository, wanted, [note])
+    repository.put_tag(tag, wanted, before)
+    require_points_to(repository, tag, wanted.digest)
+    return done
 
 
 def require_moving(
@@ -177,27 +175,22 @@ def require_moving(
     known = [recipe for recipe in recipes if recipe.image.repository == name]
     if any(tag in recipe.image.moving for recipe in known):
         return
-    owners = [recipe.name for recipe in known if tag in recipe.image.tags]
-    there = remote_image(repository, tag) if not owners else None
-    if owners:
-        raise _fixed(tag, owners[0])
+    owner = next((recipe.name for recipe in known if tag in recipe.image.tags), "")
+    there = None if owner else remote_image(repository, tag)
+    if there is not None and tag == there.version:
+        named = there.labels.get(LABEL_RECIPE) or f"an image of version {there.version}"
+        owner = f"{named}, whose recipe is not in this catalog"
+    if owner:
+        raise RegistryError(
+            f"{tag} is the version tag of {owner}: it does not move",
+            hint="to replace the image of that version: `builder push --replace --reason TEXT`",
+        )
     if there is None:
         return
-    if tag == there.version:
-        recipe = there.labels.get(LABEL_RECIPE) or f"an image of version {there.version}"
-        raise _fixed(tag, f"{recipe}, whose recipe is not in this catalog")
-    moved = (move.by != "replacement" for move in past_moves(repository, tag, trust))
-    if not any(moved):
+    if all(move.by == "replacement" for move in past_moves(repository, tag, trust)):
         raise RegistryError(
             f"{repository.name}:{tag} is not known to move",
             "no recipe of this catalog has it, and no move of it is noted",
             "add it to image.moving in the recipe; to replace the image of a version: "
             "`builder push --replace --reason TEXT`",
         )
-
-
-def _fixed(tag: str, owner: str) -> RegistryError:
-    return RegistryError(
-        f"{tag} is the version tag of {owner}: it does not move",
-        hint="to replace the image of that version: `builder push --replace --reason TEXT`",
-    )

@@ -6,8 +6,8 @@ the digest of their compressed bytes (OCI image specification, "Content Descript
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from builder.errors import GoneError, RegistryError
@@ -47,23 +47,27 @@ def updates_of(
     before: str,
     new: Sequence[PlatformImage],
     log: Log = lambda _: None,
-    dropped: Collection[str] | None = None,
+    dropped: Collection[str] = (),
 ) -> tuple[Update, ...]:
     """The updates from the image or index ``before`` (a digest; empty: none) of some tags.
 
     One for each of the new images; none for a platform without an image before: a tag can also be
     moved away from an image that cannot be read, and the log says so.  Raises ``FetchError``;
-    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``; None: any.
+    ``RegistryError`` where the tags would lose a platform that is not in ``dropped``.
     """
-    known = _images_before(repository, before) if before else ()
+    known: tuple[PlatformImage, ...] = ()
+    if before:
+        with suppress(RegistryError, GoneError):
+            there = repository.manifest(before)
+            known = images_in(repository, there) if there else ()
     if before and not known:
         log(
             f"the update of {' and '.join(tags)} cannot be measured, so no [budget] limits it: the "
             f"image before, {before}, is gone or cannot be read; its platforms are not known either"
         )
     has = [each.platform for each in new]
-    lost = [each.platform for each in known if each.platform not in {"", *(dropped or ()), *has}]
-    if lost and dropped is not None:
+    lost = [each.platform for each in known if each.platform not in {"", *dropped, *has}]
+    if lost:
         present = f"the new image has {' and '.join(filter(None, has)) or 'no named platform'}"
         raise RegistryError(
             f"{' and '.join(tags)} would lose {' and '.join(lost)}: no tag was moved",
@@ -73,31 +77,30 @@ def updates_of(
         )
     found = []
     for image in new:
-        old = _of_platform(known, image)
-        if old is not None:
-            here, there = layer_sizes(image.manifest), layer_sizes(old.manifest)
-            size = sum(size for digest, size in here.items() if digest not in there)
+        # Some images do not name a platform.
+        names = {"", image.platform}
+        same = (each for each in known if not image.platform or each.platform in names)
+        if old := next(same, None):
+            here, had = layer_sizes(image.manifest), layer_sizes(old.manifest)
+            size = sum(size for digest, size in here.items() if digest not in had)
             platform = image.platform if len(new) > 1 else ""
             found.append(Update(tuple(tags), before, size, sum(here.values()), platform))
     return tuple(found)
 
 
-def _images_before(repository: Repository, digest: str) -> tuple[PlatformImage, ...]:
-    """The images that tags point to; none where they are gone or cannot be read."""
-    try:
-        there = repository.manifest(digest)
-        return images_in(repository, there) if there else ()
-    except (RegistryError, GoneError):
-        return ()
+def require_within(
+    updates: Iterable[Update], budget: int | None, log: Log, what: str, hint: str
+) -> None:
+    """Log the updates; raise ``RegistryError`` where one has more than ``budget`` megabytes.
 
-
-def _of_platform(known: Sequence[PlatformImage], new: PlatformImage) -> PlatformImage | None:
-    """The image before of the platform of a new one; some images do not name a platform."""
-    names = {"", new.platform}
-    return next((each for each in known if not new.platform or each.platform in names), None)
-
-
-def over_budget(updates: Iterable[Update], budget: int | None) -> str:
-    """The updates that have more than ``budget`` megabytes, in lines; empty where none has."""
-    most = math.inf if budget is None else budget * MB
-    return "\n".join(f"download: {each.text}" for each in updates if each.size > most)
+    ``what`` did not happen ("latest is not moved"), ``hint`` is the way to do it all the same.
+    """
+    over = []
+    for each in updates:
+        log(f"download: {each.text}")
+        if budget is not None and each.size > budget * MB:
+            over.append(f"download: {each.text}")
+    if over:
+        raise RegistryError(
+            f"{what}: the update has more than the {budget} MB of [budget]", "\n".join(over), hint
+        )

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from builder.errors import SmokeError
-from builder.publish.referrers import annotations_of
+from builder.publish.referrers import Attachment, annotations_of
 from builder.records.record import Record
 from builder.settings import Settings
 from builder.tools.registry import cosign
@@ -42,78 +42,40 @@ class Statement(BaseModel):
     created: str
     """When its build began, by the record; RFC 3339, UTC."""
 
-    @property
-    def text(self) -> str:
-        """The text that is signed."""
-        return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
-
-
-def statement_of(kept: Record) -> Statement:
-    """The statement on an image by its record.  Raises ``SmokeError`` if its verdict is bad."""
-    if not kept.verdict.good:
-        raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
-    return Statement(
-        recipe=kept.recipe,
-        key=kept.key,
-        digest=kept.digest,
-        contract=kept.contract,
-        checks=kept.verdict.passed_by_kind,
-        created=kept.created,
-    )
-
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The key that signs verdicts, and the public keys whose verdicts are trusted.
+    """The key that signs verdicts and notes, and the public keys whose signatures are trusted.
 
-    ``work`` is a directory for the files that cosign reads.
+    ``work`` is a directory for the files that cosign reads.  All methods raise ``WorldError`` where
+    cosign fails.
     """
 
     signing: str
     trusted: tuple[str, ...]
     work: Path
 
-    def annotations(self, statement: Statement) -> dict[str, str]:
-        """The annotations of an attached verdict; raises ``WorldError`` where signing fails."""
-        signature = self.signature(statement.text)
-        return {TEXT: statement.text, **({SIGNATURE: signature} if signature else {})}
-
     def signature(self, text: str) -> str:
-        """The signature (base64) of a text; empty without a key.  Raises ``WorldError``."""
+        """The signature (base64) of a text; empty without a key."""
         return cosign.sign_text(text, self.signing, self.work) if self.signing else ""
 
     def accepts(self, text: str, signature: str) -> bool:
-        """Whether a text counts: a trusted key signed it, or no key is configured.
-
-        Raises ``WorldError``.
-        """
+        """Whether a text counts: a trusted key signed it, or no key is configured."""
         return not (self.signing or self.trusted) or bool(self.signer(text, signature))
-
-    def is_trusted(self, annotations: Mapping[str, str]) -> bool:
-        """Whether a verdict is signed by a trusted key.  Raises ``WorldError``."""
-        return bool(self.signer(annotations.get(TEXT, ""), annotations.get(SIGNATURE, "")))
-
-    def is_signed_by_us(self, annotations: Mapping[str, str]) -> bool:
-        """Whether this run's key signed a verdict, or it has none.  Raises ``WorldError``."""
-        text, signature = annotations.get(TEXT, ""), annotations.get(SIGNATURE, "")
-        return not self.signing or self._signed(text, signature, self._own())
 
     def signer(self, text: str, signature: str) -> str:
         """The trusted key that signed a text, as the settings name it; empty: none of them did.
 
-        ``signature`` is base64.  Raises ``WorldError``.
+        ``signature`` is base64.
         """
         if not signature:
             return ""
-        if self.signing and self._signed(text, signature, self._own()):
-            return self.signing
-        return next((key for key in self.trusted if self._signed(text, signature, key)), "")
-
-    def _own(self) -> str:
-        return str(cosign.public_key(self.signing, self.work))
-
-    def _signed(self, text: str, signature: str, public: str) -> bool:
-        return bool(signature) and cosign.signed_by(text, signature, public, self.work)
+        keys = [(self.signing, "")] if self.signing else []
+        for key, public in [*keys, *((key, key) for key in self.trusted)]:
+            public = public or str(cosign.public_key(key, self.work))
+            if cosign.signed_by(text, signature, public, self.work):
+                return key
+        return ""
 
 
 UNSIGNED = Trust("", (), Path())
@@ -133,18 +95,37 @@ def require_signing(settings: Settings, work: Path) -> None:
         cosign.require_key(settings.cosign_key, work / "cosign")
 
 
-def attached_verdicts(
-    entries: Iterable[Mapping[str, Any]], digest: str, key: str, contract: str
-) -> list[Mapping[str, str]]:
-    """The annotations of the verdicts on an image, for one key and one contract.
+def verdict_on(kept: Record, trust: Trust) -> Attachment:
+    """The verdict of a record, to be attached to its image.
 
-    ``entries`` are the descriptors of its referrers.
+    Raises ``SmokeError`` where it is bad, ``WorldError`` where signing fails.
     """
-    return [
-        annotations
-        for statement, annotations in _statements(entries)
-        if (statement.digest, statement.key, statement.contract) == (digest, key, contract)
-    ]
+    if not kept.verdict.good:
+        raise SmokeError(f"{kept.recipe} is not verified: its verdict cannot be signed")
+    statement = Statement(
+        recipe=kept.recipe,
+        key=kept.key,
+        digest=kept.digest,
+        contract=kept.contract,
+        checks=kept.verdict.passed_by_kind,
+        created=kept.created,
+    )
+    text = json.dumps(statement.model_dump(), sort_keys=True, separators=(",", ":"))
+    signature = trust.signature(text)
+    signed = {SIGNATURE: signature} if signature else {}
+    return Attachment(VERDICT, annotations={TEXT: text, **signed})
+
+
+def verdict_signers(
+    entries: Iterable[Mapping[str, Any]], digest: str, key: str, contract: str, trust: Trust
+) -> Iterator[str]:
+    """The trusted key of each verdict on an image for one key and one contract; empty: none.
+
+    ``entries`` are the descriptors of its referrers.  Raises ``WorldError``.
+    """
+    for found, values in _statements(entries):
+        if (found.digest, found.key, found.contract) == (digest, key, contract):
+            yield trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
 
 
 def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | None:

@@ -18,8 +18,8 @@ from builder.pipeline.check import contract_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.publish.referrers import referrers
-from builder.publish.remote_image import remote_image
-from builder.publish.verdicts import attached_verdicts, trust_of
+from builder.publish.remote_image import described
+from builder.publish.verdicts import trust_of, verdict_signers
 from builder.records import record
 from builder.records.record import Record
 from builder.tools.registry.client import Repository
@@ -50,10 +50,12 @@ def find_published(
     own = built_here(session, plan)
     if own is not None and own.digest == digest:
         return Verified(digest, own)
-    if _is_signed(session, plan, repository, digest, work):
-        return Verified(digest, None)
-    _require_single(repository, plan.immutable_tag, digest)
-    _require_key(repository, plan.immutable_tag, digest, plan.key)
+    trust = trust_of(session.settings, work)
+    if trust.signing or trust.trusted:
+        entries = referrers(repository, digest)
+        if any(verdict_signers(entries, digest, plan.key, contract_of(plan), trust)):
+            return Verified(digest, None)
+    _require_image_of_key(repository, plan, digest)
     raise _refused(plan, repository, digest, own)
 
 
@@ -77,39 +79,28 @@ def require_built_here(kept: Record) -> None:
         )
 
 
-def _is_signed(
-    session: BuildSession, plan: Plan, repository: Repository, digest: str, work: Path
-) -> bool:
-    trust = trust_of(session.settings, work)
-    if not (trust.signing or trust.trusted):
-        return False
-    contract = contract_of(plan)
-    entries = referrers(repository, digest)
-    return any(map(trust.is_trusted, attached_verdicts(entries, digest, plan.key, contract)))
+def _require_image_of_key(repository: Repository, plan: Plan, digest: str) -> None:
+    """Raise ``RegistryError`` for an index, or an image of another key, under an immutable tag.
 
-
-def _require_single(repository: Repository, immutable: str, digest: str) -> None:
-    """Raise ``RegistryError`` where an index stands under the immutable tag of one image: which
-    image of an index is run depends on the machine."""
+    Which image of an index is run depends on the machine.
+    """
     there = repository.manifest(digest)
-    if there is not None and there.body.manifests is not None:
+    if there is None:
+        return
+    name = f"{repository.name}:{plan.immutable_tag}"
+    hint = "delete that tag in the registry, or replace it: `builder push --replace --reason TEXT`"
+    if there.body.manifests is not None:
         raise RegistryError(
-            f"{repository.name}:{immutable} is an index of images",
+            f"{name} is an index of images",
             f"it is {digest}; builder gives that tag to the image of one platform",
-            "nothing was tagged or signed. Delete that tag in the registry, or replace it: "
-            "`builder push --replace --reason TEXT`",
+            f"nothing was tagged or signed; {hint}",
         )
-
-
-def _require_key(repository: Repository, immutable: str, digest: str, key: str) -> None:
-    there = remote_image(repository, digest)
-    found = there.labels.get(LABEL_KEY, "") if there else ""
-    if found != key:
+    found = described(repository, there).labels.get(LABEL_KEY, "")
+    if found != plan.key:
         raise RegistryError(
-            f"{repository.name}:{immutable} has a different build key",
-            f"its label {LABEL_KEY} is {found or 'absent'}; the recipe's key is {key}",
-            "delete that tag in the registry, or replace it: "
-            "`builder push --replace --reason TEXT`",
+            f"{name} has a different build key",
+            f"its label {LABEL_KEY} is {found or 'absent'}; the recipe's key is {plan.key}",
+            hint,
         )
 
 

@@ -35,7 +35,7 @@ def repository(registry: str) -> Repository:
 def tags(repository: Repository) -> dict[str, str]:
     """The digest of each tag that lists no referrers."""
     listed = repository.tags()
-    named = [tag for tag in listed if not (tag.startswith("sha256-") or tag.endswith(".moves"))]
+    named = [tag for tag in listed if not tag.startswith("sha256-")]
     return {tag: repository.head_digest(tag) for tag in named}
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,9 @@ import pytest
 from builder.cli.session import build_session
 from builder.errors import BuilderError, GoneError, RegistryError
 from builder.plan.resolver import Resolver
-from builder.publish import push as pushing
 from builder.publish import referrers
-from builder.publish import tags as publish_tags
 from builder.publish.remote_image import remote_image
-from builder.publish.verdicts import VERDICT, Trust
-from builder.publish.verified import Verified, find_published
-from builder.records.record import Record
-from builder.smoke.verdict import Check, Verdict
+from builder.publish.verified import find_published
 from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from builder.tools.web import retry
 from support.prunes import CONFIG, PATH, unheard
@@ -81,38 +74,6 @@ def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.Mo
         with pytest.raises(BuilderError):
             remote_image(front, "x")
     assert remote_image(repository, "nothing") is None
-
-
-def test_a_verified_image_of_another_machine_gets_what_is_missing(
-    repository: Repository, tmp_path: Path
-) -> None:
-    there = put_image(repository, "k", "1-kkkkkkkkkkkk").digest
-    verdict = Verdict(there, (Check.of("runs", "x", "y", "y", passed=True),), 1, 1)
-    verified = Record(
-        recipe="x-1",
-        key="k" * 64,
-        contract="c",
-        references=(f"{repository.name}:1-k",),
-        digest=there,
-        verdict=verdict,
-        created="",
-        seconds={},
-    )
-    bill = referrers.Attachment("application/spdx+json")
-    trust = Trust("", (), tmp_path)
-
-    def missing(attached: Collection[str]) -> list[referrers.Attachment]:
-        return [] if bill.kind in attached else [bill]
-
-    def kinds() -> list[str]:
-        return sorted(each["artifactType"] for each in referrers.referrers(repository, there))
-
-    how = pushing.Pushing(tmp_path, print, trust, missing, found=Verified(there, verified))
-    here = verified.model_copy(update={"digest": f"sha256:{'0' * 64}"})
-    for _ in range(2):
-        pushing.push(repository, here, publish_tags.Tags("1-kkkkkkkkkkkk", ("1",), ()), how)
-        assert kinds() == sorted([bill.kind, VERDICT])
-        how = replace(how, known=frozenset(repository.tags()))
 
 
 def test_what_is_attached_is_listed_once(repository: Repository) -> None:

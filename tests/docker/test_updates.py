@@ -12,7 +12,7 @@ import pytest
 from builder.images.log import BuildLog
 from builder.images.stages import build_image
 from builder.publish import tags
-from builder.publish.upload import LocalImage, upload
+from builder.publish.push import LocalImage, upload
 from builder.sources.context import BuildContext
 from builder.tools.docker import buildx
 from builder.tools.docker.blobs import blobs_of, build_contexts
@@ -81,7 +81,7 @@ def test_the_second_night_is_an_update_of_the_engine_alone(
             made.add(f"{name}:{night}")
             engine = Random(night).randbytes(200_000)
             image = built(tmp_path / str(night), engine, small_root, f"{name}:{night}")
-            uploaded.append(upload(repository, image, new=False))
+            uploaded.append(upload(repository, image))
             moves.append(tags.move(repository, "nightly", image.manifest.digest, f"night {night}"))
             before = served.stat().st_size if served.exists() else 0
             machine.docker("pull", "--quiet", f"{name}:nightly")

@@ -17,9 +17,9 @@ import pytest
 
 from builder import sbom
 from builder.publish.attachments import NAMES, RECIPE, attached
+from builder.publish.push import local_image, upload
 from builder.publish.referrers import attach, referrers
 from builder.publish.tag_history import MOVE
-from builder.publish.upload import local_image, upload
 from builder.publish.verdicts import SIGNATURE, TEXT, VERDICT
 from builder.records import record
 from builder.sbom.provenance import LOCAL
@@ -102,7 +102,7 @@ def backdoored(repository: Repository, image: dict[str, Any], folder: Path, made
     assert kept is not None
     theirs = kept.model_copy(update={"references": (name,), "digest": digest})
     local = local_image(theirs, folder)
-    upload(repository, local, new=False)
+    upload(repository, local)
     repository.put_manifest(own(image), local.manifest)
     return digest
 
@@ -281,7 +281,7 @@ def test_what_is_missing_of_an_image_that_is_there_is_attached(
     kept = record.read(tmp_path / "state", image["recipe"], image["key"])
     assert kept is not None
     local = local_image(kept, tmp_path)
-    upload(repository, local, new=True)
+    upload(repository, local)
     repository.put_manifest(own(image), local.manifest)
     push()
     assert set(tags(registry).values()) == {image["digest"]}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from builder.publish.referrers import attach_all
-from builder.publish.tag_history import By, Move, notes_of_tag
-from builder.publish.tag_move import plan_move
+from builder.publish.tag_history import By, Move, new_note, notes_of_tag
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.tools.registry.client import Manifest, Repository
 
@@ -21,6 +20,6 @@ def attach_note(
     """Attach the note of a move, as somebody does who is interrupted before the tag moves."""
     wanted = Move(tag, image.digest, before, "", reason, by)
     taken = notes_of_tag(repository, tag, image.digest, trust)
-    note = plan_move(repository, wanted, (), trust, taken).note
-    attach_all(repository, image, [note.attachment])
-    return note.move
+    move, note = new_note(repository, wanted, (), trust, taken)
+    attach_all(repository, image, [note])
+    return move

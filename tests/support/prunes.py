@@ -183,12 +183,6 @@ def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.Prun
     return prune_plan.plan(images, "nightly", keep, **options)
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Path:
-    """Where is kept what is being deleted."""
-    return tmp_path / "begun.json"
-
-
 def unheard(_: str) -> None:
     pass
 

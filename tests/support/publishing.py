@@ -61,10 +61,10 @@ def push(builder: Builder, tmp_path: Path) -> Any:
 
 
 def tags(registry: str) -> dict[str, str]:
-    """The digest that each tag leads to; those that list referrers or claims are left out."""
+    """The digest that each tag leads to; those that list referrers are left out."""
     answer = requests.get(f"http://{registry}/v2/{PUSHED}/tags/list", timeout=10)
     names = answer.json().get("tags") or [] if answer.ok else []
-    found = [name for name in names if not (name.startswith("sha256-") or name.endswith(".moves"))]
+    found = [name for name in names if not name.startswith("sha256-")]
     return {name: digest_of(registry, name) for name in found}
 
 

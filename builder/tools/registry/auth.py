@@ -7,6 +7,8 @@ counts: hosts that it redirects to get neither a login nor a token.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
+from urllib.parse import urlencode
 
 from builder.errors import RegistryError
 from builder.tools.registry import responses
@@ -45,14 +47,15 @@ class Authorization:
         self._origin = origin(base)
         self._client = client
         self._token_hosts = token_hosts
-        self._login: Login | None = None
-        self._login_known = False
         self._known: dict[str, str] = {}
+        self.user = ""
+        """The user of the login, once the registry has asked for one; empty without a login."""
 
-    @property
-    def user(self) -> str:
-        """The user of the login; empty without a login."""
-        return self._login.user if self._login else ""
+    @cached_property
+    def _login(self) -> Login | None:
+        found = login_for(self._registry)
+        self.user = found.user if found else ""
+        return found
 
     def covers(self, url: str) -> bool:
         """Whether an address is on the registry itself."""
@@ -70,11 +73,9 @@ class Authorization:
         ``WebError`` where the token server refuses.
         """
         kind, named = responses.challenge(response.headers.get("WWW-Authenticate", ""))
-        if not self._login_known:
-            self._login, self._login_known = login_for(self._registry), True
-        value = ""
-        if kind == "basic" and self._login:
-            value = f"Basic {self._login.basic}"
+        login, value = self._login, ""
+        if kind == "basic" and login:
+            value = f"Basic {login.basic}"
         elif kind == "bearer":
             given = self._token(named.get("realm", ""), named.get("service", ""), scope)
             value = f"Bearer {given}" if given else ""
@@ -83,9 +84,6 @@ class Authorization:
         return bool(value)
 
     def _token(self, realm: str, service: str, scope: str) -> str:
-        """A token, or an empty text."""
-        from urllib.parse import urlencode
-
         outward = not self._require_safe(realm)
         query = urlencode({"service": service, "scope": scope})
         headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
@@ -109,15 +107,15 @@ class Authorization:
             raise RegistryError(
                 f"{self._registry} names an address for tokens that is not valid", error.why
             ) from None
-        secret = "login" if self._login else "token"
-        here = self._origin[0] == "http" and is_loopback(parts.hostname or "")
+        host = parts.hostname or ""
+        here = self._origin[0] == "http" and is_loopback(host)
         if parts.username is not None or not (parts.scheme == "https" or here):
+            secret = "login" if self._login else "token"
             raise RegistryError(
                 f"{self._registry} wants the {secret} to be sent without TLS",
-                f"its address for tokens is at {parts.hostname}",
+                f"its address for tokens is at {host}",
                 "nothing was sent; check the registry, and the proxy before it",
             )
-        host = parts.hostname or ""
         allowed = may_name(self._registry, host) or host in self._token_hosts
         if self._login and not allowed:
             raise RegistryError(

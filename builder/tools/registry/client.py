@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.errors import GoneError, RegistryError, TagMovedError, WorldError
+from builder.errors import GoneError, RegistryError, WorldError
 from builder.tools import sizes
 from builder.tools.registry import responses
 from builder.tools.registry.responses import IMAGE_MANIFEST, INDEX, Body, required
-from builder.tools.registry.transport import Transport, UploadStream, progress_lines, split
+from builder.tools.registry.transport import Transport, UploadStream, split
 from builder.tools.web.client import Response
 from builder.tools.web.errors import WebError
 from builder.tools.web.http_time import time_span
@@ -30,6 +30,7 @@ MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
+ACCEPT = {"Accept": ", ".join(MANIFESTS)}
 HASHING = 300.0  # seconds without a byte after an upload: the registry hashes it first
 LARGEST_MANIFEST = 4 << 20  # bytes: the limit of docker-registry
 LARGEST_PAGE = 16 << 20  # bytes of a list
@@ -80,13 +81,10 @@ class Repository:
         self._seen: set[str] = set()
         """Digests of blobs that the registry is known to have."""
 
-    # Reading
-
     def manifest(self, reference: str) -> Manifest | None:
         """The manifest of a tag or a digest, or None.  Raises ``RegistryError``, ``FetchError``."""
-        headers = {"Accept": ", ".join(MANIFESTS)}
         response = self._http.request(
-            "GET", f"manifests/{reference}", headers, limit=LARGEST_MANIFEST
+            "GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST
         )
         if response is None:
             return None
@@ -108,8 +106,7 @@ class Repository:
         Docker Hub counts a GET of a manifest as a pull, a HEAD not (docs.docker.com, "Docker Hub
         pull usage and limits").  Raises like ``manifest``.
         """
-        headers = {"Accept": ", ".join(MANIFESTS)}
-        response = self._http.request("HEAD", f"manifests/{reference}", headers)
+        response = self._http.request("HEAD", f"manifests/{reference}", ACCEPT)
         if response is None:
             return ""
         # The specification does not require the digest in this response.
@@ -188,8 +185,6 @@ class Repository:
                 "nothing was tagged",
             )
 
-    # Pushing
-
     def require_push(self) -> None:
         """Raise ``RegistryError`` where this login may not push: an upload is begun and canceled.
 
@@ -203,76 +198,48 @@ class Repository:
             url = responses.upload_address(begun, self.name)
             self._http.send("DELETE", url, push=True)
 
-    def put_blob(self, digest: str, file: Path, *, new: bool = False) -> bool:
+    def put_blob(self, digest: str, file: Path) -> bool:
         """Upload a file unless the registry has it; whether it was uploaded.
 
-        ``new``: the registry probably does not have it, so no request checks that first, but the
-        response to the start of the upload may say that it does (specification, "Mounting a blob
-        from another repository").  Raises ``RegistryError``, ``FetchError``.
+        Raises ``RegistryError``, ``FetchError``.
         """
         size = file.stat().st_size
         name = f"{digest[:19]} ({sizes.shown(size)})"
-        if not new and self._has(digest):
-            self.log(f"{name}: exists")
-            return False
-        self.log(f"{name}: uploading")
-        progress = progress_lines(self.log, name, size)
         with file.open("rb") as stream:
 
             def content() -> Any:
+                self.log(f"{name}: uploading")
                 stream.seek(0)
                 # An empty stream would be sent in chunks, which registries refuse.
-                return UploadStream(stream, size, self._sent(progress)) if size else b""
+                return UploadStream(stream, size, self._http, name) if size else b""
 
-            uploaded = self._upload(digest, content, new=new)
+            uploaded = self._upload(digest, content)
         if not uploaded:
             self.log(f"{name}: exists")
         return uploaded
 
-    def put_bytes(self, content: bytes, *, new: bool = False) -> bool:
+    def put_bytes(self, content: bytes) -> bool:
         """Upload bytes, like ``put_blob``."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
-        if digest in self._seen or (not new and self._has(digest)):
-            return False
-        return self._upload(digest, lambda: content, new=new)
+        return self._upload(digest, lambda: content)
 
-    def _has(self, digest: str) -> bool:
-        if digest not in self._seen and self._http.request("HEAD", f"blobs/{digest}") is not None:
-            self._seen.add(digest)
-        return digest in self._seen
-
-    def _sent(self, progress: Callable[[int], None]) -> Callable[[int], None]:
-        def sent(count: int) -> None:
-            self._http.server_responded()
-            progress(count)
-
-        return sent
-
-    def _upload(self, digest: str, content: Callable[[], Any], *, new: bool) -> bool:
-        """Upload a blob ("POST then PUT"); whether it was sent."""
-        tried, sent = False, True
-        path = f"{UPLOADS}?mount={digest}&from={self.path}" if new else UPLOADS
+    def _upload(self, digest: str, content: Callable[[], Any]) -> bool:
+        """Upload a blob ("POST then PUT") unless it is there; whether it was sent."""
+        sent = False
 
         def upload() -> Response:
-            nonlocal tried, sent
-            if tried:
-                # The blob may have arrived, and only the response was lost.
-                there = self._http.send("HEAD", f"blobs/{digest}")
-                if there.status == 200:
-                    return there
-            tried = True
-            begun = self._http.send("POST", path, push=True)
-            sent = not (new and begun.status == 201)
-            if not sent:
-                return begun
-            required(begun, 202)
+            nonlocal sent
+            # It may also be there because only the response to an earlier attempt was lost.
+            there = self._http.send("HEAD", f"blobs/{digest}", push=True)
+            if required(there, 200, 404).status == 200:
+                return there
+            begun = required(self._http.send("POST", UPLOADS, push=True), 202)
             url = responses.upload_address(begun, self.name)
-            joined = f"{url}{'&' if '?' in url else '?'}digest={digest}"
-            headers = {"Content-Type": "application/octet-stream"}
+            sent = True
             put = self._http.send(
                 "PUT",
-                joined,
-                headers,
+                f"{url}{'&' if '?' in url else '?'}digest={digest}",
+                {"Content-Type": "application/octet-stream"},
                 push=True,
                 content=content,
                 read_timeout=HASHING,
@@ -280,8 +247,9 @@ class Repository:
             )
             return required(put, 201)
 
-        self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
-        self._seen.add(digest)
+        if digest not in self._seen:
+            self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
+            self._seen.add(digest)
         return sent
 
     def put_manifest(self, reference: str, manifest: Manifest) -> bool:
@@ -289,52 +257,54 @@ class Repository:
 
         Raises ``RegistryError``, ``FetchError``.
         """
-        put = self._putting(reference, manifest, {})
-        response = self._put_listed(lambda: required(put(), 201), f"put {reference}")
-        return "OCI-Subject" in response.headers
+        put = self._put_known(lambda: required(self._put(reference, manifest), 201), reference)
+        return "OCI-Subject" in put.headers
 
     def put_tag(self, tag: str, manifest: Manifest, before: str) -> None:
         """Move a tag from the digest ``before`` (empty: a new tag) to a manifest.
 
         The tag is resolved right before each attempt, and the request is conditional (If-Match and
         If-None-Match, RFC 9110, section 13.1), which few registries support.  Where one refuses the
-        condition although the tag did not move, a request without it follows.  Does nothing where
-        the tag is at the manifest.  Raises ``TagMovedError`` where it is at another digest,
-        ``RegistryError``, ``FetchError``.
+        condition although the tag did not move, its ETags are not digests: a request without it
+        follows.  Does nothing where the tag is at the manifest.  Raises ``RegistryError``, also
+        where it is at another digest; ``FetchError``.
         """
-        condition = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
 
-        def look_and_put(named: Mapping[str, str] = condition) -> Response:
-            looked = self._http.send("HEAD", f"manifests/{tag}", {"Accept": ", ".join(MANIFESTS)})
-            required(looked, 200, 404)
-            there = looked.status == 200
+        first = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
+
+        def look_and_put(condition: Mapping[str, str] = first) -> Response:
+            looked = self._http.send("HEAD", f"manifests/{tag}", ACCEPT)
+            there = required(looked, 200, 404).status == 200
             now = responses.digest(looked.headers) or self.resolve(tag) if there else ""
             if now == manifest.digest:
                 return looked
             if now != before:
-                raise _moved(self.name, tag, before, now)
-            response = self._putting(tag, manifest, named)()
-            # Where the tag has not moved, the registry's ETags are not digests.
-            refused = response.status == 412 and named
-            return look_and_put({}) if refused else required(response, 201)
+                raise RegistryError(
+                    f"{self.name}:{tag} was moved by another client in the meantime",
+                    f"it was at {before or 'no digest'}, and now it is at {now or 'no digest'}",
+                    "it was left there: `builder tag history` shows the moves; decide again",
+                )
+            response = self._put(tag, manifest, condition)
+            if response.status == 412 and condition:
+                return look_and_put({})
+            return required(response, 201)
 
-        self._put_listed(look_and_put, f"put {tag}")
+        self._put_known(look_and_put, tag)
 
-    def _putting(
-        self, reference: str, manifest: Manifest, condition: Mapping[str, str]
-    ) -> Callable[[], Response]:
-        path = f"manifests/{reference}"
+    def _put(
+        self, reference: str, manifest: Manifest, condition: Mapping[str, str] = {}
+    ) -> Response:
         headers = {"Content-Type": manifest.media_type, **condition}
-        return lambda: self._http.send(
-            "PUT", path, headers, push=True, content=lambda: manifest.content
-        )
+        path, content = f"manifests/{reference}", manifest.content
+        return self._http.send("PUT", path, headers, push=True, content=lambda: content)
 
-    def _put_listed(self, put: Callable[[], Response], what: str) -> Response:
+    def _put_known(self, put: Callable[[], Response], reference: str) -> Response:
         """Put a manifest whose blobs are in the registry.
 
         docker-registry rewrites the link to a blob when the same one is uploaded again, and does
         not know the blob for that moment.
         """
+        what = f"put {reference}"
         for seconds in UNKNOWN_FOR:
             try:
                 return self._http.send_with_retries(put, what, uploads=True)
@@ -344,25 +314,15 @@ class Repository:
                 time.sleep(seconds)
         return self._http.send_with_retries(put, what, uploads=True)
 
-    # Deleting
+    def delete(self, digest: str) -> None:
+        """Delete a manifest with all its tags, if it exists.
 
-    def delete(self, digest: str) -> bool:
-        """Delete a manifest with all its tags; whether it existed.
-
-        Specification, "Content Management".  An attempt whose response was lost may have deleted
-        it: then it existed.  Raises ``RegistryError`` where the registry allows no deletion,
-        ``FetchError``.
+        Specification, "Content Management".  Raises ``RegistryError`` where the registry allows no
+        deletion, ``FetchError``.
         """
-        lost = False
 
         def delete() -> Response:
-            nonlocal lost
-            try:
-                response = self._http.send("DELETE", f"manifests/{digest}", push=True)
-            except WebError:
-                lost = True
-                raise
-            lost = lost or response.status >= 500
+            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
             if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
@@ -371,17 +331,7 @@ class Repository:
                 )
             return required(response, 202, 404)
 
-        done = self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
-        return lost or done.status == 202
-
-
-def _moved(repository: str, tag: str, before: str, now: str) -> TagMovedError:
-    return TagMovedError(
-        f"{repository}:{tag} was moved by another client in the meantime",
-        f"it was at {before or 'no digest'}, and now it is at {now or 'no digest'}",
-        "it was left there: `builder tag history` shows the moves; decide again",
-        tag,
-    )
+        self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
 
 
 def blobs_of(manifest: Manifest) -> Iterator[str]:

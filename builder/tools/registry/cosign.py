@@ -2,7 +2,8 @@
 
 https://docs.sigstore.dev/cosign/key_management/signing_with_self-managed_keys/.  Nothing goes to a
 transparency log: a verifier needs the public key and no other server.  cosign takes the key's
-password from COSIGN_PASSWORD.
+password from COSIGN_PASSWORD.  A ``key`` is a file or one of cosign's key URIs, ``work`` a
+directory for cosign's input.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -42,10 +41,7 @@ def require_cosign() -> None:
 
 
 def require_key(key: str, work: Path) -> None:
-    """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key.
-
-    ``key`` is a file or one of cosign's key URIs, ``work`` a directory for cosign's input.
-    """
+    """Raise ``WorldError`` where there is no cosign, or it cannot sign with a key."""
     require_cosign()
     public = public_key(key, work)
     if not signed_by(SAMPLE, sign_text(SAMPLE, key, work), str(public), work):
@@ -57,24 +53,25 @@ def require_key(key: str, work: Path) -> None:
 
 def public_key(key: str, work: Path) -> Path:
     """The public key of a signing key, as a PEM file in ``work``.  Raises ``WorldError``."""
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    public = work / "cosign.pub"
-    public.write_bytes(_public_key(key))
-    return public
+    return _written(work, "cosign.pub", _public_key(key))
 
 
 @cache  # with a password, cosign takes 0.2 s to read a key
 def _public_key(key: str) -> bytes:
-    return _run(("public-key", f"--key={key}"), dict(os.environ), "read its public key")
+    return _run(("public-key", f"--key={key}"), "read its public key")
+
+
+def _written(work: Path, name: str, content: bytes) -> Path:
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (work / name).write_bytes(content)
+    return work / name
 
 
 def sign_text(text: str, key: str, work: Path) -> str:
     """The signature (base64) of a text.  Raises ``WorldError`` where cosign cannot sign."""
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = work / "text"
-    file.write_text(text, "utf-8")
+    file = _written(work, "text", text.encode())
     signing = ("sign-blob", "--yes", "--tlog-upload=false", f"--key={key}", str(file))
-    return _run(signing, dict(os.environ), "sign a verdict").decode().strip()
+    return _run(signing, "sign a verdict").decode().strip()
 
 
 def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
@@ -82,13 +79,11 @@ def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
 
     A damaged signature is not.  Raises ``WorldError`` where the key cannot be read.
     """
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file, stored = work / "text", work / "signature"
-    file.write_text(text, "utf-8")
-    stored.write_text(signature, "utf-8")
+    file = _written(work, "text", text.encode())
+    stored = _written(work, "signature", signature.encode())
     options = ("--insecure-ignore-tlog=true", f"--key={public}", f"--signature={stored}")
     try:
-        _run(("verify-blob", *options, str(file)), dict(os.environ), "verify a verdict")
+        _run(("verify-blob", *options, str(file)), "verify a verdict")
     except WorldError as error:
         if not error.why:  # cosign did not end in time
             raise
@@ -105,31 +100,37 @@ def signed_by(text: str, signature: str, public: str, work: Path) -> bool:
 def sign(repository: str, digest: str, key: str, work: Path) -> bool:
     """Sign an image of a registry unless it has a valid signature; whether it was signed now.
 
-    ``key`` is a file or one of cosign's key URIs, ``work`` an empty directory for cosign's input.
     Raises ``WorldError`` where cosign cannot sign with the key or does not end in time,
     ``RegistryError`` where the registry then has no valid signature.
     """
-    image, options = f"{repository}@{digest}", _options(repository)
-    with _environment(repository, work) as environment:
-        public = public_key(key, work)
-        if _verifies(image, public, options, environment):
+    image, registry = f"{repository}@{digest}", split(repository)[0]
+    certificate = certificate_of(registry)
+    options = (f"--registry-cacert={certificate}",) if certificate is not None else ()
+    public = public_key(key, work)
+    login = login_for(registry)
+    name = HUB_KEY if registry == HUB else registry
+    auths = {name: {"auth": login.basic}} if login is not None else {}
+    config = work / "config.json"  # the login is in a file while cosign runs
+    config.touch(0o600)
+    try:
+        config.write_text(json.dumps({"auths": auths}))
+        if _verifies(image, public, options, work):
             return False
         signing = ("sign", "--yes", "--tlog-upload=false", f"--key={key}", *options, image)
-        _run(signing, environment, f"sign {image}")
-        if not _verifies(image, public, options, environment):
+        _run(signing, f"sign {image}", work)
+        if not _verifies(image, public, options, work):
             raise RegistryError(
                 f"{image} was signed, but has no signature by that key", hint="try again"
             )
+    finally:
+        config.unlink(missing_ok=True)
     return True
 
 
-def _verifies(
-    image: str, public: Path, options: tuple[str, ...], environment: dict[str, str]
-) -> bool:
-    """Whether an image has a valid signature by a public key.  Raises like ``_run``."""
+def _verifies(image: str, public: Path, options: tuple[str, ...], config: Path) -> bool:
     verifying = ("verify", "--insecure-ignore-tlog=true", f"--key={public}", *options, image)
     try:
-        _run(verifying, environment, f"verify {image}")
+        _run(verifying, f"verify {image}", config)
     except WorldError as error:
         if UNSIGNED.search(error.why):
             return False
@@ -137,37 +138,15 @@ def _verifies(
     return True
 
 
-def _options(repository: str) -> tuple[str, ...]:
-    certificate = certificate_of(split(repository)[0])
-    return (f"--registry-cacert={certificate}",) if certificate is not None else ()
-
-
-@contextmanager
-def _environment(repository: str, work: Path) -> Iterator[dict[str, str]]:
-    """cosign's environment; the login for the registry is in a file while cosign runs."""
-    registry, _ = split(repository)
-    login = login_for(registry)
-    auths = {}
-    if login is not None:
-        auths[HUB_KEY if registry == HUB else registry] = {"auth": login.basic}
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    config = work / "config.json"
-    config.touch(0o600)
-    try:
-        config.write_text(json.dumps({"auths": auths}))
-        yield os.environ | {"DOCKER_CONFIG": str(work)}
-    finally:
-        config.unlink(missing_ok=True)
-
-
-def _run(arguments: tuple[str, ...], environment: dict[str, str], what: str) -> bytes:
+def _run(arguments: tuple[str, ...], what: str, config: Path | None = None) -> bytes:
+    """cosign's output; ``config`` is the directory with its login for the registry."""
     try:
         done = subprocess.run(
             ("cosign", *arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            env=environment,
+            env=os.environ | ({"DOCKER_CONFIG": str(config)} if config else {}),
             timeout=TIMEOUT,
         )
     except subprocess.TimeoutExpired as error:

@@ -33,7 +33,7 @@ PAGE = 100  # tags: the maximum of a page
 LARGEST_PAGE = 16 << 20  # bytes: the images of 100 tags
 MOST_PAGES = 1000
 ABSENT = frozenset({404, 405})
-DELETED = frozenset({200, 202, 204})  # undocumented
+DELETED = frozenset({200, 202, 204, 404})  # undocumented
 SCOPE = (
     "use a personal access token with the scopes Read, Write and Delete, of a user who "
     "administers the repository: set DOCKERHUB_USERNAME and DOCKERHUB_TOKEN"
@@ -59,11 +59,6 @@ class TagPage(JsonModel):
     results: list[_Tag] | None = None
     next: str | None = None
 
-    @property
-    def names(self) -> list[str]:
-        """The names of its tags."""
-        return [tag.name for tag in self.results or []]
-
 
 class Shown(JsonModel):
     """The descriptions of a repository ("Get repository")."""
@@ -86,8 +81,6 @@ class Hub:
         self._retry = RetryPolicy("Docker Hub", log)
         self._login: Login | None = None
         self._token = ""
-        self._lost = False
-        """Whether an attempt failed after the request may have been carried out."""
 
     def describe(self, repository: str, short: str, full: str) -> None:
         """Write the two descriptions of a repository, then verify that Docker Hub has them.
@@ -121,23 +114,16 @@ class Hub:
             if response.status != 200:
                 raise self._error(response, f"list the tags of {repository}")
             listed = checked(TagPage, response.content)
-            found.update(listed.names)
-            if not listed.names or not listed.next:
+            found.update(tag.name for tag in listed.results or ())
+            if not listed.results or not listed.next:
                 break
         return sorted(found)
 
-    def delete_tag(self, repository: str, tag: str) -> bool:
-        """Delete a tag, and no other tag of the same image; whether it existed.
-
-        An attempt whose response was lost may have deleted it: then it existed.
-        """
-        self._lost = False
+    def delete_tag(self, repository: str, tag: str) -> None:
+        """Delete a tag if it exists, and no other tag of the same image."""
         response = self._either("DELETE", repository, f"/tags/{tag}")
-        if response.status == 404:
-            return self._lost
         if response.status not in DELETED:
             raise self._error(response, f"delete the tag {tag} of {repository}")
-        return True
 
     def _either(self, method: str, repository: str, rest: str, body: Any = None) -> Response:
         """The response of the newer path, or of the older one where that does not exist."""
@@ -151,16 +137,14 @@ class Hub:
 
     def _authorized(self, method: str, path: str, body: Any = None) -> Response:
         """The response to a request with a token; a token is valid for ten minutes."""
-        fresh = not self._token
-        if fresh:
-            self._token = self._log_in()
-        response = self._ask(method, path, body)
-        if response.status == 401 and not fresh:
-            self._token = self._log_in()
+        if self._token:
             response = self._ask(method, path, body)
-        return response
+            if response.status != 401:
+                return response
+        self._log_in()
+        return self._ask(method, path, body)
 
-    def _log_in(self) -> str:
+    def _log_in(self) -> None:
         self._token = ""
         self._login = login_for(HUB)
         if self._login is None:
@@ -172,18 +156,18 @@ class Hub:
         response = self._ask("POST", "/v2/auth/token", body)
         if response.status != 200:
             raise self._error(response, "log in")
-        return checked(Grant, response.content).access_token
+        self._token = checked(Grant, response.content).access_token
 
     def _ask(self, method: str, path: str, body: Any) -> Response:
         """A response that a retry would not change."""
 
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+
         def once() -> Response:
-            headers = {"Accept": "application/json"}
-            if self._token:
-                headers["Authorization"] = f"Bearer {self._token}"
-            if body is not None:
-                headers["Content-Type"] = "application/json"
-            lost, self._lost = self._lost, True
             response = self._client.request(
                 method,
                 self._api + path,
@@ -192,7 +176,6 @@ class Hub:
                 limit=LARGEST_PAGE,
                 follow=Follow.SAME_HOST,
             )
-            self._lost = lost or response.status >= 500
             failure = response.error(error_text(response.content))
             if failure.temporary:
                 raise failure
@@ -215,10 +198,7 @@ class Hub:
             ) from error
 
     def _error(self, response: Response, what: str) -> RegistryError:
-        status, why = (
-            response.status,
-            response.error(error_text(response.content)).why,
-        )
+        status, why = response.status, response.error(error_text(response.content)).why
         who = self._login.user if self._login else "access without a login"
         if status == 401:
             return RegistryError(f"Docker Hub: authentication failed as {who}: {what}", why, SCOPE)

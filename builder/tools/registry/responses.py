@@ -70,10 +70,6 @@ class Descriptor(_OpenModel):
     platform: PlatformEntry | None = None
 
 
-class Anything(_OpenModel):
-    """A JSON object."""
-
-
 class Body(_OpenModel):
     """A manifest or an index ("OCI Image Manifest Specification", "Image Index")."""
 
@@ -86,17 +82,27 @@ class Body(_OpenModel):
     annotations: Annotations = None
 
 
-class ImageSettings(_OpenModel):
-    """The "config" of an image configuration: here its labels."""
-
+class _ImageSettings(_OpenModel):
     Labels: dict[str, str] | None = None
 
 
 class Configuration(_OpenModel):
     """An image's configuration ("OCI Image Configuration")."""
 
+    os: str | None = None
+    architecture: str | None = None
     created: str | None = None
-    config: ImageSettings | None = None
+    config: _ImageSettings | None = None
+
+    @property
+    def platform(self) -> str:
+        """``linux/amd64``; empty where it is not named."""
+        return f"{self.os}/{self.architecture}" if self.os and self.architecture else ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The image's labels."""
+        return (self.config.Labels if self.config else None) or {}
 
 
 class _Tags(_OpenModel):
@@ -192,9 +198,8 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 def upload_address(response: Response, source: str) -> str:
     """The address of a blob's upload ("POST then PUT").  Raises ``RegistryError``."""
-    return _address(
-        response, response.headers.get("Location", ""), f"the upload address of {source}"
-    )
+    named = response.headers.get("Location", "")
+    return _address(response, named, f"the upload address of {source}")
 
 
 def next_page(response: Response, source: str) -> str | None:
@@ -213,13 +218,15 @@ def next_page(response: Response, source: str) -> str | None:
 
 
 def _address(response: Response, named: str, what: str) -> str:
-    hint = "check the registry, and the proxy"
+    why = "" if named else "the response has none"
     try:
         url = join_url(response.url, named)
+        before, after = origin(response.url), origin(url)
+        if before[0] == "https" and after[0] == "http":
+            why = f"it is on {after[1]} without TLS"
     except WebError:
-        raise RegistryError(f"{what} cannot be used", "it is not a valid address", hint) from None
-    before, after = origin(response.url), origin(url)
-    if not named or (before[0] == "https" and after[0] == "http"):
-        why = f"it is on {after[1]} without TLS" if named else "the response has none"
-        raise RegistryError(f"{what} cannot be used", why, hint)
+        why = "it is not a valid address"
+    if why:
+        hint = "check the registry, and the proxy"
+        raise RegistryError(f"{what} cannot be used", why, hint) from None
     return url

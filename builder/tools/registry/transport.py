@@ -17,7 +17,6 @@ from builder.errors import FetchError, RegistryError
 from builder.tools import sizes
 from builder.tools.docker.engine import HUB
 from builder.tools.docker.engine import split as split
-from builder.tools.log import Log
 from builder.tools.registry.auth import Authorization
 from builder.tools.registry.responses import required
 from builder.tools.web.address import is_loopback, origin
@@ -67,12 +66,9 @@ class Transport:
                 f"{self._registry} is no address of a registry: {name}",
                 hint="correct the name: BUILDER_NAMESPACE is REGISTRY/ACCOUNT",
             ) from error
-        self._retry = RetryPolicy(self._registry, log)
+        self.log = log
+        self.retry = RetryPolicy(self._registry, log)
         self.ahead = 0.0
-
-    def server_responded(self) -> None:
-        """Note that an upload makes progress, see ``RetryPolicy``."""
-        self._retry.server_responded()
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **bounds: Any
@@ -85,31 +81,20 @@ class Transport:
         return None if response.status == 404 else response
 
     def send_with_retries(
-        self,
-        work: Callable[[], Response],
-        what: str,
-        *,
-        uploads: bool = False,
+        self, work: Callable[[], Response], what: str, *, uploads: bool = False
     ) -> Response:
         """The response that ``work`` returns; a temporary failure that it raises is retried."""
         try:
-            return self._retry.call(lambda: self._with_host(work))
+            return self.retry.call(work)
         except WebError as error:
+            if error.url and not self._authorization.covers(error.url):
+                error.why = f"{origin(error.url)[1]}: {error.why}"
             if not error.temporary:
                 raise self._error(error, what) from error
             hint = "try again later" + (": finished uploads are not repeated" if uploads else "")
             raise FetchError(
                 f"{self._registry} {error.outcome}: {what}", cause(error), hint
             ) from error
-
-    def _with_host(self, work: Callable[[], Response]) -> Response:
-        """Do it; an error of a host that the registry names gets the host's name."""
-        try:
-            return work()
-        except WebError as error:
-            if error.url and not self._authorization.covers(error.url):
-                error.why = f"{origin(error.url)[1]}: {error.why}"
-            raise
 
     def send(
         self,
@@ -137,11 +122,8 @@ class Transport:
                     raise WebError(f"{why}{response.status} {response.reason}", temporary=False)
                 break
             self.ahead = seconds_since(response.headers.get("Date", "")) or 0.0
-            if (
-                response.status != 401
-                or again
-                or not self._authorization.authorize(response, scope)
-            ):
+            refused = response.status == 401 and not again
+            if not (refused and self._authorization.authorize(response, scope)):
                 break
         return response
 
@@ -177,13 +159,15 @@ LINE_EVERY = 10.0  # seconds between two lines about an upload
 
 
 class UploadStream:
-    """A file as a request's body; ``on_progress`` gets the number of bytes read so far."""
+    """A file as a request's body, with lines about the progress; ``name`` is the blob's."""
 
-    def __init__(self, stream: IO[bytes], size: int, on_progress: Callable[[int], None]) -> None:
+    def __init__(self, stream: IO[bytes], size: int, transport: Transport, name: str) -> None:
         self._stream = stream
         self._size = size
-        self._on_progress = on_progress
+        self._transport = transport
+        self._name = name
         self._count = 0
+        self._last_line = time.monotonic()
 
     def __len__(self) -> int:
         return self._size
@@ -196,18 +180,8 @@ class UploadStream:
         """The next bytes, like a file."""
         block = self._stream.read(size)
         self._count += len(block)
-        self._on_progress(self._count)
+        self._transport.retry.server_responded()
+        if time.monotonic() - self._last_line >= LINE_EVERY and self._count < self._size:
+            self._last_line = time.monotonic()
+            self._transport.log(f"{self._name}: {sizes.shown(self._count)} sent")
         return block
-
-
-def progress_lines(log: Log, name: str, size: int) -> Callable[[int], None]:
-    """A progress function that logs a line every ``LINE_EVERY`` seconds."""
-    last = time.monotonic()
-
-    def progress(count: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= LINE_EVERY and count < size:
-            last = time.monotonic()
-            log(f"{name}: {sizes.shown(count)} sent")
-
-    return progress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RegistryError
-from builder.publish.attachments import NAMES, RECIPE, attachments_of, recipe_texts
+from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
 from builder.publish.referrers import AttachedFile, Attachment, attach, attach_all
 from builder.records import ptx
 from builder.records.record import Record
@@ -56,12 +56,14 @@ def test_attached_ptx_comes_back(
     builder: Builder, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
-    plan, file = rendered(REPOSITORY, NAME), tmp_path / "ptx.tar.zst"
+    plan = rendered(REPOSITORY, NAME)
+    file = ptx.path_of(tmp_path, plan.name, plan.key)
     described = {*NAMES, RECIPE}
 
     def made(attached: set[str]) -> list[Attachment]:
         # What describes the image is there, so that its record is not read.
-        return list(attachments_of(plan, Record.model_construct(), {}, tmp_path, file)(attached))
+        record = Record.model_construct()
+        return missing_attachments(plan, record, {}, attached, tmp_path, tmp_path)
 
     assert made(described) == []
     folder = tmp_path / "kept"

@@ -45,7 +45,7 @@ class World:
             made = Move(
                 tag, digest, before, "2026", "", "rollback" if back else "", number=len(past) + 1
             )
-            self.notes.append(Note(made, tuple(past), "", ""))
+            self.notes.append(Note(made, tuple(past)))
             past.insert(0, made)
 
     def rolled_back(self, tag: str) -> str:
@@ -143,7 +143,6 @@ def test_what_stays_is_whole(world: World, keep: int) -> None:
             assert gone.isdisjoint(image.manifests), "an index stays, and an image of it goes"
             assert {*image.names} <= found.kept
     assert gone.isdisjoint(found.kept)
-    assert {image.digest for image in world.images} <= found.known
 
 
 @given(worlds(), st.integers(1, 4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from builder.publish.release_index import image_index, key_of_index
+from builder.publish.push import image_index, key_of_index
 from builder.tools.registry.client import MANIFESTS, Manifest
 from builder.tools.registry.responses import INDEX
 

@@ -55,16 +55,28 @@ def test_a_version_tag_that_was_replaced_once_does_not_move_by_that(
     for image in (second, third):
         wanted = Tags(f"1-{image.digest[7:19]}", ("stable",), ())
         known = repository.tags()
-        order = push_tags(repository, "x", wanted, image.digest, known)
-        planned = order.plan((), "it was broken", {}, UNSIGNED)
-        attach_all(repository, image, [each.note.attachment for each in planned.values()])
-        order.give(lambda image=image: image, planned, UNSIGNED)  # type: ignore[misc]
+        order = push_tags(repository, "x", wanted, image.digest, known, replace=True)
+        attach_all(repository, image, order.notes((), "it was broken", {}, UNSIGNED))
+        order.give(lambda image=image: image)  # type: ignore[misc]
         assert past_moves(repository, "stable", UNSIGNED)[0].by == "replacement"
         assert not moves(repository, "stable")
     assert len(past_moves(repository, "stable", UNSIGNED)) == 2
     # What was moved by hand as well does move.
     tags.move(repository, "stable", first.digest, "back")
     assert moves(repository, "stable")
+
+
+@pytest.mark.parametrize("moved", ["1-0123456789ab", "latest", "1"])
+def test_a_push_does_not_override_who_moved_a_tag_later(repository: Repository, moved: str) -> None:
+    ours, theirs = put_image(repository, "ours"), put_image(repository, "theirs")
+    wanted = Tags("1-0123456789ab", ("1",), ("latest",))
+    order = push_tags(repository, "x", wanted, ours.digest, repository.tags())
+    repository.put_manifest(moved, theirs)  # by another machine
+    with pytest.raises(RegistryError, match="was moved by another client") as caught:
+        order.give(lambda: ours)
+    assert repository.resolve(moved) == theirs.digest
+    if moved != wanted.immutable:
+        assert "these tags were already pushed: 1-0123456789ab" in caught.value.why
 
 
 @pytest.mark.parametrize(

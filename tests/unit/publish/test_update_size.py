@@ -10,14 +10,13 @@ import pytest
 
 from builder.errors import RegistryError
 from builder.families.layout import BASE_DIGEST, BASE_NAME
-from builder.publish import tag_history, tags, upload
+from builder.publish import push, tag_history, tags
 from builder.publish.remote_image import (
     RemotePlatform,
     images_in,
     remote_image,
 )
-from builder.publish.update_size import Update, over_budget, updates_of
-from builder.publish.upload import LocalImage
+from builder.publish.update_size import Update, require_within, updates_of
 from builder.publish.verdicts import UNSIGNED
 from builder.tools.docker.blobs import Blobs
 from builder.tools.log import Log
@@ -26,6 +25,7 @@ from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied, put_image
 
 pytestmark = pytest.mark.usefixtures("docker_config")
+PLATFORMS = ("linux/amd64", "linux/arm64")
 BIG = bytes(range(256)) * 8000  # 2 MB
 ZSTD = LAYER.replace("gzip", "zstd")
 
@@ -56,7 +56,8 @@ def update(repository: Repository, before: Manifest, after: Manifest) -> Update:
 def updates(
     repository: Repository, before: str, after: Manifest, log: Log = print
 ) -> tuple[Update, ...]:
-    return updates_of(repository, ("latest",), before, images_in(repository, after), log)
+    images = images_in(repository, after)
+    return updates_of(repository, ("latest",), before, images, log, PLATFORMS)
 
 
 def test_only_layers_that_the_image_before_lacks_are_downloaded(repository: Repository) -> None:
@@ -95,8 +96,11 @@ def test_images_of_several_platforms_are_compared_one_by_one(repository: Reposit
     said = "2.0 MB for somebody who has the image of latest for linux/arm64, 2.1 MB anew"
     assert arm64.text == said
     # Each has the whole budget, and the error names the platform that exceeds it.
-    assert over_budget(found, 1) == f"download: {said}"
-    assert over_budget(found, 3) == over_budget(found, None) == ""
+    with pytest.raises(RegistryError, match=r"x: the update has more than the 1 MB of") as caught:
+        require_within(found, 1, print, "x", "y")
+    assert caught.value.why == f"download: {said}"
+    for budget in (3, None):
+        require_within(found, budget, print, "x", "y")
     # A tag that pointed to the image of one platform is an update for that platform alone.
     (found_,) = updates(repository, first[0].digest, after)
     assert (found_.platform, found_.size) == ("linux/amd64", sizes(second[0])[1])
@@ -194,8 +198,8 @@ def test_a_registry_that_takes_no_zstd_says_what_to_do(
         for kind, manifest in made.items():
             proxy.faults = [Fault("PUT .*manifests", status, 1)]
             if status == 500:  # it passes
-                upload.upload(through, LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs))
                 continue
             with pytest.raises(RegistryError, match="415 Unsupported") as caught:
-                upload.upload(through, LocalImage(manifest, blobs), new=False)
+                push.upload(through, push.LocalImage(manifest, blobs))
             assert ("compression" in caught.value.hint) == (kind == ZSTD)

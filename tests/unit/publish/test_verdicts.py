@@ -15,7 +15,7 @@ def verdict(created: str, digest: str = DIGEST) -> dict[str, Any]:
     statement = Statement(
         recipe="x-1", key="k", digest=digest, contract="c", checks={}, created=created
     )
-    return {"artifactType": VERDICT, "annotations": {TEXT: statement.text}}
+    return {"artifactType": VERDICT, "annotations": {TEXT: statement.model_dump_json()}}
 
 
 def test_an_image_is_as_old_as_its_first_verdict() -> None:

@@ -62,7 +62,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
         checks=checks,
         created="2026-11-02T02:00:00+00:00",
     )
-    attach(repository, second, VERDICT, {TEXT: statement.text})
+    attach(repository, second, VERDICT, {TEXT: statement.model_dump_json()})
     attach(repository, second, sbom.SPDX, {})
     repository.put_manifest(f"{second.digest.replace(':', '-')}.sig", image(repository, day=3))
     return repository, first, second

@@ -38,7 +38,7 @@ def test_what_passes_is_tried_again(hub: DockerHub, client: Hub) -> None:
     ]
     assert client.tags(NAME) == ["0.1.0", "0.1.0-0123456789ab"]
     client.describe(NAME, "short", "# long\n")
-    assert client.delete_tag(NAME, "0.1.0")
+    client.delete_tag(NAME, "0.1.0")
     assert all(fault.times == 0 for fault in hub.faults)
     assert hub.pages[NAME] == Page("short", "# long\n", ["0.1.0-0123456789ab"])
 
@@ -59,8 +59,8 @@ def test_its_limit_is_waited_for(hub: DockerHub, as_date: bool) -> None:
 def test_the_older_paths_do_where_the_newer_ones_are_not(hub: DockerHub, client: Hub) -> None:
     hub.older = True
     client.describe(NAME, "short", "long")
-    assert client.delete_tag(NAME, "0.1.0")
-    assert not client.delete_tag(NAME, "0.1.0")
+    for _ in range(2):  # once it is gone, that is no error
+        client.delete_tag(NAME, "0.1.0")
     assert hub.pages[NAME] == Page("short", "long", ["0.1.0-0123456789ab"])
     with pytest.raises(RegistryError, match="cannot describe me/other: not found"):
         client.describe("me/other", "short", "long")
@@ -152,7 +152,7 @@ def test_all_pages_of_tags_are_read(hub: DockerHub, client: Hub) -> None:
     assert client.tags("me/other") == []
 
 
-def test_a_deletion_whose_response_was_lost_is_a_deletion(hub: DockerHub, client: Hub) -> None:
+def test_a_deletion_whose_response_was_lost_is_no_error(hub: DockerHub, client: Hub) -> None:
     hub.faults = [Fault("DELETE", "cut", first=lambda: hub.pages[NAME].tags.remove("0.1.0"))]
-    assert client.delete_tag(NAME, "0.1.0")
-    assert not client.delete_tag(NAME, "0.1.0")
+    client.delete_tag(NAME, "0.1.0")
+    assert "0.1.0" not in hub.pages[NAME].tags
