@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +24,7 @@ from builder.records.record import BuildFacts, Record
 from builder.settings import Settings
 from builder.simulator import build, cards
 from builder.simulator.server import why_not
-from builder.smoke.check import CHECKS_VERSION, check_image
+from builder.smoke.check import CHECKS_VERSION, check_layers, run_programs
 from builder.smoke.device import card_for
 from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
@@ -84,8 +83,26 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
         extended_image(plan),
         cache,
         presets,
-        partial(numbers.comparison_of, plan, image, session),
     )
+
+
+def verdict_of(
+    plan: Plan,
+    image: docker.Image,
+    subject: Subject,
+    session: BuildSession,
+    work: Path,
+    before_programs: Callable[[], None] = lambda: None,
+) -> Verdict:
+    """All checks of an image of a plan.
+
+    ``before_programs`` is called before the first program of the image is run.  Raises
+    ``UntriedError`` when not even the image can be read.
+    """
+    context = check_layers(subject, work)
+    before_programs()
+    context.numbers = numbers.test_of(plan, image, context, session)
+    return run_programs(context)
 
 
 def compile_simulators(plan: Plan, session: BuildSession) -> None:
@@ -123,12 +140,12 @@ def check(
     """Check an image; the record is not written.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    unpacked files; ``facts`` are the known ones; ``before_programs`` is as for ``check_image``.
-
-    Raises ``UntriedError`` when not even the image can be read.
+    unpacked files; ``facts`` are the known ones.  Raises like ``verdict_of``, which
+    says what ``before_programs`` is.
     """
     with seconds.stage(CHECK_STAGE):
-        verdict = check_image(subject_of(plan, image, session), work, before_programs)
+        subject = subject_of(plan, image, session)
+        verdict = verdict_of(plan, image, subject, session, work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     revision = image.labels.get(REVISION, "")
     known: BuildFacts = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **facts}
@@ -156,7 +173,7 @@ def check_built(
 ) -> Record:
     """Check an image that an earlier run built, with the facts of its build that are recorded.
 
-    ``before_programs`` is as for ``check_image``.  Raises like ``check``.
+    ``before_programs`` is as for ``verdict_of``.  Raises like ``check``.
     """
     state = session.settings.state_dir
     before = recorded(plan, found, state)

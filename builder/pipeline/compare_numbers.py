@@ -11,6 +11,7 @@ from builder.images.build import built_image
 from builder.numbers.cases import Case
 from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.pipeline.check import subject_of
+from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession
 from builder.simulator.outputs import parting
 from builder.smoke import check, numbers, server_comparison, server_numbers
@@ -133,5 +134,8 @@ def _read(session: BuildSession, name: str) -> Iterator[Context]:
     session.settings.require_directories()
     plan = session.resolve(name)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():
-        subject = subject_of(plan, built_image(plan), session)
-        yield Context(subject, check.read(subject, work), work)
+        image = built_image(plan)
+        subject = subject_of(plan, image, session)
+        context = Context(subject, check.read(subject, work), work)
+        context.numbers = test_of(plan, image, context, session)
+        yield context

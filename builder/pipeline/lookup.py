@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from builder.contents import reading
@@ -14,7 +15,7 @@ from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.build import built_image, ensure_tags, find_image
 from builder.kernels.ledger import Ledger
 from builder.kernels.selection import Capability
-from builder.pipeline.check import check_again, find_verified, subject_of
+from builder.pipeline.check import check_again, find_verified, subject_of, verdict_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
@@ -64,8 +65,7 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
     named = found.labels.get(LABEL_RECIPE, "")
     known = named in session.catalog.engines
     with workspace(session.settings.cache_dir) as work:
-        subject = _subject_of_image(session, found, named if known else None)
-        verdict = check_image(subject, work)
+        verdict = _verdict_on(session, found, named if known else None, work)
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
 
@@ -81,11 +81,14 @@ def _recipes(session: BuildSession) -> set[str]:
     return {*session.catalog.engines, *engines}
 
 
-def _subject_of_image(session: BuildSession, found: docker.Image, recipe: str | None) -> Subject:
+def _verdict_on(
+    session: BuildSession, found: docker.Image, recipe: str | None, work: Path
+) -> Verdict:
     if recipe is None:
         session.log("no recipe describes this image: only the checks for every image are made")
         gpu_test, cache = session.gpu_test, session.settings.cache_dir
-        return Subject(found.reference, found.digest, gpu_test=gpu_test, cache=cache)
+        subject = Subject(found.reference, found.digest, gpu_test=gpu_test, cache=cache)
+        return check_image(subject, work)
     plan = image_for(session, recipe, found)
     key = found.labels.get(LABEL_KEY, "")
     if key != plan.key:
@@ -96,7 +99,8 @@ def _subject_of_image(session: BuildSession, found: docker.Image, recipe: str | 
             else f"the image was not built from the current recipe {plan.name}"
         )
     subject = subject_of(plan, found, session)
-    return replace(subject, labels={**subject.labels, LABEL_KEY: key})
+    subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
+    return verdict_of(plan, found, subject, session, work)
 
 
 def compiled_on(session: BuildSession, plan: Plan, key: str) -> Architecture | None:

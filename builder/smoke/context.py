@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from builder.contents.contents import Contents
-from builder.errors import UntriedError
+from builder.errors import BuilderError, UntriedError
 from builder.families import ENGINES
 from builder.families.family import FolderServer
 from builder.kernels.paths import CodePaths
@@ -40,6 +39,11 @@ class Context:
     contents: Contents
     work: Path
     """A directory for temporary files."""
+    numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
+    """The sources of the comparison of its numbers; why there are none; the error that a check of
+    them ends with."""
+    checks: list[Check] = field(default_factory=list)
+    """The checks that were made."""
     code: tuple[CodePaths, ...] = ()
     """The device code of its libraries for every card, once it was checked."""
     device: DeviceUse | None = None
@@ -99,17 +103,19 @@ class Context:
 
         Raises ``InapplicableError`` where it has none, ``BuilderError``.
         """
-        if isinstance(self._numbers_test, str):
-            raise InapplicableError(self._numbers_test)
-        return self._numbers_test
+        if isinstance(self.numbers, str):
+            raise InapplicableError(self.numbers)
+        if isinstance(self.numbers, BuilderError):
+            raise self.numbers
+        return self.numbers
 
-    @cached_property
-    def _numbers_test(self) -> NumbersTest | str:
-        if self.subject.numbers is None:
-            return "nothing is known of its build"
-        work = Path(tempfile.mkdtemp(prefix="numbers-", dir=self.work))
-        work.chmod(0o755)  # the image's own user reads the PTX
-        return self.subject.numbers(self.contents, work)
+    @property
+    def wants_numbers(self) -> bool:
+        """Whether its numbers are compared, if ``numbers`` has their sources."""
+        try:
+            return self.subject.device_test is not None and bool(self.server)
+        except InapplicableError:
+            return False
 
     @cached_property
     def server(self) -> SimulatedServer:

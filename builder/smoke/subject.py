@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.bench.measure import RunSettings
-from builder.contents.contents import Contents
 from builder.platforms import Platform
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
@@ -67,13 +66,6 @@ class NumbersTest:
     """
 
 
-FindNumbersTest = Callable[[Contents, Path], "NumbersTest | str"]
-"""Makes the files for the comparison of an image, below a directory; or says why it has none.
-
-Raises a ``BuilderError`` where it cannot be made.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """An image of the engine, and all that its recipe asks of it."""
@@ -100,8 +92,6 @@ class Subject:
     """The cache directory, which keeps scans of layers; None: they are not kept."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     """The presets of the recipe, by name."""
-    numbers: FindNumbersTest | None = None
-    """The comparison of its kernels' results; None: there is none."""
 
     @property
     def published(self) -> docker.Image | None:
