@@ -174,6 +174,19 @@ def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]
         yield Check.untried(kind, subject, "an answer", error)
 
 
+def on_a_card(checks: Iterator[Check], kind: str, subject: str, expected: str) -> Iterator[Check]:
+    """Checks on a simulated card: one that does not apply is skipped, a server that the image does
+    not have fails, and any other error says nothing about the image."""
+    try:
+        yield from checks
+    except InapplicableError as error:
+        yield Check.skipped(kind, subject, expected, error)
+    except containers.NotRunnableError as error:
+        yield Check.of(kind, subject, expected, str(error), False)
+    except BuilderError as error:
+        yield Check.untried(kind, subject, expected, error)
+
+
 def _above(contents: Contents, extended: docker.Image) -> Contents:
     """The additions of an image to the image that it extends: layers, files, variables, labels."""
     layers = contents.layers[extended.layers :]

@@ -26,6 +26,8 @@ HEALTH_TIMEOUT = 20.0  # seconds for the image's own health check
 PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
+Request = tuple[str, str, Callable[[], str]]
+"""A request: subject, expectation, and a function that raises if it is not met."""
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -49,7 +51,6 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
-    """All checks of a server, from its start to its end."""
     expected = f"healthy within {serve.seconds} s"
     try:
         took = server.wait(serve.seconds)
@@ -64,11 +65,8 @@ def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]
     yield stops(server)
 
 
-Request = tuple[str, str, Callable[[], str]]
-
-
 def requests_of(server: Server) -> Sequence[Request]:
-    """The requests: subject, expectation, and a function that raises if it is not met."""
+    """All requests to a server that generates text."""
     requests: list[Request] = [
         ("lists its model", "one model", lambda: _models(server)),
         ("completes text", f"{TOKENS} tokens of text", lambda: completes(server)),
@@ -99,9 +97,8 @@ def answered(server: Server, subject: str, expected: str, send: Callable[[], str
 
 
 def _completion(**more: Any) -> dict[str, Any]:
-    """A request with the same answer every time."""
     fixed = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    return {**fixed, "cache_prompt": False, **more}
+    return {**fixed, "cache_prompt": False, **more}  # the same answer every time
 
 
 def _models(server: Server) -> str:
@@ -113,12 +110,10 @@ def _models(server: Server) -> str:
     return names[0]
 
 
-def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None) -> str:
+def completes(server: Server, prompt: str = PROMPT, seconds: float = 0.0) -> str:
     """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long and
-    comes within so many seconds; None: ``ANSWER``."""
-    body = _completion(prompt=prompt)
-    limit = ANSWER if seconds is None else seconds
-    answer = server.complete(body, limit)
+    comes within so many seconds; 0: ``ANSWER``."""
+    answer = server.complete(_completion(prompt=prompt), seconds or ANSWER)
     text = answer.text
     tokens = answer.usage.completion_tokens if answer.usage else None
     if not text or tokens != TOKENS:
@@ -185,9 +180,9 @@ def _health_check(server: Server) -> Check:
     return Check.of("serves", subject, expected, found, done.status == 0)
 
 
-def stops(server: Server, seconds: int | None = None) -> Check:
-    """Whether SIGTERM ends the server within so many seconds; None: ``STOP``."""
-    seconds = STOP if seconds is None else seconds
+def stops(server: Server, seconds: int = 0) -> Check:
+    """Whether SIGTERM ends the server within so many seconds; 0: ``STOP``."""
+    seconds = seconds or STOP
     state, took = server.container.stop(seconds)
     expected = f"SIGTERM ends it with exit status 0 within {seconds} s"
     found = f"exit status {state.status} after {took:.1f} s"

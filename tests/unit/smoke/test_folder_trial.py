@@ -7,7 +7,7 @@ import pytest
 from builder.families.stated import GIB, StatedLog
 from builder.simulator import memory
 from builder.simulator.report import Allocation, CardUse, Report
-from builder.smoke.folder_trial import check_loaded, check_memory
+from builder.smoke.device_trial import check_loaded, check_stated
 
 LOG = StatedLog(weights=2 * GIB, kv_cache=5 * GIB, kv_tokens=1000)
 
@@ -36,7 +36,7 @@ def test_the_log_names_the_parts_of_the_memory() -> None:
     [(7 * GIB, True), (7 * GIB - GIB // 100, True), (7 * GIB - GIB // 50, False)],
 )
 def test_the_log_states_no_more_than_was_allocated(size: int, passed: bool) -> None:
-    check = check_memory(allocated(size), LOG)
+    check = check_stated(allocated(size), LOG)
     assert check.passed is passed
     assert ("its log states 7168 MiB" in check.found) is not passed
 
