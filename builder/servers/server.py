@@ -169,6 +169,14 @@ class Server:
         if not state.running:
             raise NotServingError(f"ended with exit status {state.status}; {self._log()}")
 
+    def explained(self, error: Exception) -> str:
+        """An error, and how the server ended, where it did."""
+        try:
+            self.require_running(ENDING)
+        except NotServingError as ended:
+            return f"{error}; the server {ended}"
+        return str(error)
+
     def _log(self) -> str:
         lines = [line for line in self.container.end_of_log().splitlines() if line.strip()]
         shown = "\n".join(line[:300] for line in lines[-LOG_LINES:])

@@ -13,7 +13,7 @@ from builder.servers import test_model
 from builder.servers.answers import Answer, Detokenized, Tokens
 from builder.servers.api_flavor import TokenizerPages
 from builder.servers.client import UnansweredError
-from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
@@ -88,12 +88,7 @@ def answered(server: Server, subject: str, expected: str, send: Callable[[], str
     try:
         return Check.of("serves", subject, expected, send(), True)
     except UnansweredError as error:
-        found = str(error)
-        try:
-            server.require_running(ENDING)
-        except NotServingError as ended:
-            found = f"{found}; the server {ended}"
-        return Check.of("serves", subject, expected, found, False)
+        return Check.of("serves", subject, expected, server.explained(error), False)
 
 
 def _completion(**more: Any) -> dict[str, Any]:
