@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from builder.errors import BuilderError
 from builder.numbers.cases import Case
 from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
 from builder.smoke import server_trials
-from builder.smoke.context import Context, InapplicableError
+from builder.smoke.context import Context, InapplicableError, on_a_card
 from builder.smoke.verdict import Check
 
 KIND = "numbers"
@@ -25,20 +24,18 @@ UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
 def check(context: Context) -> Iterator[Check]:
     """Compare the chosen cases of the tree's own test-backend-ops, group by group."""
     subject = "kernels on a simulated card that computes"
-    try:
-        with_card = trial(context)
-        results: dict[str, CaseResult] = {}
-        for group, found in with_card.results():
-            yield from _group(context, group.title, found)
-            results |= {each.case.name: each for each in found}
-        text = context.sandbox.help((*context.recipe.image.entrypoint,))
-        if types := server_trials.cache_types(text):
-            yield cache_types(types, [*results.values()])
-        yield _coverage(with_card, [*results.values()])
-    except InapplicableError as error:
-        yield Check.skipped(KIND, subject, EXPECTED, error)
-    except BuilderError as error:
-        yield Check.untried(KIND, subject, EXPECTED, error)
+    return on_a_card(_checks(context), KIND, subject, EXPECTED)
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    with_card, results = trial(context), dict[str, CaseResult]()
+    for group, found in with_card.results():
+        yield from _group(context, group.title, found)
+        results |= {each.case.name: each for each in found}  # groups may share some
+    text = context.sandbox.help((*context.recipe.image.entrypoint,))
+    if types := server_trials.cache_types(text):
+        yield cache_types(types, [*results.values()])
+    yield _coverage(with_card, [*results.values()])
 
 
 def trial(context: Context) -> NumbersTrial:

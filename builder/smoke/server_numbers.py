@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.errors import BuilderError
-from builder.smoke.context import Context, InapplicableError
+from builder.smoke.context import Context, on_a_card
 from builder.smoke.model_numbers import KIND, Numbers
 from builder.smoke.server_trials import USUAL_CACHE, cache_types, drafts
 from builder.smoke.verdict import Check, CheckState
-from builder.tools.docker.containers import NotRunnableError
 
 
 def check(context: Context) -> Iterator[Check]:
     """The numbers of an image's server."""
-    subject, expected = "the server", "the numbers of its CPU"
+    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
+
+
+def _checks(context: Context) -> Iterator[Check]:
     work = context.work / "server-numbers"
     work.mkdir()
     work.chmod(0o755)  # the image's own user reads the models
-    try:
-        for found in numbers_of(context).checks(work):
-            if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
-                offender = (found.subject, found.found)
-                yield context.rules.check(KIND, found.subject, found.expected, [offender])
-            else:
-                yield found
-    except InapplicableError as error:
-        yield Check.skipped(KIND, subject, expected, error)
-    except NotRunnableError as error:
-        yield Check.of(KIND, subject, expected, str(error), False)
-    except BuilderError as error:
-        yield Check.untried(KIND, subject, expected, error)
+    for found in numbers_of(context).checks(work):
+        if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
+            offender = (found.subject, found.found)
+            yield context.rules.check(KIND, found.subject, found.expected, [offender])
+        else:
+            yield found
 
 
 def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
