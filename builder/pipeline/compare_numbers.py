@@ -9,8 +9,8 @@ from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.images.build import built_image
-from builder.numbers.cases import Case
-from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
+from builder.numbers.cases import Case, CaseResult, Outcome
+from builder.numbers.trial import NumbersTrial
 from builder.pipeline.check import subject_of
 from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from builder.numbers.cases import Case
-from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
+from builder.numbers.cases import Case, CaseResult, Outcome
+from builder.numbers.trial import NumbersTrial
 from builder.smoke import server_trials
 from builder.smoke.context import Context, InapplicableError, on_a_card
 from builder.smoke.verdict import Check
@@ -95,13 +95,12 @@ def _cache_type(case: Case) -> str:
 
 def _coverage(trial: NumbersTrial, results: Sequence[CaseResult]) -> Check:
     """How much was compared.  An image that the card computes nothing of was not tried."""
-    launches = trial.launches
     compared = sum(each.outcome in COMPARED for each in results)
     lacking = sum(each.outcome is Outcome.NOT_COMPUTED for each in results)
     operations = len({each.case.operation for each in results if each.outcome in COMPARED})
-    found = f"{compared} cases of {operations} operations; {launches.computed:,} of "
-    found += f"{launches.launched:,} launches of {len(launches.kernels)} kernels computed, "
-    found += f"{launches.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
+    found = f"{compared} cases of {operations} operations; {trial.computed:,} of "
+    found += f"{trial.launched:,} launches of {len(trial.kernels)} kernels computed, "
+    found += f"{trial.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
     found += "".join(f"; not added: {each}" for each in trial.lacking)
     if not compared:
         return Check.untried(KIND, "coverage", "cases are compared", found)

@@ -12,7 +12,7 @@ from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.kernels.selection import Capability
 from builder.models.tiny import TinyModel
-from builder.numbers.trial import CaseResult
+from builder.numbers.cases import CaseResult
 from builder.pipeline.compare_numbers import servers_compared
 from builder.recipes.schema import Serve
 from builder.simulator import cards
