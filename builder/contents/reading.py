@@ -32,8 +32,6 @@ TOOLS = {"nvcc", "ptxas", "ptxas-blackwell", "cicc", "cudafe++", "fatbinary", "n
 RELEASE = re.compile(rb"release (\d+\.\d+), V\d")  # as --version prints it
 HEADER = "/include/cuda_runtime_api.h"
 HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULTILINE)
-TORCHS = ("libtorch", "libc10")
-NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 
 
 def read(
@@ -132,7 +130,6 @@ class _Scanner:
             try:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
-                torchs = parsed is not None and _is_torchs(parsed)
                 symbols = elf.read_symbols(library)
                 file = replace(
                     file,
@@ -140,7 +137,6 @@ class _Scanner:
                     symbols=symbols.defined if kept else None,
                     needs=tuple(sorted(symbols.undefined)),
                     defines=frozenset(map(name_hash, symbols.defined)),
-                    torch=_names_of_torch(symbols) if torchs else None,
                 )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))
@@ -156,16 +152,6 @@ class _Scanner:
             return replace(file, fat_binaries=tuple(ledger.read(library, card)))
         except MalformedElf as error:
             return replace(file, unread_code=str(error))
-
-
-def _is_torchs(parsed: elf.ElfFile) -> bool:
-    """Whether a file is one of torch's libraries, or an extension that needs them."""
-    return any(name.startswith(TORCHS) for name in (parsed.soname or "", *parsed.needed))
-
-
-def _names_of_torch(symbols: elf.Symbols) -> elf.Symbols:
-    """The names that only torch gives: its C++ namespaces, the C functions of its stable ABI."""
-    return elf.Symbols(*(frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols))
 
 
 def _composed(
