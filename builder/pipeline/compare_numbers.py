@@ -16,9 +16,9 @@ from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession
 from builder.servers.predictions import described, difference
 from builder.simulator.outputs import parting
-from builder.smoke import check, numbers, server_numbers
+from builder.smoke import check, numbers
 from builder.smoke.context import Context, InapplicableError
-from builder.smoke.model_numbers import Numbers
+from builder.smoke.model_numbers import Numbers, numbers_of
 from builder.smoke.server_trials import TOKENS
 from builder.tools.docker import containers
 from builder.tools.files import workspace
@@ -109,7 +109,7 @@ def _first_launch(old: NumbersTrial, new: NumbersTrial, case: Case) -> str:
 
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
     """The servers, with tiny models."""
-    sides = [server_numbers.numbers_of(each, outputs=True) for each in (old, new)]
+    sides = [numbers_of(each, outputs=True) for each in (old, new)]
     log("computing the answers of both servers")
     work = old.work / "servers"
     work.mkdir()

@@ -26,13 +26,12 @@ from builder.smoke import (
     imports,
     leftovers,
     loads,
+    model_numbers,
     numbers,
     preset_options,
     preset_trial,
     probes,
-    server_numbers,
     serves,
-    starts,
 )
 from builder.smoke.context import Context, guarded
 from builder.smoke.subject import Subject
@@ -126,14 +125,14 @@ CHECKS_OF_PROGRAMS = (
     Row("entrypoint", entry.check, _a_probed_engine, 6, "a start without a card"),
     Row("imports", imports.check, _an_engine, 16, "the server's modules"),
     Row("preset", preset_options.check, _a_recipe, 9),
-    Row("start", starts.check, _a_recipe, 4, "the steps before the engine"),
+    Row("start", entry.check_steps, _a_recipe, 4, "the steps before the engine"),
     Row("loads", loads.check, _an_artifact, 4, "LD_PRELOAD"),
     Row("serves", serves.check, _a_recipe, 4),
     Row("gpu", gpu.check, _on_a_gpu, 16),
     Row("device", device.check, _on_a_simulated_card, 15),
     Row("preset", preset_trial.check, _on_a_simulated_card, 15),
     Row("numbers", numbers.check, _on_a_simulated_card, 11, "kernels on a simulated card"),
-    Row("numbers", server_numbers.check, _on_a_simulated_card, 13, "the server's numbers"),
+    Row("numbers", model_numbers.check, _on_a_simulated_card, 13, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), _a_recipe, 4),  # when all rules are used
 )
 """Programs of the image are run, in containers."""
@@ -205,7 +204,7 @@ def options_for(subject: Subject) -> ReadOptions:
     recipe = subject.recipe
     published = subject.published
     return ReadOptions(
-        texts=frozenset({LAYOUT.needs, *([starts.PLAN] if recipe and recipe.start else [])}),
+        texts=frozenset({LAYOUT.needs, *([LAYOUT.start_plan] if recipe and recipe.start else [])}),
         card=_card(subject),
         # A simulated card needs the code of all layers; an image on a published base has no card.
         code_above=published.layers if published else 0,

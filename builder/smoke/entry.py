@@ -1,5 +1,5 @@
 """Check: the programs that an image starts exist; the first is the entrypoint, which refuses to run
-without a card."""
+without a card; the steps that patch the engine at start succeed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
 KIND = "entrypoint"
-TIMEOUT = 60.0  # seconds
+TIMEOUT = 60.0  # seconds, beside the time of the steps at start
+STEPS_ONLY = "BUILDER_START=only"
+SAYS = "start: stopping before"  # the interpreter of the steps, at their end
 LINES = 3  # what is missing, what to do, how to use the CPU
 (CPU,) = (f"{name}={value}" for name, value in entrypoint.CPU.items())
 # Where NVIDIA's runtime is the engine's default, "void" makes it leave the container alone
@@ -162,3 +164,33 @@ def _reported(recipe: Recipe, report: _Report) -> Check:
 def _needs(name: str, code: Sequence[str], driver: str | None) -> str:
     parts = [name, f"code {' '.join(code) or 'not known'}"]
     return ", ".join([*parts, *([f"driver {driver}"] if driver else [])])
+
+
+def check_steps(context: Context) -> Iterator[Check]:
+    """The entrypoint after the steps is the engine's own, and the steps pass without a GPU."""
+    recipe, extended = context.recipe, context.subject.extended
+    if not recipe.start:
+        return
+    file = context.contents.files.get(LAYOUT.start_plan)
+    plan = json.loads(file.text or "{}") if file else {}
+    expected = (extended.config if extended else {}).get("Entrypoint") or []
+    found = plan.get("entrypoint") or []
+    yield Check.of(
+        "start",
+        "the entrypoint after the steps",
+        json.dumps(expected),
+        json.dumps(found),
+        found == expected,
+    )
+    started = containers.run(
+        context.subject.reference,
+        recipe.image.entrypoint[1:],
+        entrypoint=recipe.image.entrypoint[0],
+        timeout=TIMEOUT + sum(step.seconds for step in recipe.start),
+        # The patches are written into the container's own layer.
+        extra=("--read-only=false", f"--env={STEPS_ONLY}"),
+    )
+    lines = started.output.strip().splitlines()
+    found_status = f"exit status {started.status}: {' | '.join(lines[-3:])}"
+    passed = started.status == 0 and SAYS in started.output
+    yield Check.of("start", "the steps before the engine", "exit status 0", found_status, passed)

@@ -24,7 +24,7 @@ from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.run import Simulation
 from builder.simulator.server import SimulatedServer
-from builder.smoke.context import InapplicableError
+from builder.smoke.context import Context, InapplicableError, on_a_card
 from builder.smoke.device_trial import refused
 from builder.smoke.server_trials import (
     CACHE_LIMIT,
@@ -40,9 +40,11 @@ from builder.smoke.server_trials import (
     USUAL_CACHE,
     Drafting,
     ModelTrial,
+    cache_types,
+    drafts,
     limit_beside_f16,
 )
-from builder.smoke.verdict import Check
+from builder.smoke.verdict import Check, CheckState
 from builder.tools.demangle import function_of
 
 KIND = "numbers"
@@ -345,6 +347,41 @@ def _three(server: Server) -> tuple[Continued, Continued, Continued]:
         other = pool.submit(continued, server, OTHER, TOKENS)
         other.result()
         return alone, again, first.result()
+
+
+def check(context: Context) -> Iterator[Check]:
+    """The server's answers on a card that computes, against the answers of its CPU."""
+    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    work = context.work / "server-numbers"
+    work.mkdir()
+    work.chmod(0o755)  # the image's own user reads the models
+    for found in numbers_of(context).checks(work):
+        if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
+            offender = (found.subject, found.found)
+            yield context.rules.check(KIND, found.subject, found.expected, [offender])
+        else:
+            yield found
+
+
+def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
+    """The trials of an image's server; ``outputs`` is as in ``Numbers``.
+
+    Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
+    """
+    server, test = context.server, context.numbers_test  # where there is none, nothing is started
+    text = context.sandbox.help(tuple(context.recipe.image.entrypoint))
+    return Numbers(
+        server,
+        context.card,
+        test.ptx,
+        drafts(text),
+        sorted(cache_types(text) - {USUAL_CACHE}),
+        driver_stub=context.stub,
+        outputs=outputs,
+    )
 
 
 def check_kernels(subject: str, report: Report | None) -> Check:

@@ -207,7 +207,7 @@ EXAMPLES = {
         {
             "builder/smoke/NAME.py": text(CHECK),
             "builder/smoke/check.py": inserted(
-                ("    starts,", "    tiny,"),
+                ("    serves,", "    tiny,"),
                 ('    Row("times", ', f'    Row("tiny", tiny.check, _any_image, {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
