@@ -112,23 +112,19 @@ def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterat
             "option", subject, "is not listed", excerpt(text or "not listed"), not listed
         )
         return
-    found = "is listed" if listed else _not_listed(probe.option, help_output)
+    found, known = "is listed", help_text.options(help_output)
+    if not listed and known:
+        found = f"not one of its {len(known)} names{suggestion(probe.option, known)}"
+    elif not listed:
+        found = excerpt(help_output)
     yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")
-    for value in probe.has:
-        yield Check.of("option", subject, f"has {value}", shown, has_value(text, values, value))
-    for value in probe.missing:
-        yield Check.of(
-            "option", subject, f"does not have {value}", shown, not has_value(text, values, value)
-        )
-
-
-def _not_listed(option: str, help_output: str) -> str:
-    known = help_text.options(help_output)
-    if not known:
-        return excerpt(help_output)
-    return f"not one of its {len(known)} names{suggestion(option, known)}"
+    for value in (*probe.has, *probe.missing):
+        wanted = value in probe.has
+        expected = f"{'has' if wanted else 'does not have'} {value}"
+        passed = has_value(text, values, value) is wanted
+        yield Check.of("option", subject, expected, shown, passed)
 
 
 def has_value(text: str | None, values: frozenset[str] | None, value: str) -> bool:
