@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from builder import families
-from builder.bench.series import mean_interval
 from builder.choose.choice import Measured, Receipts
 from builder.choose.machine import HostCard, is_listed_as
 from builder.presets import command, model_files
@@ -18,6 +17,7 @@ from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.schema import Receipt
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from builder.servers.series import mean_interval
 
 OptionValues = dict[str, tuple[str, ...]]
 """Options by their long names, with their values."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from builder.bench import series
-from builder.bench.measure import RunSettings, measure
-from builder.bench.results import Generation
 from builder.errors import UntriedError
 from builder.kernels.selection import Capability
 from builder.recipes.schema import Recipe, Serve
-from builder.servers import test_model
+from builder.servers import series, test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
+from builder.servers.measure import Generation, RunSettings, measure
 from builder.servers.server import NotServingError, Server, ServeSpec, launched, offloaded
 from builder.smoke.context import Context
 from builder.smoke.contract import driver_of
@@ -95,7 +93,7 @@ def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
     """The collapse test: later runs must not be slower, nor the draft's acceptance drop."""
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:
-        runs = measure(server.client, server.api_flavor, settings).runs
+        _, runs = measure(server.client, server.api_flavor, settings)
     except UnansweredError as error:
         yield Check.of("gpu", "speed over runs", expected, str(error), False)
         return

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.bench.measure import RunSettings
 from builder.platforms import Platform
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
+from builder.servers.measure import RunSettings
 from builder.simulator.cards import Card
 from builder.tools.docker import engine as docker
 from builder.tools.docker import gpus

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from builder.bench.results import Generation, Point
 from builder.servers.answers import ServerTimings, Usage
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import ServerClient, StreamedAnswer, UnansweredError
@@ -45,16 +44,43 @@ class RunSettings:
     """Time limit of one answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One answer of a server.  Speeds are the server's own if it reports them."""
+
+    tokens: int
+    """Generated tokens."""
+    tokens_per_second: float
+    """Speed of the generation, without the prompt."""
+    prompt_tokens: int
+    seconds: float
+    """Wall time of the whole request, measured by the client."""
+    seed: int
+    prompt_tokens_per_second: float | None = None
+    drafted: int | None = None
+    """Tokens that the draft model proposed; None if the server does not report them."""
+    accepted: int | None = None
+    """Drafted tokens that the model accepted."""
+    timed_by: Literal["server", "client"] = "server"
+    """Whose clock: the client's (first token to last) if the server reports no timings."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
+        if self.drafted is None or self.accepted is None or self.drafted == 0:
+            return None
+        return self.accepted / self.drafted
+
+
 def measure(
     client: ServerClient,
     api_flavor: ApiFlavor,
     settings: RunSettings,
     *,
     model: str = "",
-    context: int | None = None,
     log: Log = lambda _: None,
-) -> Point:
-    """Warm up, then measure; one log line for each run.  Raises ``UnansweredError``."""
+) -> tuple[list[Generation], list[Generation]]:
+    """The warm-ups, and the runs; one log line for each.  Raises ``UnansweredError``."""
     done: list[Generation] = []
     for number in range(settings.warm_ups + settings.runs):
         run = generate(client, api_flavor, settings, settings.seed + number, model)
@@ -62,7 +88,7 @@ def measure(
         warm = number < settings.warm_ups
         name = f"warm-up {number + 1}" if warm else f"run {number - settings.warm_ups + 1}"
         log(f"  {name}: {run.tokens_per_second:.2f} t/s, {run.tokens} tokens{_drafts(run)}")
-    return Point(context, tuple(done[: settings.warm_ups]), tuple(done[settings.warm_ups :]))
+    return done[: settings.warm_ups], done[settings.warm_ups :]
 
 
 def _drafts(run: Generation) -> str:
