@@ -96,7 +96,6 @@ class NumbersTrial:
         return self._run("test", case.name, outputs=True).report
 
     def _listed(self) -> tuple[list[Case], list[Case]]:
-        """The tree's cases of all operations that are compared, and its chains of operations."""
         operations = dict.fromkeys(name for each in cases.groups() for name in each.operations)
         run = self._run("support", ",".join(operations))
         if run.done.status != 0 or not run.results:
@@ -154,8 +153,6 @@ class NumbersTrial:
         return CaseResult(case, Outcome.NO_REFERENCE, why)
 
     def _explained(self, found: CaseResult) -> CaseResult:
-        """The result; the first ones that differ name a race in a kernel, or else the kernels that
-        computed them."""
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
         report = self._run("test", found.case.name, races=True).report
@@ -208,7 +205,6 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
 
 
 def _stopped(case: Case, run: _Run) -> CaseResult:
-    """The outcome of the case in which the program ended, with the faults of its kernels."""
     done, report = run.done, run.report
     why = _faults(report) if report else ""
     if not why:

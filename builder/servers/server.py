@@ -191,10 +191,14 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     """
     command = arguments(serve, spec)
     mounts = spec.simulator or Mounts()
+    volumes = mounts_of("/model", spec.model)
+    for folder, file in (("/draft", spec.draft), ("/projector", spec.projector)):
+        volumes |= mounts_of(folder, file) if file else {}
+    on_cpu = spec.gpus is None and spec.simulator is None
     start = StartOptions(
         arguments=command,
-        env={**_cpu(spec), **serve.env, **mounts.env},
-        volumes={**_volumes(spec), **mounts.volumes},
+        env={**(entrypoint.CPU if on_cpu else {}), **serve.env, **mounts.env},
+        volumes={**volumes, **mounts.volumes},
         memory=serve.memory if spec.limited else None,
         # The simulator's libraries make mlock do nothing.
         locks_memory=LOCK in command and spec.simulator is None,
@@ -204,11 +208,6 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     )
     with started(reference, start) as container, proxy(container, port) as url:
         yield Server(container, ServerClient(url), API_FLAVORS[serve.api_flavor])
-
-
-def _cpu(spec: ServeSpec) -> Mapping[str, str]:
-    """The variable that lets the entrypoint start the engine where there is no card."""
-    return entrypoint.CPU if spec.gpus is None and spec.simulator is None else {}
 
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
@@ -231,14 +230,10 @@ def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     return words + (serve.draft if spec.draft is not None and not named else [])
 
 
-def _volumes(spec: ServeSpec) -> dict[str, Path]:
-    """The mounts of the models, links followed: model caches link to files elsewhere."""
-    volumes = mounts_of("/model", spec.model)
-    volumes |= mounts_of("/draft", spec.draft) if spec.draft else {}
-    return volumes | (mounts_of("/projector", spec.projector) if spec.projector else {})
-
-
 def mounts_of(folder: str, file: Path) -> dict[str, Path]:
-    """The mounts of a model; of a split model, all its parts."""
+    """The mounts of a model; of a split model, all its parts.
+
+    Links are followed: model caches link to files elsewhere.
+    """
     parts = parts_of(file.name, (each.name for each in file.parent.iterdir()))
     return {f"{folder}/{part}": (file.parent / part).resolve() for part in parts}

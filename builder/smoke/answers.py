@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import (
@@ -13,43 +12,12 @@ from builder.recipes.schema import (
     OptionProbe,
     Probe,
     PythonProbe,
-    Recipe,
     RunProbe,
     pattern_names,
 )
 from builder.smoke import help_text
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
-from builder.tools.docker import containers
-from builder.tools.docker.client import Finished
-
-TIMEOUT = 120.0  # seconds for a program to end
-
-
-class Sandbox:
-    """Runs programs of one image without network; runs each ``--help`` once."""
-
-    def __init__(self, reference: str, driver_stub: Path | None) -> None:
-        self.reference = reference
-        self.driver_stub = driver_stub
-        self._helps: dict[tuple[str, ...], str] = {}
-
-    def run(self, program: str, arguments: list[str]) -> Finished:
-        """Run a program; raises ``UntriedError``."""
-        return containers.run(
-            self.reference,
-            arguments,
-            entrypoint=program,
-            timeout=TIMEOUT,
-            driver_stub=self.driver_stub,
-        )
-
-    def help(self, entrypoint: tuple[str, ...], option: str = "--help") -> str:
-        """The output of ``--help``; raises ``UntriedError``."""
-        asked = (*entrypoint, option)
-        if asked not in self._helps:
-            program, *arguments = asked
-            self._helps[asked] = self.run(program, arguments).output
-        return self._helps[asked]
 
 
 def excerpt(text: str, limit: int = 300) -> str:
@@ -73,11 +41,11 @@ def subject_of(probe: Probe) -> str:
             return probe.python
 
 
-def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
+def check_run(probe: RunProbe, context: Context) -> Iterator[Check]:
     """The program's exit status, and the texts that it must and must not print."""
     program, *arguments = probe.run
     subject = subject_of(probe)
-    done = sandbox.run(program, arguments)
+    done = context.run(program, arguments)
     ended = done.status == probe.status
     yield Check.of(
         "runs",
@@ -100,10 +68,10 @@ def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
         yield Check.of("output", subject, f"does not contain {text}", found, passed)
 
 
-def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterator[Check]:
+def check_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
     """``--help`` lists the option, with and without the values that the recipe names."""
-    entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
-    help_output = sandbox.help(tuple(entrypoint))
+    entrypoint = context.recipe.image.entrypoint if probe.program is None else [probe.program]
+    help_output = context.help(entrypoint)
     text = help_text.option_text(help_output, probe.option)
     subject = subject_of(probe)
     listed = text is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +13,18 @@ from builder.families import ENGINES
 from builder.families.family import FolderServer
 from builder.kernels.paths import CodePaths
 from builder.numbers.cases import known_faults
-from builder.recipes.schema import Recipe, Serve
+from builder.recipes.schema import Recipe
 from builder.simulator import run
 from builder.simulator.cards import Card
 from builder.simulator.server import SimulatedServer, why_not
-from builder.smoke.answers import Sandbox
 from builder.smoke.rules import Rules
 from builder.smoke.subject import NumbersTest, Subject
 from builder.smoke.verdict import Check, DeviceUse, PresetUse
 from builder.tools.docker import containers, copies
 from builder.tools.docker import engine as docker
+from builder.tools.docker.client import Finished
 
+TIMEOUT = 120.0  # seconds for a program to end
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
 
@@ -50,6 +51,7 @@ class Context:
     """The server's use of a simulated card, once it ran on one."""
     presets: dict[str, PresetUse] = field(default_factory=dict)
     """The use of cards by the servers of presets, by name."""
+    _helps: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def recipe(self) -> Recipe:
@@ -84,10 +86,22 @@ class Context:
         copies.copy_out(self.subject.devel, DRIVER_STUB, stub)
         return stub
 
-    @cached_property
-    def sandbox(self) -> Sandbox:
-        """Runs programs of the image.  Raises ``UntriedError``."""
-        return Sandbox(self.subject.reference, self.stub)
+    def run(self, program: str, arguments: Sequence[str]) -> Finished:
+        """Run a program of the image without network.  Raises ``UntriedError``."""
+        return containers.run(
+            self.subject.reference,
+            arguments,
+            entrypoint=program,
+            timeout=TIMEOUT,
+            driver_stub=self.stub,
+        )
+
+    def help(self, entrypoint: Sequence[str], option: str = "--help") -> str:
+        """The output of ``--help``, which is asked once.  Raises ``UntriedError``."""
+        program, *arguments = asked = (*entrypoint, option)
+        if asked not in self._helps:
+            self._helps[asked] = self.run(program, arguments).output
+        return self._helps[asked]
 
     @property
     def card(self) -> Card:
@@ -117,35 +131,29 @@ class Context:
         except InapplicableError:
             return False
 
-    @cached_property
-    def server(self) -> SimulatedServer:
-        """The server, to be started on simulated cards.
-
-        Raises ``InapplicableError`` where it cannot be simulated.
-        """
-        if self.folder is not None:
-            raise InapplicableError("its server loads a model folder, and the test models are GGUF")
-        return self._simulated(self.recipe.serve)
-
     @property
     def folder(self) -> FolderServer | None:
         """How the server is started with a model folder; None: it is started with a file, or not
         at all."""
         return ENGINES[self.recipe.family].folder_of(self.recipe)
 
+    @property
+    def server(self) -> SimulatedServer:
+        """``simulated``, where the server loads a model file."""
+        if self.folder is not None:
+            raise InapplicableError("its server loads a model folder, and the test models are GGUF")
+        return self.simulated
+
     @cached_property
-    def folder_server(self) -> SimulatedServer:
-        """The server, to be started on simulated cards with a model folder.
+    def simulated(self) -> SimulatedServer:
+        """The server, to be started on simulated cards with a model file or folder.
 
         Raises ``InapplicableError`` where it cannot be simulated.
         """
-        return self._simulated(self.folder.serve if self.folder else None)
-
-    def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
-        why = why_not(
-            self.recipe, serve, self.contents.platform, extends=subject.published is not None
-        )
+        serve = self.folder.serve if self.folder else self.recipe.serve
+        platform, extends = self.contents.platform, subject.published is not None
+        why = why_not(self.recipe, serve, platform, extends=extends)
         if why or serve is None or port is None or test is None:
             raise InapplicableError(why)
         if subject.devel is None:
@@ -192,18 +200,10 @@ def _above(contents: Contents, extended: docker.Image) -> Contents:
     layers = contents.layers[extended.layers :]
     paths = {file.path for layer in layers for file in layer.files}
     files = {path: file for path, file in contents.files.items() if path in paths}
-    labels = extended.config.get("Labels") or {}
+    before, labels = extended.config.get("Env") or [], extended.config.get("Labels") or {}
+    own = (contents.config.get("Labels") or {}).items()
     config = {
-        "Env": [
-            text
-            for text in contents.config.get("Env") or []
-            if text not in (extended.config.get("Env") or [])
-        ],
-        "Labels": {
-            name: text
-            for name, text in (contents.config.get("Labels") or {}).items()
-            if labels.get(name) != text
-        },
+        "Env": [text for text in contents.config.get("Env") or [] if text not in before],
+        "Labels": {name: text for name, text in own if labels.get(name) != text},
     }
-    size = sum(layer.size for layer in layers)
-    return Contents(files, {"config": config}, layers, size)
+    return Contents(files, {"config": config}, layers, sum(layer.size for layer in layers))

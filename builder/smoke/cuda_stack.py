@@ -64,13 +64,8 @@ def check(context: Context) -> Iterator[Check]:
             without = [] if found else [(path, f"{path}: built without CUDA")]
             version = f"CUDA {found[1]}" if found else ""
             yield rules.check("cuda", "torch has CUDA", "a version of CUDA", without, version)
-    yield rules.check(
-        "cuda",
-        "one CUDA runtime",
-        "libcudart of one major version",
-        _older_runtimes(contents),
-        "one or none",
-    )
+    subject, expected = "one CUDA runtime", "libcudart of one major version"
+    yield rules.check("cuda", subject, expected, _older_runtimes(contents), "one or none")
     yield _ptx(context)
     if of_torch := {path: file for path, file in contents.files.items() if _of_torch(file)}:
         subject, expected = "torch has the symbols of its extensions", "every symbol is defined"
@@ -205,7 +200,6 @@ def _compiler(context: Context, path: str, subject: str, places: list[str]) -> C
 
 
 def _found(contents: Contents, places: list[str]) -> str:
-    """The first place with a program, else the first that exists; empty: none does."""
     there = [place for place in places if contents.resolve(place) in contents.files]
     programs = (place for place in there if not _no_program(contents, place))
     return next(programs, next(iter(there), ""))
@@ -268,7 +262,6 @@ def _toolkit(context: Context, place: str, folder: str) -> tuple[list[tuple[str,
 
 
 def _stated(contents: Contents, nvcc: str, homes: list[str]) -> dict[str, str]:
-    """The versions of nvcc by ``version.json`` and by the metadata of its Python package."""
     found = {}
     for home in homes:
         file = contents.files.get(contents.resolve(home + TOOLKIT_VERSION) or "")

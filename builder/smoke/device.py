@@ -67,7 +67,7 @@ def check(context: Context) -> Iterator[Check]:
 
 def _checks(context: Context) -> Iterator[Check]:
     folder, card, work = context.folder, context.card, context.work / "device"
-    image = context.folder_server if folder else context.server
+    image = context.simulated
     work.mkdir()
     work.chmod(0o755)  # the image's own user reads the model
     if folder is None:

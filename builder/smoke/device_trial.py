@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from builder.families.family import FolderServer
 from builder.families.stated import ROUNDED, StatedLog
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
-from builder.servers.server import NotServingError, Server
+from builder.servers.server import Server
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -72,26 +72,22 @@ class DeviceTrial:
 
     def checks(self) -> Iterator[Check]:
         """All checks, from the server's start to its end."""
-        seconds = self.serve.seconds
-        expected = f"healthy within {seconds} s on the simulated {self.card.name}"
-        try:
-            took = self.server.wait(seconds)
-        except NotServingError as error:
-            yield Check.of("device", "starts", expected, str(error), False)
+        where = f" on the simulated {self.card.name}"
+        started = serves.starts(self.server, self.serve.seconds, where, "device")
+        yield started
+        if not started.passed:
             report = self.simulation.report()
             yield from _refusals(report, frames.named(report)) if report else ()
             return
-        yield Check.of("device", "starts", expected, f"after {took:.1f} s", True)
         stated = self._stated()
-        yield check_loaded(stated) if stated else replace(gpu.placed(self.server), kind="device")
+        yield check_loaded(stated) if stated else gpu.placed(self.server, "device")
         log = self.server.container.log()  # requests follow, which fill it
         for request in self._requests():
-            check = replace(serves.answered(self.server, *request), kind="device")
+            check = serves.answered(self.server, request, "device")
             yield check
             if not check.passed and "memory" not in check.subject:
                 break  # those that follow would fail likewise
-        stops = serves.stops(self.server, FOLDER_STOP if self.folder else 0)
-        yield replace(stops, kind="device")
+        yield serves.stops(self.server, FOLDER_STOP if self.folder else 0, "device")
         report = self.simulation.settled()
         if report is None:
             none = "it called no function of CUDA"
@@ -156,7 +152,6 @@ def _required(report: Report | None) -> Report:
 
 
 def _grown(before: Report, after: Report, figure: str) -> str:
-    """The function whose allocations grew most."""
     known = {_place(before, each): getattr(each, figure) for each in before.allocations}
 
     def grown(each: Allocation) -> int:
@@ -210,7 +205,6 @@ def lacked_room(report: Report, stacks: Stacks) -> list[str]:
 
 
 def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
-    """The refusals of the card, or of the simulator."""
     for subject, expected, faults in (
         ("launches", "the card refuses none", refused(report)),
         ("allocations", "the card has room for all", lacked_room(report, stacks)),

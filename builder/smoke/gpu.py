@@ -11,7 +11,8 @@ from builder.servers import series, test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
 from builder.servers.measure import Generation, RunSettings, measure
-from builder.servers.server import NotServingError, Server, ServeSpec, launched, offloaded
+from builder.servers.server import Server, ServeSpec, launched, offloaded
+from builder.smoke import serves
 from builder.smoke.context import Context
 from builder.smoke.contract import driver_of
 from builder.smoke.subject import GpuTest
@@ -61,32 +62,27 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
 
 def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
     patience = serve.seconds if gpu_test.model is None else LOADING
-    expected = f"healthy within {patience:.0f} s"
-    try:
-        took = server.wait(patience)
-    except NotServingError as error:
-        yield Check.of("gpu", "starts", expected, str(error), False)
-        return
-    yield Check.of("gpu", "starts", expected, f"after {took:.1f} s", True)
-    yield placed(server)
-    yield from collapse(server, gpu_test.settings)
+    started = serves.starts(server, patience, kind="gpu")
+    yield started
+    if started.passed:
+        yield placed(server)
+        yield from collapse(server, gpu_test.settings)
 
 
-def placed(server: Server) -> Check:
+def placed(server: Server, kind: str = "gpu", subject: str = "model") -> Check:
     """Whether the weights are on the GPU, by the server's own report."""
-    subject, expected = "model", "all of it on the GPU"
+    expected = "all of it on the GPU"
     if server.api_flavor.device_page is not None:
         try:
             page = server.client.get(server.api_flavor.device_page, DevicePage, 30.0)
         except UnansweredError as error:
-            return Check.of("gpu", subject, expected, str(error), False)
-        return Check.of(
-            "gpu", subject, expected, f"it runs on {page.backend}", page.backend == "cuda"
-        )
+            return Check.of(kind, subject, expected, str(error), False)
+        found, whole = f"it runs on {page.backend}", page.backend == "cuda"
+        return Check.of(kind, subject, expected, found, whole)
     models = offloaded(server.container.log())
     found = "; ".join(map(str, models)) or "its log does not mention offloaded layers"
     whole = bool(models) and all(each.layers == each.of for each in models)
-    return Check.of("gpu", subject, expected, found, whole)
+    return Check.of(kind, subject, expected, found, whole)
 
 
 def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:

@@ -145,7 +145,6 @@ class ModelNumbers:
         return self.work / "model.gguf"
 
     def _on_card(self, on_cpu: Continued) -> Iterator[Check]:
-        """Alone, beside another prompt, after a reuse of the cache, and with drafts."""
         found = self._asked(_three, card="alone")
         if isinstance(found, _Failed):
             yield self._unanswered("its answers", found)
@@ -190,7 +189,6 @@ class ModelNumbers:
         return self._compared(subject, wanted, *found, more, limit=limit)
 
     def _race(self) -> str:
-        """The first race of the kernels that answer the prompt alone."""
         ask = partial(_alone, seconds=RACE_SECONDS)
         answer = self._asked(ask, card="races", races=True)
         found, report = "no race was found for the prompt alone", None
@@ -372,7 +370,7 @@ def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
     Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
     """
     server, test = context.server, context.numbers_test  # where there is none, nothing is started
-    text = context.sandbox.help(tuple(context.recipe.image.entrypoint))
+    text = context.help(context.recipe.image.entrypoint)
     return Numbers(
         server,
         context.card,

@@ -32,7 +32,7 @@ def _checks(context: Context) -> Iterator[Check]:
     for group, found in with_card.results():
         yield from _group(context, group.title, found)
         results |= {each.case.name: each for each in found}  # groups may share some
-    text = context.sandbox.help((*context.recipe.image.entrypoint,))
+    text = context.help(context.recipe.image.entrypoint)
     if types := server_trials.cache_types(text):
         yield cache_types(types, [*results.values()])
     yield _coverage(with_card, [*results.values()])
@@ -52,7 +52,6 @@ def trial(context: Context) -> NumbersTrial:
 
 
 def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterator[Check]:
-    """One check for the cases of a group."""
     if not found:
         yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
         return

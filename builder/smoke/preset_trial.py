@@ -24,7 +24,7 @@ from builder.recipes.schema import Recipe
 from builder.servers import test_model
 from builder.servers.client import UnansweredError
 from builder.servers.fill import FILLED, fill
-from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.servers.server import Server, ServeSpec, launched
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -95,28 +95,27 @@ class PresetTrial:
     def _asked(self, work: Path) -> Iterator[Check]:
         """Start the server, send a short request, and one that fills its context."""
         name, preset = self.name, self.preset
-        where = f"{preset.cards} x {preset.card}" if preset.cards > 1 else preset.card
-        expected = f"healthy within {LOADING:.0f} s on the simulated {where}"
+        count = f"{preset.cards} x " if preset.cards > 1 else ""
+        where = f" on the simulated {count}{preset.card}"
         with self.files["model"].open("rb") as stream:
             header = gguf.read(stream)
         with (
             self.server.on([self.card] * preset.cards, header, work) as simulation,
             self._launched(simulation) as server,
         ):
-            try:
-                took = server.wait(LOADING)
-            except NotServingError as error:
-                ended = Check.of("preset", f"{name}: starts", expected, str(error), False)
-                yield self._explained(ended, simulation.report())
+            started = serves.starts(server, LOADING, where, "preset", f"{name}: ")
+            if not started.passed:
+                yield self._explained(started, simulation.report())
                 return
-            yield Check.of("preset", f"{name}: starts", expected, f"after {took:.1f} s", True)
-            placed = replace(gpu.placed(server), kind="preset", subject=f"{name}: model")
+            yield started
+            placed = gpu.placed(server, "preset", f"{name}: model")
             yield placed
             if not placed.passed:
                 return  # the CPU would answer, in minutes
-            tokens, send = f"{serves.TOKENS} tokens", partial(serves.completes, server)
-            answer = serves.answered(server, f"{name}: answers", tokens, send)
-            yield replace(answer, kind="preset")
+            send = partial(serves.completes, server)
+            request = (f"{name}: answers", f"{serves.TOKENS} tokens", send)
+            answer = serves.answered(server, request, "preset")
+            yield answer
             report = simulation.settled()
             if self.full and answer.passed and preset.serve.context:
                 yield self._filled(server, simulation, preset.serve.context)
@@ -128,7 +127,6 @@ class PresetTrial:
         self.report = report
 
     def _launched(self, simulation: Simulation) -> AbstractContextManager[Server]:
-        """The server with exactly the arguments of the preset, and a verbose log."""
         preset, files, mounts = self.preset, self.files, simulation.mounts
         places = {name: f"{{{name}}}" for name in ("model", "draft") if name in files}
         if "mmproj" in files:
@@ -167,8 +165,8 @@ class PresetTrial:
             return f"{tokens} tokens"
 
         expected = f"prompts of {context} tokens are answered"
-        check = serves.answered(server, f"{self.name}: full context", expected, send)
-        check = replace(check, kind="preset")
+        request = (f"{self.name}: full context", expected, send)
+        check = serves.answered(server, request, "preset")
         report = simulation.settled()
         if report is None or (check.passed and not report.violations):
             return check
@@ -245,10 +243,9 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _check(trial: PresetTrial) -> Iterator[Check]:
-    """The checks of a preset; where its models have no room, again with the least sizes that the
-    source may have rounded."""
     checks = _guarded(trial)
     files = model_files.of_preset(trial.preset).values()
+    # Where its models have no room, the least sizes are tried that the source may have rounded.
     rounded = [file for file in files if file.least_size != file.known_size]
     if rounded and trial.lacks_room:
         smaller = trial.work / "least"

@@ -38,9 +38,9 @@ def _checks(probe: Probe, context: Context) -> Iterator[Check]:
 def _unguarded(probe: Probe, context: Context) -> Iterator[Check]:
     match probe:
         case RunProbe():
-            yield from answers.check_run(probe, context.sandbox)
+            yield from answers.check_run(probe, context)
         case OptionProbe():
-            yield from answers.check_option(probe, context.recipe, context.sandbox)
+            yield from answers.check_option(probe, context)
         case LibraryProbe():
             yield from architectures.check_library(probe, context.contents)
         case FileProbe():
@@ -78,7 +78,6 @@ def _all(recipe: Recipe | None) -> list[Probe]:
 
 
 def _symbols_of(probes: Iterable[Probe]) -> list[str]:
-    """The libraries whose symbols are looked at."""
     return [
         name
         for probe in probes

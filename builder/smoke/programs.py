@@ -128,7 +128,6 @@ def _split(text: str) -> list[str]:
 
 
 def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:
-    """An image whose environment and working directory ``env`` has changed."""
     config = dict(contents.config)
     if folder := given.get("-C"):
         config["WorkingDir"] = _absolute(folder, contents)
@@ -138,7 +137,7 @@ def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:
 
 
 def _of_python(start: Start, prefix: list[str], words: list[str], contents: Contents) -> Start:
-    """What Python starts (Python documentation, "Command line and environment")."""
+    # Python documentation, "Command line and environment".
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
         option = left.pop(0)

@@ -27,7 +27,8 @@ PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
 Request = tuple[str, str, Callable[[], str]]
-"""A request: subject, expectation, and a function that raises if it is not met."""
+"""A request: subject, expectation, and a function that returns the finding, and raises
+``UnansweredError`` if it is wrong."""
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -51,18 +52,27 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
-    expected = f"healthy within {serve.seconds} s"
-    try:
-        took = server.wait(serve.seconds)
-    except NotServingError as error:
-        yield Check.of("serves", "starts", expected, str(error), False)
+    started = starts(server, serve.seconds)
+    yield started
+    if not started.passed:
         return
-    yield Check.of("serves", "starts", expected, f"after {took:.1f} s", True)
     if health is not None:
         yield _health_check(server)
-    for subject, expected, send in requests_of(server):
-        yield answered(server, subject, expected, send)
+    for request in requests_of(server):
+        yield answered(server, request)
     yield stops(server)
+
+
+def starts(
+    server: Server, seconds: float, where: str = "", kind: str = "serves", of: str = ""
+) -> Check:
+    """Whether a server gets healthy in time; ``of`` begins the subject: "NAME: "."""
+    expected = f"healthy within {seconds:.0f} s{where}"
+    try:
+        found = f"after {server.wait(seconds):.1f} s"
+    except NotServingError as error:
+        return Check.of(kind, f"{of}starts", expected, str(error), False)
+    return Check.of(kind, f"{of}starts", expected, found, True)
 
 
 def requests_of(server: Server) -> Sequence[Request]:
@@ -83,12 +93,13 @@ def requests_of(server: Server) -> Sequence[Request]:
     return requests
 
 
-def answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
-    """The check of one request; ``send`` returns the finding, and raises if it is wrong."""
+def answered(server: Server, request: Request, kind: str = "serves") -> Check:
+    """The check of one request."""
+    subject, expected, send = request
     try:
-        return Check.of("serves", subject, expected, send(), True)
+        return Check.of(kind, subject, expected, send(), True)
     except UnansweredError as error:
-        return Check.of("serves", subject, expected, server.explained(error), False)
+        return Check.of(kind, subject, expected, server.explained(error), False)
 
 
 def _completion(**more: Any) -> dict[str, Any]:
@@ -162,20 +173,19 @@ def answers_two(server: Server) -> str:
 
 
 def _health_check(server: Server) -> Check:
-    """The image's HEALTHCHECK, run as the engine runs it."""
-    subject, expected = "its health check", "exit status 0"
-    test = server.container.health_test()
-    if not test:
-        return Check.of("serves", subject, expected, "the image has none", False)
+    test, passed = server.container.health_test(), False
     try:
-        done = server.container.execute(test, HEALTH_TIMEOUT)
+        found = "the image has none"
+        if test:
+            done = server.container.execute(test, HEALTH_TIMEOUT)
+            passed = done.status == 0
+            found = "0" if passed else f"{done.status}: {done.output[:SHOWN]}"
     except UntriedError as error:
-        return Check.of("serves", subject, expected, str(error), False)
-    found = f"{done.status}" + (f": {done.output[:SHOWN]}" if done.status else "")
-    return Check.of("serves", subject, expected, found, done.status == 0)
+        found = str(error)
+    return Check.of("serves", "its health check", "exit status 0", found, passed)
 
 
-def stops(server: Server, seconds: int = 0) -> Check:
+def stops(server: Server, seconds: int = 0, kind: str = "serves") -> Check:
     """Whether SIGTERM ends the server within so many seconds; 0: ``STOP``."""
     seconds = seconds or STOP
     state, took = server.container.stop(seconds)
@@ -183,4 +193,4 @@ def stops(server: Server, seconds: int = 0) -> Check:
     found = f"exit status {state.status} after {took:.1f} s"
     if state.status == 137:
         found = f"it did not stop, and was killed after {took:.1f} s"
-    return Check.of("serves", "stops", expected, found, state.status == 0)
+    return Check.of(kind, "stops", expected, found, state.status == 0)
