@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import UntriedError
 from builder.images.build import built_image
 from builder.numbers.cases import Case, CaseResult, Outcome
-from builder.numbers.trial import NumbersTrial
 from builder.pipeline.check import subject_of
 from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession
@@ -37,21 +36,6 @@ class Parted:
     after: CaseResult | None
     launch: str = ""
     """The first launch that is not the same, of the first cases that both compute."""
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes of the images that have it."""
-        return [each.outcome for each in (self.before, self.after) if each is not None]
-
-    @property
-    def same(self) -> bool:
-        """Whether the outcome is the same."""
-        return len(self.outcomes) == 2 and len({*self.outcomes}) == 1
-
-    @property
-    def computed(self) -> bool:
-        """Whether both images compute it."""
-        return len(self.outcomes) == 2 and {*self.outcomes} <= COMPUTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,46 +65,49 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
                 session.log(f"not compared: {error}")
     if len(lacking) == 2:
         raise UntriedError("the images have no numbers to compare", "; ".join(lacking))
-    parted = tuple(each for each in found if not each.same)
+    parted = tuple(each for each in found if not _same(each.before, each.after))
     return NumbersComparison(len(found) - len(parted), parted)
 
 
+def _same(before: CaseResult | None, after: CaseResult | None) -> bool:
+    return before is not None and after is not None and before.outcome == after.outcome
+
+
 def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
-    """The cases of test-backend-ops."""
     trials = numbers.trial(old), numbers.trial(new)
     log("computing the cases of both images")
-    sides = [_results(trial) for trial in trials]
-    names = sorted({*sides[0], *sides[1]})
-    found = [Parted(name, sides[0].get(name), sides[1].get(name)) for name in names]
-    traced = [each.before.case for each in found if each.before and each.computed and not each.same]
-    launches = {case.name: _first_launch(*trials, case) for case in traced[:TRACED]}
-    return [replace(each, launch=launches.get(each.name, "")) for each in found]
-
-
-def _results(trial: NumbersTrial) -> dict[str, CaseResult]:
-    """The outcome of each case, by the case's name."""
-    return {each.case.name: each for _, results in trial.results() for each in results}
-
-
-def _first_launch(old: NumbersTrial, new: NumbersTrial, case: Case) -> str:
-    """The first launch of a case that is not the same on two images."""
-    return parting(old.outputs(case), old.outputs(case), new.outputs(case))
+    first, second = (
+        {each.case.name: each for _, results in trial.results() for each in results}
+        for trial in trials
+    )
+    found = []
+    traced = 0
+    for name in sorted({*first, *second}):
+        before, after, launch = first.get(name), second.get(name), ""
+        computed = before and after and {before.outcome, after.outcome} <= COMPUTED
+        if before and computed and not _same(before, after) and traced < TRACED:
+            traced += 1
+            again = trials[0].outputs(before.case), trials[0].outputs(before.case)
+            launch = parting(*again, trials[1].outputs(before.case))
+        found.append(Parted(name, before, after, launch))
+    return found
 
 
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
-    """The servers, with tiny models."""
     sides = [numbers_of(each, outputs=True) for each in (old, new)]
     log("computing the answers of both servers")
     work = old.work / "servers"
     work.mkdir()
     work.chmod(0o755)  # the images' own users read the models
-    found = []
-    for each in servers_compared(sides[0], sides[1], work):
-        if {*each.outcomes} == {Outcome.NOT_COMPUTED}:
-            log(f"{each.name} is not compared: neither server answers with it")
-        else:
-            found.append(each)
-    return found
+    found = [*servers_compared(sides[0], sides[1], work)]
+    silent = [
+        each
+        for each in found
+        if {side.outcome for side in (each.before, each.after) if side} == {Outcome.NOT_COMPUTED}
+    ]
+    for each in silent:
+        log(f"{each.name} is not compared: neither server answers with it")
+    return [each for each in found if each not in silent]
 
 
 def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Parted]:
@@ -157,7 +144,6 @@ def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Pa
 
 @contextmanager
 def _read(session: BuildSession, name: str) -> Iterator[Context]:
-    """The image of a recipe, read."""
     session.settings.require_directories()
     plan = session.resolve(name)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():

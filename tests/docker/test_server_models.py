@@ -144,7 +144,7 @@ def test_two_servers_part_at_the_launch_that_stores_other_bytes(
         assert "first beyond the limit at token 1" in why(each.after)
         assert each.launch == "launch 2, add, stores other bytes"
     same, refused = servers_compared(right, refusing, folders[1])
-    assert same.same
+    assert same.before == same.after
     assert why(refused.before) == ""
     assert "error: wrong number of tensors" in why(refused.after)
 
