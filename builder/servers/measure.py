@@ -49,7 +49,6 @@ class Generation:
     """One answer of a server.  Speeds are the server's own if it reports them."""
 
     tokens: int
-    """Generated tokens."""
     tokens_per_second: float
     """Speed of the generation, without the prompt."""
     prompt_tokens: int
@@ -60,7 +59,6 @@ class Generation:
     drafted: int | None = None
     """Tokens that the draft model proposed; None if the server does not report them."""
     accepted: int | None = None
-    """Drafted tokens that the model accepted."""
     timed_by: Literal["server", "client"] = "server"
     """Whose clock: the client's (first token to last) if the server reports no timings."""
 

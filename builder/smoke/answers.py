@@ -7,11 +7,7 @@ from collections.abc import Iterator
 
 from builder.recipes.parse import suggestion
 from builder.recipes.schema import (
-    FileProbe,
-    LibraryProbe,
     OptionProbe,
-    Probe,
-    PythonProbe,
     RunProbe,
     pattern_names,
 )
@@ -26,22 +22,7 @@ def excerpt(text: str, limit: int = 300) -> str:
     return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
 
 
-def subject_of(probe: Probe) -> str:
-    """The subject of a probe in a table."""
-    match probe:
-        case RunProbe():
-            return " ".join(probe.run)
-        case OptionProbe():
-            return f"{probe.option} in --help"
-        case LibraryProbe():
-            return probe.library
-        case FileProbe():
-            return probe.file
-        case PythonProbe():
-            return probe.python
-
-
-def check_run(probe: RunProbe, context: Context) -> Iterator[Check]:
+def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
     """The program's exit status, and the texts that it must and must not print."""
     program, *arguments = probe.run
     subject = subject_of(probe)
@@ -68,12 +49,12 @@ def check_run(probe: RunProbe, context: Context) -> Iterator[Check]:
         yield Check.of("output", subject, f"does not contain {text}", found, passed)
 
 
-def check_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
+def of_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
     """``--help`` lists the option, with and without the values that the recipe names."""
     entrypoint = context.recipe.image.entrypoint if probe.program is None else [probe.program]
     help_output = context.help(entrypoint)
     text = help_text.option_text(help_output, probe.option)
-    subject = subject_of(probe)
+    subject = f"{probe.option} in --help"
     listed = text is not None
     if probe.absent:
         yield Check.of(

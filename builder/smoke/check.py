@@ -48,7 +48,6 @@ class Row:
     """The word of ``[[accept]]`` and of reports; the checks of probes have kinds of their own."""
     check: Callable[[Context], Iterator[Check]]
     applies: Callable[[Context], bool]
-    """Whether it is made of an image."""
     version: int
     """The ``CHECKS_VERSION`` that it, or its last change, came with."""
     subject: str = "a program of the image"

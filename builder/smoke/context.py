@@ -39,12 +39,10 @@ class Context:
     subject: Subject
     contents: Contents
     work: Path
-    """A directory for temporary files."""
     numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
     """The sources of the comparison of its numbers; why there are none; the error that a check of
     them ends with."""
     checks: list[Check] = field(default_factory=list)
-    """The checks that were made."""
     code: tuple[CodePaths, ...] = ()
     """The device code of its libraries for every card, once it was checked."""
     device: DeviceUse | None = None

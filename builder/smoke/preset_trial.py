@@ -55,9 +55,7 @@ class PresetTrial:
     least: bool = False
     """Its models have the least sizes that the source may have rounded."""
     full: bool = True
-    """Its context is filled, too."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Models by ``model``, ``draft`` and ``mmproj``."""
     report: Report | None = None
     """After the short request, whose memory sources publish; None: there was none."""
     use: PresetUse | None = None

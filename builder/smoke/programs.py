@@ -34,19 +34,15 @@ class Start:
     """The programs that a command line leads to."""
 
     chain: tuple[str, ...] = ()
-    """Their paths, the first one first."""
     fault: str = ""
     """Why the last one cannot be started."""
     at: str = ""
-    """The path that is at fault."""
     unknown: str = ""
     """Why it is not known what follows."""
     python: tuple[str, ...] = ()
     """The words to Python, with its own options; empty: it is not known to be Python."""
     module: str = ""
-    """The module that Python starts."""
     file: str = ""
-    """The file that Python starts."""
 
 
 def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = False) -> Start:

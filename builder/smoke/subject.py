@@ -76,22 +76,17 @@ class Subject:
     recipe: Recipe | None = None
     """None: only the checks that hold for every image are made."""
     platform: Platform = "linux/amd64"
-    """The platform that the recipe's image is for."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the image must have."""
     devel: str | None = None
     """The base's image to compile in, with the driver's stub; an engine with ``vmm = true`` does
     not start without it."""
     gpu_test: GpuTest | None = None
-    """The checks on a GPU; None: none."""
     device_test: DeviceTest | None = None
-    """The checks on simulated cards; None: none."""
     extended: docker.Image | None = None
     """The published image that it extends; some checks leave out its files."""
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
-    """The presets of the recipe, by name."""
 
     @property
     def published(self) -> docker.Image | None:
