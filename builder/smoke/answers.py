@@ -6,11 +6,7 @@ import re
 from collections.abc import Iterator
 
 from builder.recipes.parse import suggestion
-from builder.recipes.schema import (
-    OptionProbe,
-    RunProbe,
-    pattern_names,
-)
+from builder.recipes.schema import OptionProbe, RunProbe, pattern_names
 from builder.smoke import help_text
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
@@ -25,7 +21,7 @@ def excerpt(text: str, limit: int = 300) -> str:
 def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
     """The program's exit status, and the texts that it must and must not print."""
     program, *arguments = probe.run
-    subject = subject_of(probe)
+    subject = " ".join(probe.run)
     done = context.run(program, arguments)
     ended = done.status == probe.status
     yield Check.of(
