@@ -14,6 +14,7 @@ from builder.pipeline.check import subject_of
 from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession
 from builder.servers.predictions import described, difference
+from builder.servers.server import shared_folder
 from builder.simulator.outputs import parting
 from builder.smoke import check, numbers
 from builder.smoke.context import Context, InapplicableError
@@ -96,9 +97,7 @@ def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
     sides = [numbers_of(each, outputs=True) for each in (old, new)]
     log("computing the answers of both servers")
-    work = old.work / "servers"
-    work.mkdir()
-    work.chmod(0o755)  # the images' own users read the models
+    work = shared_folder(old.work / "servers")
     found = [*servers_compared(sides[0], sides[1], work)]
     silent = [
         each
@@ -116,10 +115,7 @@ def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Pa
     Both have ``outputs``; ``work`` is a directory that the images' own users may enter.  Raises
     ``InapplicableError`` where a server has no probabilities, and like ``SimulatedServer.on``.
     """
-    folders = [work / name for name in ("before", "after", "again")]
-    for folder in folders:
-        folder.mkdir()
-        folder.chmod(0o755)
+    folders = [shared_folder(work / name) for name in ("before", "after", "again")]
     sides = zip((before, after, before), folders, strict=True)
     models = [side.models(folder) for side, folder in sides]
     for one, other, again in zip(*models, strict=False):

@@ -230,6 +230,13 @@ def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     return words + (serve.draft if spec.draft is not None and not named else [])
 
 
+def shared_folder(folder: Path) -> Path:
+    """Make a directory that the image's own user may enter."""
+    folder.mkdir()
+    folder.chmod(0o755)
+    return folder
+
+
 def mounts_of(folder: str, file: Path) -> dict[str, Path]:
     """The mounts of a model; of a split model, all its parts.
 

@@ -13,7 +13,7 @@ from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.recipes.schema import Recipe
 from builder.servers import model_folder, test_model
-from builder.servers.server import ServeSpec, launched
+from builder.servers.server import ServeSpec, launched, shared_folder
 from builder.simulator import cards, run
 from builder.simulator.cards import Card
 from builder.smoke.context import Context, on_a_card
@@ -66,10 +66,8 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(context: Context) -> Iterator[Check]:
-    folder, card, work = context.folder, context.card, context.work / "device"
-    image = context.simulated
-    work.mkdir()
-    work.chmod(0o755)  # the image's own user reads the model
+    folder, card, image = context.folder, context.card, context.simulated
+    work = shared_folder(context.work / "device")
     if folder is None:
         model, tokens = work / f"{test_model.NAME}.gguf", CONTEXT
         test_model.write(model)

@@ -19,7 +19,7 @@ from builder.models.tiny import TinyModel
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import UnansweredError
 from builder.servers.predictions import SECONDS, Continued, continued, described, difference
-from builder.servers.server import NotServingError, Server, ServeSpec, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched, shared_folder
 from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.run import Simulation
@@ -87,9 +87,7 @@ class Numbers:
             raise InapplicableError("its API has no probabilities")
         agreeing: set[str] = set()
         for trial in TRIALS if self.reads_models else TRIALS[:1]:
-            folder = work / trial.model.name.replace(" ", "-")
-            folder.mkdir()
-            folder.chmod(0o755)  # the image's own user reads the models
+            folder = shared_folder(work / trial.model.name.replace(" ", "-"))
             yield ModelNumbers(self, trial, folder, agreeing)
 
     def checks(self, work: Path) -> Iterator[Check]:
@@ -216,9 +214,7 @@ class ModelNumbers:
         return f"from layer {layers} of {layers} on"
 
     def _variant(self, name: str, model: TinyModel) -> Self:
-        folder = self.work / name
-        folder.mkdir()
-        folder.chmod(0o755)  # the image's own user reads the model
+        folder = shared_folder(self.work / name)
         return replace(self, trial=replace(self.trial, model=model), work=folder)
 
     def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
@@ -353,9 +349,7 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(context: Context) -> Iterator[Check]:
-    work = context.work / "server-numbers"
-    work.mkdir()
-    work.chmod(0o755)  # the image's own user reads the models
+    work = shared_folder(context.work / "server-numbers")
     for found in numbers_of(context).checks(work):
         if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
             offender = (found.subject, found.found)
@@ -387,17 +381,16 @@ def check_kernels(subject: str, report: Report | None) -> Check:
     expected = "all launches computed, without a fault"
     if report is None:
         return Check.of(KIND, subject, expected, "it called no function of CUDA", False)
-    computed = sum(each.computed for each in report.launches)
     instructions = sum(each.instructions for each in report.launches)
     found = (
-        f"{computed} of {report.launched} launches of {len(report.kernels)} kernels, "
+        f"{report.computed} of {report.launched} launches of {len(report.kernels)} kernels, "
         f"{instructions:,} instructions"
     )
     if report.violations:
         found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
     if report.lacks_only:
         return Check.skipped(KIND, subject, expected, found)
-    passed = 0 < computed == report.launched and not report.violations
+    passed = 0 < report.computed == report.launched and not report.violations
     return Check.of(KIND, subject, expected, found, passed)
 
 
