@@ -12,10 +12,10 @@ from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 
 
-def excerpt(text: str, limit: int = 300) -> str:
+def excerpt(text: str) -> str:
     """The output of a program, shortened for a table."""
     words = " ".join(text.split())
-    return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
+    return words if len(words) <= 300 else words[:150] + " ... " + words[-150:]
 
 
 def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from builder.errors import UntriedError
@@ -75,22 +76,16 @@ def starts(
     return Check.of(kind, f"{of}starts", expected, found, True)
 
 
-def requests_of(server: Server) -> Sequence[Request]:
+def requests_of(server: Server) -> Iterator[Request]:
     """All requests to a server that generates text."""
-    requests: list[Request] = [
-        ("lists its model", "one model", lambda: _models(server)),
-        ("completes text", f"{TOKENS} tokens of text", lambda: completes(server)),
-        ("streams", "the same text in pieces, to the end", lambda: _streams(server)),
-    ]
-    tokenizer = server.api_flavor.tokenizer
-    if tokenizer is not None:
+    yield "lists its model", "one model", partial(_models, server)
+    yield "completes text", f"{TOKENS} tokens of text", partial(completes, server)
+    yield "streams", "the same text in pieces, to the end", partial(_streams, server)
+    if tokenizer := server.api_flavor.tokenizer:
         expected = f"{PROMPT!r} becomes tokens and {PROMPT!r} again"
-        requests.append(("tokenizes and back", expected, lambda: _tokenizes(server, tokenizer)))
-    requests += [
-        ("answers a chat", "text of the assistant", lambda: _chats(server)),
-        ("answers two at once", "both in full", lambda: answers_two(server)),
-    ]
-    return requests
+        yield "tokenizes and back", expected, partial(_tokenizes, server, tokenizer)
+    yield "answers a chat", "text of the assistant", partial(_chats, server)
+    yield "answers two at once", "both in full", partial(answers_two, server)
 
 
 def answered(server: Server, request: Request, kind: str = "serves") -> Check:
