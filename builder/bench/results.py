@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from builder.servers.measure import Generation
+from builder.servers.series import Generation
 from builder.tools.web.json_model import first_error
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from builder.bench.benchmark import ServedImage
     from builder.bench.comparison import BenchComparison
     from builder.bench.results import Benchmark
-    from builder.servers.measure import Generation
+    from builder.servers.series import Generation
 
 RUN = "run"
 

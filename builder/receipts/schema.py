@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from builder.errors import ReceiptError
 from builder.recipes.schema.fields import Digest, Name, Sha256, Text, Value
-from builder.servers.measure import Generation
+from builder.servers.series import Generation
 from builder.tools.web.json_model import first_error
 
 LARGEST = 4 << 20  # bytes of a file

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from builder.servers.answers import ServerTimings, Usage
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import ServerClient, StreamedAnswer, UnansweredError
+from builder.servers.series import Generation
 from builder.tools.log import Log
 
 # Published benchmarks of local models use this task; the wording is ours.
@@ -42,32 +43,6 @@ class RunSettings:
     """Approximate number of tokens of other text before the prompt."""
     seconds: float = 900.0
     """Time limit of one answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One answer of a server.  Speeds are the server's own if it reports them."""
-
-    tokens: int
-    tokens_per_second: float
-    """Speed of the generation, without the prompt."""
-    prompt_tokens: int
-    seconds: float
-    """Wall time of the whole request, measured by the client."""
-    seed: int
-    prompt_tokens_per_second: float | None = None
-    drafted: int | None = None
-    """Tokens that the draft model proposed; None if the server does not report them."""
-    accepted: int | None = None
-    timed_by: Literal["server", "client"] = "server"
-    """Whose clock: the client's (first token to last) if the server reports no timings."""
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted share of the drafted tokens, from 0 to 1; None without a draft."""
-        if self.drafted is None or self.accepted is None or self.drafted == 0:
-            return None
-        return self.accepted / self.drafted
 
 
 def measure(

@@ -10,7 +10,8 @@ from builder.recipes.schema import Recipe
 from builder.servers import series, test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
-from builder.servers.measure import Generation, RunSettings, measure
+from builder.servers.measure import RunSettings, measure
+from builder.servers.series import Generation
 from builder.servers.server import Server, ServeSpec, launched, offloaded
 from builder.smoke import serves
 from builder.smoke.context import Context

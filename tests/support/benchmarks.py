@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.bench.results import Benchmark, Point
-from builder.servers.measure import Generation
+from builder.servers.series import Generation
 
 GPU = {"name": "RTX 5090", "capability": "12.0", "driver": "580.1", "memory": 32607}
 

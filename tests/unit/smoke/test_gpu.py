@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import UntriedError
-from builder.servers.measure import Generation
+from builder.servers.series import Generation
 from builder.smoke import gpu
 from builder.tools.docker import gpus
 
