@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.bench.measure import RunSettings, measure
 from builder.bench.results import Benchmark, Loaded, Point
 from builder.errors import SmokeError, UntriedError, WorldError
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
@@ -20,6 +19,7 @@ from builder.recipes.schema import Serve
 from builder.servers.answers import ModelList
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import ServerClient, UnansweredError
+from builder.servers.measure import RunSettings, measure
 from builder.servers.server import (
     NotServingError,
     Server,
@@ -155,7 +155,8 @@ def _point(
 ) -> Point:
     try:
         api_flavor = API_FLAVORS[serve.api_flavor]
-        return measure(client, api_flavor, settings, model=model, context=context, log=log)
+        warm_ups, runs = measure(client, api_flavor, settings, model=model, log=log)
+        return Point(context, tuple(warm_ups), tuple(runs))
     except UnansweredError as error:
         raise SmokeError("the server did not complete a run", str(error)) from error
 

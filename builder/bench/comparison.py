@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from builder.bench.results import Benchmark, Point
-from builder.bench.series import quantile
+from builder.servers.series import quantile
 
 # Differences in these settings make two benchmarks incomparable.
 DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})

@@ -17,7 +17,8 @@ from builder.errors import RecipeError, WorldError
 if TYPE_CHECKING:
     from builder.bench.benchmark import ServedImage
     from builder.bench.comparison import BenchComparison
-    from builder.bench.results import Benchmark, Generation
+    from builder.bench.results import Benchmark
+    from builder.servers.series import Generation
 
 RUN = "run"
 
@@ -149,8 +150,8 @@ def run_benchmark(
     import shlex
 
     from builder.bench import benchmark
-    from builder.bench.measure import RunSettings
     from builder.receipts import make
+    from builder.servers.measure import RunSettings
     from builder.tools.files import require_writable, write_json
 
     if receipt is not None:
@@ -288,7 +289,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
 
 def print_benchmark(found: Benchmark) -> None:
     """Print each run of a benchmark, and their statistics."""
-    from builder.bench import series
+    from builder.servers import series
 
     header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
     for point in found.points:

@@ -13,7 +13,7 @@ from builder.cli.terminal import line, print_json
 from builder.platforms import Platform
 
 if TYPE_CHECKING:
-    from builder.numbers.trial import CaseResult
+    from builder.numbers.cases import CaseResult
     from builder.pipeline.session import BuildSession
 
 KINDS = "RECIPE|IMAGE|PATH"

@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.errors import UntriedError
 from builder.kernels.ledger import FatBinary, Library
-from builder.tools.elf import ElfFile, Symbols
+from builder.tools.elf import ElfFile
 from builder.tools.layers.entries import Kind
 
 
@@ -49,8 +49,6 @@ class File:
     defines: frozenset[int] = frozenset()
     """For an ELF file, ``name_hash`` of each symbol that other files can use: with the names, scans
     would have ten times the size."""
-    torch: Symbols | None = None
-    """The names of torch that a library of torch, or an extension, defines and needs."""
     secrets: tuple[str, ...] = ()
     """Kinds of secret that its text seems to contain."""
     fat_binaries: tuple[FatBinary, ...] = ()

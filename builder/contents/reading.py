@@ -32,9 +32,6 @@ TOOLS = {"nvcc", "ptxas", "ptxas-blackwell", "cicc", "cudafe++", "fatbinary", "n
 RELEASE = re.compile(rb"release (\d+\.\d+), V\d")  # as --version prints it
 HEADER = "/include/cuda_runtime_api.h"
 HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULTILINE)
-TORCHS = ("libtorch", "libc10")  # and extensions that need them
-# What only torch gives: its C++ namespaces, the C functions of its stable ABI.
-NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 
 
 def read(
@@ -134,16 +131,12 @@ class _Scanner:
                 parsed = elf.read(library)
                 kept = self.options.symbol(file.path)
                 symbols = elf.read_symbols(library)
-                named = (parsed.soname or "", *parsed.needed) if parsed else ()
-                torchs = any(name.startswith(TORCHS) for name in named)
-                names = (frozenset(filter(NAME_OF_TORCH.match, each)) for each in symbols)
                 file = replace(
                     file,
                     elf=parsed,
                     symbols=symbols.defined if kept else None,
                     needs=tuple(sorted(symbols.undefined)),
                     defines=frozenset(map(name_hash, symbols.defined)),
-                    torch=elf.Symbols(*names) if torchs else None,
                 )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))

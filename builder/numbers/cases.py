@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -48,6 +49,30 @@ class Case:
         return dict(PARAMETER.findall(self.parameters))
 
 
+class Outcome(StrEnum):
+    """How a case ended."""
+
+    EQUAL = "equal"
+    """Within ggml's own limit of the result of its CPU code."""
+    DIFFERS = "differs"
+    UNSUPPORTED = "unsupported"
+    """The engine itself does not compute it on a card."""
+    NOT_COMPUTED = "not computed"
+    """The simulated card cannot compute a kernel of it, which says nothing about the image."""
+    NO_REFERENCE = "without a reference"
+    """ggml's own CPU code ends in it: there is nothing to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The outcome of a case."""
+
+    case: Case
+    outcome: Outcome
+    why: str = ""
+    """The error beside ggml's limit, the kernels, or the faults that the card reported."""
+
+
 class Group(Model):
     """Cases that are chosen by one rule, and reported together."""
 
@@ -75,8 +100,6 @@ class Group(Model):
 
 
 class _Fault(Model):
-    """Cases that differ in every tree of ggml before a change of upstream's."""
-
     case: Text
     why: Text
 
@@ -84,11 +107,11 @@ class _Fault(Model):
 class _File(Model):
     group: list[Group]
     fault: list[_Fault]
+    """Cases that differ in every tree of ggml before a change of upstream's."""
 
 
 @cache
 def _file() -> _File:
-    """``cases.toml`` beside this module."""
     return read_model(FILE, _File)
 
 
@@ -102,15 +125,6 @@ def known_faults() -> list[Accept]:
     return [Accept(check="numbers", case=each.case, why=each.why) for each in _file().fault]
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A row of the output of test-backend-ops."""
-
-    case: Case
-    failed: str
-    """The error, with ggml's limit for it; empty: the case passed, or is not supported."""
-
-
 def chains(output: str) -> list[Case]:
     """The chains of operations of a tree, which ``support`` lists with ``LISTING`` set."""
     return [Case(found[1], found[2]) for found in CHAIN.finditer(output)]
@@ -121,10 +135,11 @@ def lacking(output: str) -> list[str]:
     return LACKING.findall(output)
 
 
-def rows(done: Finished, backend: str) -> Iterator[TableRow]:
-    """The rows of ``--output csv`` for a backend; other lines of the program come between.
+def results(done: Finished, backend: str) -> Iterator[CaseResult]:
+    """The cases of ``--output csv`` for a backend; other lines of the program come between.
 
-    Raises ``UntriedError`` where the columns are unknown.
+    A case that was only listed counts as equal.  Raises ``UntriedError`` where the columns are
+    unknown.
     """
     columns: Sequence[str] = ()
     before: list[str] = []
@@ -137,9 +152,14 @@ def rows(done: Finished, backend: str) -> Iterator[TableRow]:
             row = dict(zip(columns, values, strict=True))
             if row["backend_name"] == backend:
                 case = Case(row["op_name"], row["op_params"], row["supported"] == "1")
-                printed = " ".join([*before, line[:start]]).strip()
-                failed = case.supported and row["error_message"]
-                yield TableRow(case, (printed or row["error_message"]) if failed else "")
+                error = row["error_message"]
+                if not case.supported:
+                    yield CaseResult(case, Outcome.UNSUPPORTED)
+                elif error:
+                    printed = " ".join([*before, line[:start]]).strip()
+                    yield CaseResult(case, Outcome.DIFFERS, printed or error)
+                else:
+                    yield CaseResult(case, Outcome.EQUAL)
             before = []
         elif columns:
             before.append(line)

@@ -86,7 +86,6 @@ def repeatable(source: str) -> str:
 
 
 def _headers(tests: Path) -> Path:
-    """The directory of ggml's public headers; raises ``UntriedError``."""
     for folder in (tests.parent / "ggml" / "include", tests.parent / "include"):
         if (folder / "ggml.h").is_file():
             return folder

@@ -5,14 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from builder.errors import UntriedError
 from builder.numbers import cases, program
-from builder.numbers.cases import Case, Group, TableRow
+from builder.numbers.cases import Case, CaseResult, Group, Outcome
 from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.server import SimulatedServer
@@ -38,59 +38,10 @@ EXPLAINED = 6  # cases that are run again alone
 NAMED = 4  # kernels that a message names
 
 
-class Outcome(StrEnum):
-    """How a case ended."""
-
-    EQUAL = "equal"
-    """Within ggml's own limit of the result of its CPU code."""
-    DIFFERS = "differs"
-    UNSUPPORTED = "unsupported"
-    """The engine itself does not compute it on a card."""
-    NOT_COMPUTED = "not computed"
-    """The simulated card cannot compute a kernel of it, which says nothing about the image."""
-    NO_REFERENCE = "without a reference"
-    """ggml's own CPU code ends in it: there is nothing to compare with."""
-
-
-@dataclass(frozen=True, slots=True)
-class CaseResult:
-    """The outcome of a case."""
-
-    case: Case
-    outcome: Outcome
-    why: str = ""
-    """The error beside ggml's limit, the kernels, or the faults that the card reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launches:
-    """The kernels of all cases together."""
-
-    kernels: frozenset[str] = frozenset()
-    """Mangled names."""
-    launched: int = 0
-    computed: int = 0
-    """To their end, or to a fault."""
-    instructions: int = 0
-    """Executed, counted for each thread."""
-
-    def with_(self, report: Report) -> Launches:
-        """These, and the launches of a report."""
-        return Launches(
-            self.kernels | report.kernels,
-            self.launched + report.launched,
-            self.computed + report.computed,
-            self.instructions + sum(each.instructions for each in report.launches),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The output of a run of test-backend-ops, and the report of the card."""
-
+class _Run(NamedTuple):
     done: Finished
-    rows: Mapping[str, TableRow]
-    """By the names of their cases."""
+    results: Mapping[str, CaseResult]
+    """By the names of their cases; of a run on the card."""
     report: Report | None
 
 
@@ -104,7 +55,12 @@ class NumbersTrial:
     def __init__(
         self, server: SimulatedServer, card: Card, binary: Path, ptx: Path, work: Path
     ) -> None:
-        self.launches = Launches()
+        self.kernels: set[str] = set()
+        """The kernels of all cases together, by their mangled names."""
+        self.launched = self.computed = 0
+        """Launches; and launches that were computed to their end, or to a fault."""
+        self.instructions = 0
+        """Executed, counted for each thread."""
         self.lacking: list[str] = []
         """The cases that could not be added to the tree's, each with the reason."""
         self._server, self._card, self._ptx, self._work = server, card, ptx, work
@@ -140,15 +96,14 @@ class NumbersTrial:
         return self._run("test", case.name, outputs=True).report
 
     def _listed(self) -> tuple[list[Case], list[Case]]:
-        """The tree's cases of all operations that are compared, and its chains of operations."""
         operations = dict.fromkeys(name for each in cases.groups() for name in each.operations)
         run = self._run("support", ",".join(operations))
-        if run.done.status != 0 or not run.rows:
+        if run.done.status != 0 or not run.results:
             printed = run.done.output[-1000:].strip()
             ended = f"{program.PROGRAM} ended with {run.done.status} and lists no cases"
             raise UntriedError(ended, printed)
         self.lacking = cases.lacking(run.done.output)
-        return [row.case for row in run.rows.values()], cases.chains(run.done.output)
+        return [each.case for each in run.results.values()], cases.chains(run.done.output)
 
     def _compare(self, chosen: Sequence[Case], *, races: bool = False) -> Iterator[CaseResult]:
         """The outcome of cases, which are in the tree's order.
@@ -162,12 +117,15 @@ class NumbersTrial:
             part = _together(waiting)
             run = self._run("test", ",".join(case.name for case in part), races=races)
             if run.report is not None and not races:
-                self.launches = self.launches.with_(run.report)
+                self.kernels |= run.report.kernels
+                self.launched += run.report.launched
+                self.computed += run.report.computed
+                self.instructions += sum(each.instructions for each in run.report.launches)
             for case in part:
-                if case.name in run.rows:
-                    found = _result(run.rows[case.name])
+                if case.name in run.results:
+                    found = run.results[case.name]
                     yield found if races else self._explained(found)
-            left = [case for case in part if case.name not in run.rows]
+            left = [case for case in part if case.name not in run.results]
             waiting = [*left, *waiting[len(part) :]]
             if left:
                 found = self._ended(waiting.pop(0), run)
@@ -179,28 +137,22 @@ class NumbersTrial:
             )
 
     def _racing(self, chosen: Sequence[Case]) -> Iterator[CaseResult]:
-        """The cases whose kernels have a race.
-
-        Numbers show a race only where the warp that should come first does not.
-        """
+        # Numbers show a race only where the warp that should come first does not.
         for each in self._compare(chosen, races=True):
             if each.outcome is Outcome.DIFFERS:
                 yield each
 
     def _ended(self, case: Case, run: _Run) -> CaseResult:
-        """The outcome of the case in which the program ended."""
         found = _stopped(case, run)
         if found.outcome is Outcome.NOT_COMPUTED or (run.report and run.report.violations):
             return found
-        on_cpu, _ = self._ran("test", case.name, backend=CPU)
-        if on_cpu.status in FINISHED:
+        on_cpu = self._run("test", case.name, backend=CPU)
+        if on_cpu.done.status in FINISHED:
             return found
-        why = f"ggml's CPU code ends the program with {on_cpu.status}"
+        why = f"ggml's CPU code ends the program with {on_cpu.done.status}"
         return CaseResult(case, Outcome.NO_REFERENCE, why)
 
     def _explained(self, found: CaseResult) -> CaseResult:
-        """The result; the first ones that differ name a race in a kernel, or else the kernels that
-        computed them."""
         if found.outcome is not Outcome.DIFFERS or next(self._explanations) >= EXPLAINED:
             return found
         report = self._run("test", found.case.name, races=True).report
@@ -209,21 +161,16 @@ class NumbersTrial:
         names = ", ".join(sorted(map(function_of, report.kernels))[:NAMED])
         return replace(found, why=f"{found.why}; {_faults(report) or f'computed by {names}'}")
 
-    def _run(self, mode: str, selected: str, *, races: bool = False, outputs: bool = False) -> _Run:
-        """``support`` lists the selected cases, ``test`` computes them."""
-        done, report = self._ran(mode, selected, backend=CARD, races=races, outputs=outputs)
-        rows = {row.case.name: row for row in cases.rows(done, CARD)}
-        return _Run(done, rows, report)
-
-    def _ran(
+    def _run(
         self,
         mode: str,
         selected: str,
         *,
-        backend: str,
+        backend: str = CARD,
         races: bool = False,
         outputs: bool = False,
-    ) -> tuple[Finished, Report | None]:
+    ) -> _Run:
+        """``support`` lists the selected cases, ``test`` computes them."""
         work = self._work / f"run-{next(self._runs)}"
         ptx = self._ptx if mode == "test" and backend == CARD else None
         mount = f"--volume={self._binary}:{self._path}:ro"
@@ -241,17 +188,12 @@ class NumbersTrial:
                 once=True,
                 most=MOST,
             )
-            return done, simulation.settled()
-
-
-def _result(row: TableRow) -> CaseResult:
-    if not row.case.supported:
-        return CaseResult(row.case, Outcome.UNSUPPORTED)
-    return CaseResult(row.case, Outcome.DIFFERS if row.failed else Outcome.EQUAL, row.failed)
+            report = simulation.settled()
+        found = cases.results(done, CARD) if backend == CARD else ()
+        return _Run(done, {each.case.name: each for each in found}, report)
 
 
 def _together(waiting: Sequence[Case]) -> list[Case]:
-    """As many cases as one argument may name."""
     part: list[Case] = []
     size = 0
     for case in waiting:
@@ -263,7 +205,6 @@ def _together(waiting: Sequence[Case]) -> list[Case]:
 
 
 def _stopped(case: Case, run: _Run) -> CaseResult:
-    """The outcome of the case in which the program ended, with the faults of its kernels."""
     done, report = run.done, run.report
     why = _faults(report) if report else ""
     if not why:
@@ -275,6 +216,5 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 
 
 def _faults(report: Report) -> str:
-    """The faults of kernels that the card reported; empty: none."""
     faults = report.violations[:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +21,7 @@ from builder.recipes.schema import Accept
 from builder.records.record import Record
 from builder.simulator import build, cards
 from builder.simulator.server import why_not
-from builder.smoke.check import CHECKS_VERSION, check_image
+from builder.smoke.check import CHECKS_VERSION, check_layers, run_programs
 from builder.smoke.device import card_for
 from builder.smoke.subject import DeviceTest, Subject
 from builder.smoke.verdict import Check, Verdict
@@ -82,8 +81,26 @@ def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subjec
         extended_image(plan),
         cache,
         presets,
-        partial(numbers.comparison_of, plan, image, session),
     )
+
+
+def verdict_of(
+    plan: Plan,
+    image: docker.Image,
+    subject: Subject,
+    session: BuildSession,
+    work: Path,
+    before_programs: Callable[[], None] = lambda: None,
+) -> Verdict:
+    """All checks of an image of a plan.
+
+    ``before_programs`` is called before the first program of the image is run.  Raises
+    ``UntriedError`` when not even the image can be read.
+    """
+    context = check_layers(subject, work)
+    before_programs()
+    context.numbers = numbers.test_of(plan, image, context, session)
+    return run_programs(context)
 
 
 def compile_simulators(plan: Plan, session: BuildSession) -> None:
@@ -120,12 +137,11 @@ def check(
     """Check an image; the record is not written, and knows nothing of its build.
 
     ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
-    unpacked files; ``before_programs`` is as for ``check_image``.
-
-    Raises ``UntriedError`` when not even the image can be read.
+    unpacked files.  Raises like ``verdict_of``, which says what ``before_programs`` is.
     """
     with seconds.stage(CHECK_STAGE):
-        verdict = check_image(subject_of(plan, image, session), work, before_programs)
+        subject = subject_of(plan, image, session)
+        verdict = verdict_of(plan, image, subject, session, work, before_programs)
     session.reporter.on_verdict(plan.title, verdict)
     revision = image.labels.get(REVISION, "")
     return Record(

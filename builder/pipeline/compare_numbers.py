@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from builder.errors import UntriedError
-from builder.numbers.cases import Case
-from builder.numbers.trial import CaseResult, Outcome
+from builder.numbers.cases import Case, CaseResult, Outcome
 from builder.pipeline.check import subject_of
 from builder.pipeline.lookup import Images
+from builder.pipeline.numbers import test_of
 from builder.pipeline.session import BuildSession
+from builder.servers.predictions import described, difference
+from builder.servers.server import shared_folder
 from builder.simulator.outputs import parting
-from builder.smoke import check, numbers, server_comparison, server_numbers
+from builder.smoke import check, numbers
 from builder.smoke.context import Context, InapplicableError
-from builder.smoke.server_comparison import ModelComparison
+from builder.smoke.model_numbers import Numbers, numbers_of
+from builder.smoke.server_trials import TOKENS
 from builder.tools.docker import containers
 from builder.tools.files import workspace
 from builder.tools.log import Log
@@ -91,26 +95,47 @@ def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
 
 
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
-    sides = [server_numbers.numbers_of(each, outputs=True) for each in (old, new)]
+    sides = [numbers_of(each, outputs=True) for each in (old, new)]
     log("computing the answers of both servers")
-    work = old.work / "servers"
-    work.mkdir()
-    work.chmod(0o755)  # the images' own users read the models
-    found = list(server_comparison.compared(sides[0], sides[1], work))
-    for each in found:
-        if all(each.unanswered):
-            log(f"{each.model} is not compared: neither server answers with it")
-    return [_server(each) for each in found if not all(each.unanswered)]
+    work = shared_folder(old.work / "servers")
+    found = [*servers_compared(sides[0], sides[1], work)]
+    silent = [
+        each
+        for each in found
+        if {side.outcome for side in (each.before, each.after) if side} == {Outcome.NOT_COMPUTED}
+    ]
+    for each in silent:
+        log(f"{each.name} is not compared: neither server answers with it")
+    return [each for each in found if each not in silent]
 
 
-def _server(found: ModelComparison) -> Parted:
-    """A model as a case: the second server's answer is compared with the first server's."""
-    case = Case("server", found.model)
-    whys = found.unanswered
-    first = CaseResult(case, Outcome.NOT_COMPUTED if whys[0] else Outcome.EQUAL, whys[0])
-    other = Outcome.DIFFERS if found.differs else Outcome.EQUAL
-    second = CaseResult(case, Outcome.NOT_COMPUTED if whys[1] else other, whys[1] or found.differs)
-    return Parted(case.name, first, second, found.launch)
+def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Parted]:
+    """Compare the servers of two images, model by model: the second's answer with the first's.
+
+    Both have ``outputs``; ``work`` is a directory that the images' own users may enter.  Raises
+    ``InapplicableError`` where a server has no probabilities, and like ``SimulatedServer.on``.
+    """
+    folders = [shared_folder(work / name) for name in ("before", "after", "again")]
+    sides = zip((before, after, before), folders, strict=True)
+    models = [side.models(folder) for side, folder in sides]
+    for one, other, again in zip(*models, strict=False):
+        name, limit, launch = one.trial.model.name, one.trial.limit, ""
+        case = Case("server", name)
+        results = [CaseResult(case, Outcome.EQUAL)] * 2
+        answers = [one.answered(), other.answered()]
+        for side, answer in enumerate(answers):
+            if isinstance(answer, str):
+                results[side] = CaseResult(case, Outcome.NOT_COMPUTED, answer)
+        first, second = answers
+        if not isinstance(first, str) and not isinstance(second, str):
+            found = difference(first[0], second[0])
+            if not found.within(limit):
+                why = described(found, TOKENS, limit)
+                results[1] = CaseResult(case, Outcome.DIFFERS, why)
+                repeated = again.answered()
+                report = None if isinstance(repeated, str) else repeated[1]
+                launch = parting(first[1], report, second[1])
+        yield Parted(case.name, results[0], results[1], launch)
 
 
 @contextmanager
@@ -118,5 +143,8 @@ def _read(session: BuildSession, name: str) -> Iterator[Context]:
     session.settings.require_directories()
     plan = session.resolve(name)
     with workspace(session.settings.cache_dir) as work, containers.removed_together():
-        subject = subject_of(plan, Images(session).require(plan), session)
-        yield Context(subject, check.read(subject, work), work)
+        image = Images(session).require(plan)
+        subject = subject_of(plan, image, session)
+        context = Context(subject, check.read(subject, work), work)
+        context.numbers = test_of(plan, image, context, session)
+        yield context

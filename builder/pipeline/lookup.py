@@ -16,7 +16,7 @@ from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.roots import in_engine
 from builder.kernels.ledger import Ledger
 from builder.kernels.selection import Capability
-from builder.pipeline.check import check, contract_of, subject_of
+from builder.pipeline.check import check, contract_of, subject_of, verdict_of
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
@@ -263,20 +263,21 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
             checked.append(CheckedImage(plan.title, kept.references[0], kept.verdict, kept))
         return tuple(checked)
     found = images.named(target)
-    recipe = found.labels.get(LABEL_RECIPE, "")
-    if recipe in session.catalog.engines:
-        subject = _subject_of_image(images, found, recipe)
-    else:
-        session.log("no recipe describes this image: only the checks for every image are made")
-        subject = Subject(found.reference, found.digest, gpu_test=session.gpu_test, cache=cache)
+    named = found.labels.get(LABEL_RECIPE, "")
     with workspace(cache) as work:
-        verdict = check_image(subject, work)
+        if named in session.catalog.engines:
+            verdict = _verdict_on(images, found, named, work)
+        else:
+            session.log("no recipe describes this image: only the checks for every image are made")
+            gpu_test = session.gpu_test
+            subject = Subject(found.reference, found.digest, gpu_test=gpu_test, cache=cache)
+            verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
 
 
-def _subject_of_image(images: Images, found: docker.Image, recipe: str) -> Subject:
-    """An image with the recipe as it is now: for its platform, else for the recipe's first one."""
+def _verdict_on(images: Images, found: docker.Image, recipe: str, work: Path) -> Verdict:
+    """The checks against the recipe as it is now: for the image's platform, else for the first."""
     session = images.session
     platforms = session.catalog.engine(recipe).recipe.platform
     same = (platform for platform in platforms if platform == found.platform)
@@ -290,7 +291,8 @@ def _subject_of_image(images: Images, found: docker.Image, recipe: str) -> Subje
             else f"the image was not built from the current recipe {plan.name}"
         )
     subject = subject_of(plan, found, session)
-    return replace(subject, labels={**subject.labels, LABEL_KEY: key})
+    subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
+    return verdict_of(plan, found, subject, session, work)
 
 
 def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:

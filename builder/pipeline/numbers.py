@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from builder.contents.contents import Contents
+from builder.errors import BuilderError
 from builder.numbers import program
 from builder.pipeline import kept_ptx
 from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
 from builder.records import ptx
+from builder.smoke.context import Context
 from builder.smoke.subject import NumbersTest
 from builder.sources import gather
 from builder.tools.docker import engine as docker
@@ -25,13 +28,26 @@ def are_expected(plan: Plan) -> bool:
     return plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
 
 
-def comparison_of(
+def test_of(
+    plan: Plan, image: docker.Image, context: Context, session: BuildSession
+) -> NumbersTest | str | BuilderError:
+    """The sources of the comparison of an image's numbers, as ``Context.numbers`` has them.
+
+    Files are made in a directory of their own below the context's.
+    """
+    if not context.wants_numbers:
+        return "its server is not tried on a simulated card"
+    work = Path(tempfile.mkdtemp(prefix="numbers-", dir=context.work))
+    work.chmod(0o755)  # the image's own user reads the PTX
+    try:
+        return _made(plan, image, session, context.contents, work)
+    except BuilderError as error:
+        return error
+
+
+def _made(
     plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
 ) -> NumbersTest | str:
-    """The files for the comparison of an image, below the directory ``work``; or why there is none.
-
-    Raises like ``kept_ptx.keep``, ``gather.source_of`` and ``program.compiled``.
-    """
     devel = plan.base.references.get("devel")
     if devel is None or not plan.has_nvcc:
         return "the base has no nvcc: there is no PTX to compute from"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from builder import families
-from builder.bench.series import mean_interval
 from builder.choose.choice import Measured, ReceiptFigure
 from builder.presets import command, model_files
 from builder.presets.catalog import PresetEntry
@@ -15,6 +14,7 @@ from builder.receipts.catalog import ReceiptEntry
 from builder.receipts.schema import Receipt, ReceiptFigures, ReceiptModel
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from builder.servers.series import mean_interval
 
 
 def of_presets(

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from builder.bench.results import Generation
 from builder.errors import ReceiptError
 from builder.recipes.schema.fields import Digest, Name, Sha256, Text, Value
+from builder.servers.series import Generation
 from builder.tools.web.json_model import first_error
 
 LARGEST = 4 << 20  # bytes of a file

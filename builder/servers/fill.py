@@ -63,14 +63,12 @@ def _body(characters: int) -> Mapping[str, Any]:
 
 
 def _tokens(server: Server, body: Mapping[str, Any], wanted: int) -> int:
-    """Send a prompt; its tokens as the server counts them, else ``wanted``."""
     answer = server.complete(body, ANSWER)
     counted = answer.usage.prompt_tokens if answer.usage else None
     return wanted if counted is None else counted
 
 
 def _characters_of_a_token(server: Server) -> float:
-    """By the server's own tokenizer, where it has one."""
     tokenizer = server.api_flavor.tokenizer
     if tokenizer is None:
         return CHARACTERS

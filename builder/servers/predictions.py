@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from builder.servers.answers import PredictedToken, Prediction, ServerTimings
+from builder.servers.answers import Prediction, ServerTimings
 from builder.servers.client import UnansweredError
 from builder.servers.server import Server
 
@@ -58,15 +58,11 @@ def continued(
     return Continued(
         found.content,
         tuple(each.id for each in generated),
-        tuple(_logarithms(each) for each in generated),
+        tuple({token.id: token.logprob for token in each.top_logprobs} for each in generated),
         timings.prompt_n,
         timings.draft_n,
         timings.draft_n_accepted,
     )
-
-
-def _logarithms(token: PredictedToken) -> dict[int, float]:
-    return {each.id: each.logprob for each in token.top_logprobs}
 
 
 @dataclass(frozen=True, slots=True)

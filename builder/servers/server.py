@@ -169,6 +169,14 @@ class Server:
         if not state.running:
             raise NotServingError(f"ended with exit status {state.status}; {self._log()}")
 
+    def explained(self, error: Exception) -> str:
+        """An error, and how the server ended, where it did."""
+        try:
+            self.require_running(ENDING)
+        except NotServingError as ended:
+            return f"{error}; the server {ended}"
+        return str(error)
+
     def _log(self) -> str:
         lines = [line for line in self.container.end_of_log().splitlines() if line.strip()]
         shown = "\n".join(line[:300] for line in lines[-LOG_LINES:])
@@ -183,11 +191,15 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     """
     command = arguments(serve, spec)
     mounts = spec.simulator or Mounts()
+    volumes = mounts_of("/model", spec.model)
+    for folder, file in (("/draft", spec.draft), ("/projector", spec.projector)):
+        volumes |= mounts_of(folder, file) if file else {}
+    on_cpu = spec.gpus is None and spec.simulator is None
     running = started(
         reference,
         command,
-        env={**_cpu(spec), **serve.env, **mounts.env},
-        volumes={**_volumes(spec), **mounts.volumes},
+        env={**(entrypoint.CPU if on_cpu else {}), **serve.env, **mounts.env},
+        volumes={**volumes, **mounts.volumes},
         memory=serve.memory if spec.limited else None,
         # The simulator's libraries make mlock do nothing.
         locks_memory=LOCK in command and spec.simulator is None,
@@ -197,11 +209,6 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     )
     with running as container, proxy(container, port) as url:
         yield Server(container, ServerClient(url), API_FLAVORS[serve.api_flavor])
-
-
-def _cpu(spec: ServeSpec) -> Mapping[str, str]:
-    """The variable that lets the entrypoint start the engine where there is no card."""
-    return entrypoint.CPU if spec.gpus is None and spec.simulator is None else {}
 
 
 def arguments(serve: Serve, spec: ServeSpec) -> list[str]:
@@ -224,14 +231,17 @@ def arguments_of(serve: Serve, spec: ServeSpec) -> list[str]:
     return words + (serve.draft if spec.draft is not None and not named else [])
 
 
-def _volumes(spec: ServeSpec) -> dict[str, Path]:
-    """The mounts of the models, links followed: model caches link to files elsewhere."""
-    volumes = mounts_of("/model", spec.model)
-    volumes |= mounts_of("/draft", spec.draft) if spec.draft else {}
-    return volumes | (mounts_of("/projector", spec.projector) if spec.projector else {})
+def shared_folder(folder: Path) -> Path:
+    """Make a directory that the image's own user may enter."""
+    folder.mkdir()
+    folder.chmod(0o755)
+    return folder
 
 
 def mounts_of(folder: str, file: Path) -> dict[str, Path]:
-    """The mounts of a model; of a split model, all its parts."""
+    """The mounts of a model; of a split model, all its parts.
+
+    Links are followed: model caches link to files elsewhere.
+    """
     parts = parts_of(file.name, (each.name for each in file.parent.iterdir()))
     return {f"{folder}/{part}": (file.parent / part).resolve() for part in parts}

@@ -7,7 +7,7 @@ control tokens have zero rows in ``output.weight``, so that they are never chose
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,41 +17,19 @@ NAME = "tiny"
 EMBEDDING, HEADS, LAYERS, FEED_FORWARD, CONTEXT = 64, 2, 2, 128, 512
 
 
-def _vocabulary() -> tuple[list[bytes], list[float], list[int]]:
-    from gguf import TokenType as kind  # noqa: N813
-
-    tokens = [b"<unk>", b"<s>", b"</s>"]
-    kinds = [int(kind.UNKNOWN), int(kind.CONTROL), int(kind.CONTROL)]
-    tokens += [f"<0x{byte:02X}>".encode() for byte in range(256)]
-    kinds += [int(kind.BYTE)] * 256
-    # SentencePiece writes a space as U+2581.
-    printable = ["\u2581"] + [chr(code) for code in range(33, 127)]
-    tokens += [text.encode() for text in printable]
-    kinds += [int(kind.NORMAL)] * len(printable)
-    return tokens, [0.0] * len(tokens), kinds
-
-
 def write(path: Path, seed: int = 1) -> None:
     """Write the model; the same seed gives the same bytes."""
     import gguf
     import numpy as np
 
+    kind = gguf.TokenType
+    letters = ["\u2581", *map(chr, range(33, 127))]  # SentencePiece writes a space as U+2581
+    tokens = [b"<unk>", b"<s>", b"</s>"]
+    tokens += [f"<0x{byte:02X}>".encode() for byte in range(256)]
+    tokens += [text.encode() for text in letters]
+    kinds = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL]
+    kinds += [kind.BYTE] * 256 + [kind.NORMAL] * len(letters)
     writer = gguf.GGUFWriter(path, "llama")
-    tokens, scores, kinds = _vocabulary()
-    _describe(writer, len(tokens))
-    writer.add_token_list(tokens)
-    writer.add_token_scores(scores)
-    writer.add_token_types(kinds)
-    for name, tensor in _tensors(np.random.default_rng(seed), len(tokens)).items():
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    path.chmod(0o644)  # the image's own user reads it
-
-
-def _describe(writer: Any, vocabulary: int) -> None:
     writer.add_name(NAME)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(EMBEDDING)
@@ -61,12 +39,22 @@ def _describe(writer: Any, vocabulary: int) -> None:
     writer.add_head_count_kv(HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(EMBEDDING // HEADS)
-    writer.add_vocab_size(vocabulary)
+    writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types([int(each) for each in kinds])
+    for name, tensor in _tensors(np.random.default_rng(seed), len(tokens)).items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.chmod(0o644)  # the image's own user reads it
 
 
 def _tensors(generator: np.random.Generator, vocabulary: int) -> dict[str, NDArray[np.float32]]:

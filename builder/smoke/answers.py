@@ -4,80 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from builder.recipes.parse import suggestion
-from builder.recipes.schema import (
-    FileProbe,
-    LibraryProbe,
-    OptionProbe,
-    Probe,
-    PythonProbe,
-    Recipe,
-    RunProbe,
-    pattern_names,
-)
+from builder.recipes.schema import OptionProbe, RunProbe, pattern_names
 from builder.smoke import help_text
+from builder.smoke.context import Context
 from builder.smoke.verdict import Check
-from builder.tools.docker import containers
-from builder.tools.docker.client import Finished
-
-TIMEOUT = 120.0  # seconds for a program to end
 
 
-class Sandbox:
-    """Runs programs of one image without network; runs each ``--help`` once."""
-
-    def __init__(self, reference: str, driver_stub: Path | None) -> None:
-        self.reference = reference
-        self.driver_stub = driver_stub
-        self._helps: dict[tuple[str, ...], str] = {}
-
-    def run(self, program: str, arguments: list[str]) -> Finished:
-        """Run a program; raises ``UntriedError``."""
-        return containers.run(
-            self.reference,
-            arguments,
-            entrypoint=program,
-            timeout=TIMEOUT,
-            driver_stub=self.driver_stub,
-        )
-
-    def help(self, entrypoint: tuple[str, ...], option: str = "--help") -> str:
-        """The output of ``--help``; raises ``UntriedError``."""
-        asked = (*entrypoint, option)
-        if asked not in self._helps:
-            program, *arguments = asked
-            self._helps[asked] = self.run(program, arguments).output
-        return self._helps[asked]
-
-
-def excerpt(text: str, limit: int = 300) -> str:
+def excerpt(text: str) -> str:
     """The output of a program, shortened for a table."""
     words = " ".join(text.split())
-    return words if len(words) <= limit else words[: limit // 2] + " ... " + words[-limit // 2 :]
+    return words if len(words) <= 300 else words[:150] + " ... " + words[-150:]
 
 
-def subject_of(probe: Probe) -> str:
-    """The subject of a probe in a table."""
-    match probe:
-        case RunProbe():
-            return " ".join(probe.run)
-        case OptionProbe():
-            return f"{probe.option} in --help"
-        case LibraryProbe():
-            return probe.library
-        case FileProbe():
-            return probe.file
-        case PythonProbe():
-            return probe.python
-
-
-def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
+def of_run(probe: RunProbe, context: Context) -> Iterator[Check]:
     """The program's exit status, and the texts that it must and must not print."""
     program, *arguments = probe.run
-    subject = subject_of(probe)
-    done = sandbox.run(program, arguments)
+    subject = " ".join(probe.run)
+    done = context.run(program, arguments)
     ended = done.status == probe.status
     yield Check.of(
         "runs",
@@ -100,35 +45,31 @@ def check_run(probe: RunProbe, sandbox: Sandbox) -> Iterator[Check]:
         yield Check.of("output", subject, f"does not contain {text}", found, passed)
 
 
-def check_option(probe: OptionProbe, recipe: Recipe, sandbox: Sandbox) -> Iterator[Check]:
+def of_option(probe: OptionProbe, context: Context) -> Iterator[Check]:
     """``--help`` lists the option, with and without the values that the recipe names."""
-    entrypoint = recipe.image.entrypoint if probe.program is None else [probe.program]
-    help_output = sandbox.help(tuple(entrypoint))
+    entrypoint = context.recipe.image.entrypoint if probe.program is None else [probe.program]
+    help_output = context.help(entrypoint)
     text = help_text.option_text(help_output, probe.option)
-    subject = subject_of(probe)
+    subject = f"{probe.option} in --help"
     listed = text is not None
     if probe.absent:
         yield Check.of(
             "option", subject, "is not listed", excerpt(text or "not listed"), not listed
         )
         return
-    found = "is listed" if listed else _not_listed(probe.option, help_output)
+    found, known = "is listed", help_text.options(help_output)
+    if not listed and known:
+        found = f"not one of its {len(known)} names{suggestion(probe.option, known)}"
+    elif not listed:
+        found = excerpt(help_output)
     yield Check.of("option", subject, "is listed", found, listed)
     values = help_text.values(text or "")
     shown = ", ".join(sorted(values)) if values else excerpt(text or "")
-    for value in probe.has:
-        yield Check.of("option", subject, f"has {value}", shown, has_value(text, values, value))
-    for value in probe.missing:
-        yield Check.of(
-            "option", subject, f"does not have {value}", shown, not has_value(text, values, value)
-        )
-
-
-def _not_listed(option: str, help_output: str) -> str:
-    known = help_text.options(help_output)
-    if not known:
-        return excerpt(help_output)
-    return f"not one of its {len(known)} names{suggestion(option, known)}"
+    for value in (*probe.has, *probe.missing):
+        wanted = value in probe.has
+        expected = f"{'has' if wanted else 'does not have'} {value}"
+        passed = has_value(text, values, value) is wanted
+        yield Check.of("option", subject, expected, shown, passed)
 
 
 def has_value(text: str | None, values: frozenset[str] | None, value: str) -> bool:

@@ -95,21 +95,17 @@ def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
             yield Check.of(
                 "library", file.path, f"machine code for {name}", _summary(parsed), passed
             )
-        needed = ", ".join(parsed.needed)
-        for name in probe.needs:
-            yield Check.of("library", file.path, f"needs {name}", needed, name in parsed.needed)
-        for name in probe.needs_not:
-            passed = name not in parsed.needed
-            yield Check.of("library", file.path, f"does not need {name}", needed, passed)
-        defined = file.symbols or frozenset()
-        for name in probe.symbols:
-            there = name in defined
-            shown = name if there else f"not among {len(defined)} symbols"
-            yield Check.of("library", file.path, f"defines {name}", shown, there)
-        for name in probe.symbols_not:
-            there = name in defined
-            shown = name if there else "not there"
-            yield Check.of("library", file.path, f"does not define {name}", shown, not there)
+        needed, defined = ", ".join(parsed.needed), file.symbols or frozenset()
+        for name in (*probe.needs, *probe.needs_not):
+            wanted, there = name in probe.needs, name in parsed.needed
+            expected = f"{'needs' if wanted else 'does not need'} {name}"
+            yield Check.of("library", file.path, expected, needed, wanted is there)
+        for name in (*probe.symbols, *probe.symbols_not):
+            wanted, there = name in probe.symbols, name in defined
+            lacks = f"not among {len(defined)} symbols" if wanted else "not there"
+            expected = f"{'defines' if wanted else 'does not define'} {name}"
+            found_name = name if there else lacks
+            yield Check.of("library", file.path, expected, found_name, wanted is there)
         for pattern, least in probe.symbols_at_least.items():
             count = len(fnmatch.filter(defined, pattern))
             expected = f"defines at least {least} symbols like {pattern}"

@@ -26,6 +26,7 @@ ENGINE = f"{LAYOUT.engine}/"
 BUILD_DIRECTORIES = ("/build", "/src", "/wheel", "/tmp", "/root", "/home")  # noqa: S108
 VERSION = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_\d")
 TRIPLETS = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+CONFIGURED = re.compile(r"/etc/ld\.so\.conf(?:\.d/.*\.conf)?")
 ROOTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 # glibc's library for debuggers, which define its symbols (proc_service.h); gprofng's libraries are
 # preloaded with its collector into the profiled program.
@@ -34,19 +35,6 @@ PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 EXTENSION = re.compile(r"\.(?:cpython-[\w-]+|abi3)\.so$")
 # Functions of the driver's libraries: cuda.h, nvml.h, nvcuvid.h, nvEncodeAPI.h.
 DRIVER_SYMBOL = re.compile(r"cu[A-Z]|nvml[A-Z]|cuvid[A-Z]|NvEnc")
-
-
-def _configured(contents: Contents) -> list[str]:
-    directories = []
-    for path, file in sorted(contents.files.items()):
-        if path == "/etc/ld.so.conf" or re.match(r"/etc/ld\.so\.conf\.d/.*\.conf$", path):
-            lines = [line.split("#")[0].strip() for line in (file.text or "").splitlines()]
-            directories += [line for line in lines if line.startswith("/")]
-    return directories
-
-
-def _environment(contents: Contents) -> list[str]:
-    return [part for part in contents.environment.get("LD_LIBRARY_PATH", "").split(":") if part]
 
 
 def _expand(paths: tuple[str, ...], file: File) -> list[str]:
@@ -71,8 +59,15 @@ class Loader:
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
-        self._configured = _configured(contents)
-        self._environment = _environment(contents)
+        path = contents.environment.get("LD_LIBRARY_PATH", "")
+        self._environment = [part for part in path.split(":") if part]
+        lines = (
+            line.split("#")[0].strip()
+            for path, file in sorted(contents.files.items())
+            if CONFIGURED.fullmatch(path)
+            for line in (file.text or "").splitlines()
+        )
+        self._configured = [line for line in lines if line.startswith("/")]
 
     @property
     def searched(self) -> list[str]:
@@ -252,7 +247,6 @@ class Together:
 
     @cached_property
     def _preloaded(self) -> set[int]:
-        """What the files of LD_PRELOAD define: each program loads them first."""
         names = re.split("[ :]+", self.contents.environment.get("LD_PRELOAD", ""))
         folders = [*self.loader.searched, ""]
         places = {
@@ -261,7 +255,6 @@ class Together:
         return self._defined(path for path in places if path and path in self.contents.files)
 
     def _left(self, names: Iterable[str], paths: frozenset[str]) -> list[str]:
-        """The names that no file of these defines."""
         tables = [self._preloaded, *(self.contents.files[path].defines for path in paths)]
         driver = any(path in self.driver for path in paths)
         return [
@@ -324,7 +317,6 @@ def _undefined(
 
 
 def _ceilings(contents: Contents) -> str:
-    """The newest versions of the C and C++ libraries that any file needs."""
     needed: dict[str, str] = {}
     for _, parsed in contents.elves():
         for version in (version for _, all_of in parsed.versions_needed for version in all_of):

@@ -96,7 +96,6 @@ def hollow(file: File, card: Capability) -> str:
 
 
 def _computing(context: Context, card: Capability) -> Check:
-    """No kernel is a stub for a card of the recipe, where the family has its code."""
     files = [
         file for file, parsed in context.contents.elves() if parsed.modules and not file.shares
     ]
@@ -129,7 +128,6 @@ def _late(file: File, card: Capability) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    """So many kernels, with the most frequent names."""
     kinds = Counter(short(demangled(name)).partition("<")[0][:60] for name in names)
     most = ", ".join(f"{name} ({count})" for name, count in kinds.most_common(NAMED))
     more = f", {len(kinds) - NAMED} more names" if len(kinds) > NAMED else ""

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from builder.contents.contents import Contents
-from builder.errors import UntriedError
+from builder.errors import BuilderError, UntriedError
 from builder.families import ENGINES
 from builder.families.family import FolderServer
 from builder.kernels.paths import CodePaths
 from builder.numbers.cases import known_faults
 from builder.presets.figures import PresetUse
-from builder.recipes.schema import Recipe, Serve
+from builder.recipes.schema import Recipe
 from builder.simulator import run
 from builder.simulator.cards import Card
 from builder.simulator.server import SimulatedServer, why_not
-from builder.smoke.answers import Sandbox
 from builder.smoke.rules import Rules
 from builder.smoke.subject import NumbersTest, Subject
 from builder.smoke.verdict import Check, DeviceUse
 from builder.tools.docker import containers, copies
 from builder.tools.docker import engine as docker
+from builder.tools.docker.client import Finished
 
+TIMEOUT = 120.0  # seconds for a program to end
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
 
 
@@ -40,13 +40,17 @@ class Context:
     subject: Subject
     contents: Contents
     work: Path
-    """A directory for temporary files."""
+    numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
+    """The sources of the comparison of its numbers; why there are none; the error that a check of
+    them ends with."""
+    checks: list[Check] = field(default_factory=list)
     code: tuple[CodePaths, ...] = ()
     """The device code of its libraries for every card, once it was checked."""
     device: DeviceUse | None = None
     """The server's use of a simulated card, once it ran on one."""
     presets: dict[str, PresetUse] = field(default_factory=dict)
     """The use of cards by the servers of presets, by name."""
+    _helps: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def recipe(self) -> Recipe:
@@ -81,10 +85,22 @@ class Context:
         copies.copy_out(self.subject.devel, DRIVER_STUB, stub)
         return stub
 
-    @cached_property
-    def sandbox(self) -> Sandbox:
-        """Runs programs of the image.  Raises ``UntriedError``."""
-        return Sandbox(self.subject.reference, self.stub)
+    def run(self, program: str, arguments: Sequence[str]) -> Finished:
+        """Run a program of the image without network.  Raises ``UntriedError``."""
+        return containers.run(
+            self.subject.reference,
+            arguments,
+            entrypoint=program,
+            timeout=TIMEOUT,
+            driver_stub=self.stub,
+        )
+
+    def help(self, entrypoint: Sequence[str], option: str = "--help") -> str:
+        """The output of ``--help``, which is asked once.  Raises ``UntriedError``."""
+        program, *arguments = asked = (*entrypoint, option)
+        if asked not in self._helps:
+            self._helps[asked] = self.run(program, arguments).output
+        return self._helps[asked]
 
     @property
     def card(self) -> Card:
@@ -100,27 +116,19 @@ class Context:
 
         Raises ``InapplicableError`` where it has none, ``BuilderError``.
         """
-        if isinstance(self._numbers_test, str):
-            raise InapplicableError(self._numbers_test)
-        return self._numbers_test
+        if isinstance(self.numbers, str):
+            raise InapplicableError(self.numbers)
+        if isinstance(self.numbers, BuilderError):
+            raise self.numbers
+        return self.numbers
 
-    @cached_property
-    def _numbers_test(self) -> NumbersTest | str:
-        if self.subject.numbers is None:
-            return "nothing is known of its build"
-        work = Path(tempfile.mkdtemp(prefix="numbers-", dir=self.work))
-        work.chmod(0o755)  # the image's own user reads the PTX
-        return self.subject.numbers(self.contents, work)
-
-    @cached_property
-    def server(self) -> SimulatedServer:
-        """The server, to be started on simulated cards.
-
-        Raises ``InapplicableError`` where it cannot be simulated.
-        """
-        if self.folder is not None:
-            raise InapplicableError("its server loads a model folder, and the test models are GGUF")
-        return self._simulated(self.recipe.serve)
+    @property
+    def wants_numbers(self) -> bool:
+        """Whether its numbers are compared, if ``numbers`` has their sources."""
+        try:
+            return self.subject.device_test is not None and bool(self.server)
+        except InapplicableError:
+            return False
 
     @property
     def folder(self) -> FolderServer | None:
@@ -128,19 +136,23 @@ class Context:
         at all."""
         return ENGINES[self.recipe.family].folder_of(self.recipe)
 
+    @property
+    def server(self) -> SimulatedServer:
+        """``simulated``, where the server loads a model file."""
+        if self.folder is not None:
+            raise InapplicableError("its server loads a model folder, and the test models are GGUF")
+        return self.simulated
+
     @cached_property
-    def folder_server(self) -> SimulatedServer:
-        """The server, to be started on simulated cards with a model folder.
+    def simulated(self) -> SimulatedServer:
+        """The server, to be started on simulated cards with a model file or folder.
 
         Raises ``InapplicableError`` where it cannot be simulated.
         """
-        return self._simulated(self.folder.serve if self.folder else None)
-
-    def _simulated(self, serve: Serve | None) -> SimulatedServer:
         subject, test, port = self.subject, self.subject.device_test, self.recipe.image.port
-        why = why_not(
-            self.recipe, serve, self.contents.platform, extends=subject.published is not None
-        )
+        serve = self.folder.serve if self.folder else self.recipe.serve
+        platform, extends = self.contents.platform, subject.published is not None
+        why = why_not(self.recipe, serve, platform, extends=extends)
         if why or serve is None or port is None or test is None:
             raise InapplicableError(why)
         if subject.devel is None:
@@ -169,23 +181,28 @@ def guarded(checks: Iterator[Check], kind: str, subject: str) -> Iterator[Check]
         yield Check.untried(kind, subject, "an answer", error)
 
 
+def on_a_card(checks: Iterator[Check], kind: str, subject: str, expected: str) -> Iterator[Check]:
+    """Checks on a simulated card: one that does not apply is skipped, a server that the image does
+    not have fails, and any other error says nothing about the image."""
+    try:
+        yield from checks
+    except InapplicableError as error:
+        yield Check.skipped(kind, subject, expected, error)
+    except containers.NotRunnableError as error:
+        yield Check.of(kind, subject, expected, str(error), False)
+    except BuilderError as error:
+        yield Check.untried(kind, subject, expected, error)
+
+
 def _above(contents: Contents, extended: docker.Image) -> Contents:
     """The additions of an image to the image that it extends: layers, files, variables, labels."""
     layers = contents.layers[extended.layers :]
     paths = {file.path for layer in layers for file in layer.files}
     files = {path: file for path, file in contents.files.items() if path in paths}
-    labels = extended.config.get("Labels") or {}
+    before, labels = extended.config.get("Env") or [], extended.config.get("Labels") or {}
+    own = (contents.config.get("Labels") or {}).items()
     config = {
-        "Env": [
-            text
-            for text in contents.config.get("Env") or []
-            if text not in (extended.config.get("Env") or [])
-        ],
-        "Labels": {
-            name: text
-            for name, text in (contents.config.get("Labels") or {}).items()
-            if labels.get(name) != text
-        },
+        "Env": [text for text in contents.config.get("Env") or [] if text not in before],
+        "Labels": {name: text for name, text in own if labels.get(name) != text},
     }
-    size = sum(layer.size for layer in layers)
-    return Contents(files, {"config": config}, layers, size)
+    return Contents(files, {"config": config}, layers, sum(layer.size for layer in layers))

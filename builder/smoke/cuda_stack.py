@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from packaging.version import Version
 
-from builder.contents.contents import Contents, File
+from builder.contents.contents import Contents, File, name_hash
 from builder.contents.options import (
     FLASHINFER_CONTEXT,
     TOOLKIT_VERSION,
@@ -26,12 +26,15 @@ from builder.kernels.selection import unread as unread_ptx
 from builder.smoke.code_paths import cards
 from builder.smoke.context import Context
 from builder.smoke.contract import RUNTIME_LIBRARY, driver_of
-from builder.smoke.programs import MACHINES
+from builder.smoke.programs import unusable
 from builder.smoke.verdict import Check
 
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
 NAMED_FOR_TORCH = re.compile(r"torch(\d{2,3})(?!\d)")
+TORCHS = ("libtorch", "libc10")
+# The names that only torch gives: its C++ namespaces, the C functions of its stable ABI.
+NAME_OF_TORCH = re.compile(r"_Z(?:T[VTIS]|GV)?N?[KVr]*(?:2at|3c10|5torch|6caffe2)|aoti_torch_")
 FLASHINFER = "/flashinfer/jit/cpp_ext.py"
 PARTS = {
     **dict.fromkeys(("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "bin/nvlink"), True),
@@ -61,17 +64,13 @@ def check(context: Context) -> Iterator[Check]:
             without = [] if found else [(path, f"{path}: built without CUDA")]
             version = f"CUDA {found[1]}" if found else ""
             yield rules.check("cuda", "torch has CUDA", "a version of CUDA", without, version)
-    yield rules.check(
-        "cuda",
-        "one CUDA runtime",
-        "libcudart of one major version",
-        _older_runtimes(contents),
-        "one or none",
-    )
+    subject, expected = "one CUDA runtime", "libcudart of one major version"
+    yield rules.check("cuda", subject, expected, _older_runtimes(contents), "one or none")
     yield _ptx(context)
-    if any(file.torch is not None for file in contents.files.values()):
+    if of_torch := {path: file for path, file in contents.files.items() if _of_torch(file)}:
         subject, expected = "torch has the symbols of its extensions", "every symbol is defined"
-        yield rules.check("cuda", subject, expected, _without_symbols(contents), "all are")
+        without = [*_without_symbols(of_torch, for_other_torch(contents))]
+        yield rules.check("cuda", subject, expected, without, "all are")
     for path, file in contents.files.items():
         if path.endswith(TRITON_COMPILER):
             blackwell = max(cards(context.subject.recipe)).major >= BLACKWELL
@@ -89,7 +88,6 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _older_runtimes(contents: Contents) -> list[tuple[str, str]]:
-    """The files of the runtimes whose major version is not the newest."""
     majors = {
         path: int(match[1])
         for path, file in contents.files.items()
@@ -141,7 +139,6 @@ def _unread(text: tuple[str, str], driver: str | None, wanted: list[Capability])
 
 
 def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
-    """The PTX that a card takes, if it is not empty."""
     for each in file.fat_binaries:
         for card in wanted:
             body = each.body(card)
@@ -149,18 +146,22 @@ def _taken(file: File, wanted: list[Capability]) -> Iterator[Body]:
                 yield body
 
 
-def _without_symbols(contents: Contents) -> Iterator[tuple[str, str]]:
+def _of_torch(file: File) -> bool:
+    """Whether a file is one of torch's libraries, or an extension that needs them."""
+    names = (file.elf.soname or "", *file.elf.needed) if file.elf else ()
+    return any(name.startswith(TORCHS) for name in names)
+
+
+def _without_symbols(files: Mapping[str, File], others: set[str]) -> Iterator[tuple[str, str]]:
     """The libraries that the image's torch does not fit, each with a symbol."""
-    tables = {
-        path: file.torch
-        for path, file in sorted(contents.files.items())
-        if file.torch is not None and not file.shares
-    }
-    defined = frozenset[str]().union(*(each.defined for each in tables.values()))
-    others = for_other_torch(contents)
-    for path, symbols in tables.items():
-        lacking = sorted(symbols.undefined - defined)
-        if lacking and path not in others:
+    defined = frozenset[int]().union(*(file.defines for file in files.values()))
+    for path, file in sorted(files.items()):
+        lacking = [
+            name
+            for name in file.needs
+            if NAME_OF_TORCH.match(name) and name_hash(name) not in defined
+        ]
+        if lacking and path not in others and not file.shares:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             yield path, f"{path} needs {lacking[0]}{more}"
 
@@ -179,7 +180,7 @@ def for_other_torch(contents: Contents) -> set[str]:
     return {
         path
         for path, file in contents.files.items()
-        if own and file.torch is not None
+        if own and _of_torch(file)
         if (named := NAMED_FOR_TORCH.search(posixpath.basename(path))) and named[1] not in own
     }
 
@@ -199,7 +200,6 @@ def _compiler(context: Context, path: str, subject: str, places: list[str]) -> C
 
 
 def _found(contents: Contents, places: list[str]) -> str:
-    """The first place with a program, else the first that exists; empty: none does."""
     there = [place for place in places if contents.resolve(place) in contents.files]
     programs = (place for place in there if not _no_program(contents, place))
     return next(programs, next(iter(there), ""))
@@ -210,18 +210,10 @@ def _no_program(contents: Contents, place: str) -> str:
     file = contents.files.get(contents.resolve(place) or "")
     if file is None:
         return "does not exist"
-    if file.kind != "file":
-        return f"is no file: it is a {file.kind}"
-    if file.size == 0:
-        return "is an empty file"
-    if not file.mode & 0o111:
-        return f"is not executable: its mode is {file.mode & 0o777:03o}"
-    if file.malformed:
-        return f"is a damaged ELF file: {file.malformed}"
-    if file.elf is None:
-        return "" if (file.text or "").startswith("#!") else "is neither an ELF file nor a script"
-    own = MACHINES.get(contents.platform, file.elf.machine)
-    return "" if file.elf.machine == own else f"is for {file.elf.machine}"
+    if why := unusable(file, contents):
+        return why
+    script = file.elf is not None or (file.text or "").startswith("#!")
+    return "" if script else "is neither an ELF file nor a script"
 
 
 def _oldest(card: Capability) -> str:
@@ -270,7 +262,6 @@ def _toolkit(context: Context, place: str, folder: str) -> tuple[list[tuple[str,
 
 
 def _stated(contents: Contents, nvcc: str, homes: list[str]) -> dict[str, str]:
-    """The versions of nvcc by ``version.json`` and by the metadata of its Python package."""
     found = {}
     for home in homes:
         file = contents.files.get(contents.resolve(home + TOOLKIT_VERSION) or "")

@@ -6,22 +6,19 @@ The server runs its own CUDA code on libraries that stand in for CUDA's (``build
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from builder.errors import BuilderError, UsageError
+from builder.errors import UsageError
 from builder.kernels.selection import Capability
 from builder.models import gguf
 from builder.recipes.schema import Recipe
 from builder.servers import model_folder, test_model
-from builder.servers.server import ServeSpec, launched
+from builder.servers.server import ServeSpec, launched, shared_folder
 from builder.simulator import cards, run
 from builder.simulator.cards import Card
-from builder.smoke.context import Context, InapplicableError
+from builder.smoke.context import Context, on_a_card
 from builder.smoke.device_trial import DeviceTrial
-from builder.smoke.folder_trial import FolderTrial
 from builder.smoke.verdict import Check
-from builder.tools.docker.containers import NotRunnableError
 
 CONTEXT = 2048  # tokens: a server may divide it among four requests at once
 MARKS = {"libsimulator.so", run.PAGES}  # every library of the simulator is, or needs, one of them
@@ -65,29 +62,12 @@ def check(context: Context) -> Iterator[Check]:
 
     ``context.device`` gets its use of the card.
     """
-    subject, expected = "a server on a simulated card", "starts"
-    try:
-        with _launched(context, context.work / "device") as trial:
-            yield from trial.checks()
-            context.device = trial.use()
-    except InapplicableError as error:
-        yield Check.skipped("device", subject, expected, error)
-    except NotRunnableError as error:
-        yield Check.of("device", "starts", "its program runs", str(error), False)
-    except BuilderError as error:
-        yield Check.untried("device", subject, expected, error)
+    return on_a_card(_checks(context), "device", "a server on a simulated card", "starts")
 
 
-@contextmanager
-def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
-    """The server, started on the card with the test model: a file, or a folder.
-
-    Raises ``BuilderError``.
-    """
-    folder, card = context.folder, context.card
-    image = context.folder_server if folder else context.server
-    work.mkdir()
-    work.chmod(0o755)  # the image's own user reads the model
+def _checks(context: Context) -> Iterator[Check]:
+    folder, card, image = context.folder, context.card, context.simulated
+    work = shared_folder(context.work / "device")
     if folder is None:
         model, tokens = work / f"{test_model.NAME}.gguf", CONTEXT
         test_model.write(model)
@@ -96,11 +76,12 @@ def _launched(context: Context, work: Path) -> Iterator[DeviceTrial]:
     else:
         model, tokens, header = work / model_folder.NAME, model_folder.CONTEXT, None
         model_folder.write(model)
-    torch = folder is not None
     with image.on([card], header, work / "simulator") as simulation:
-        spec = ServeSpec(model, tokens, simulator=simulation.mounts, verbose=True, compiles=torch)
+        compiles = folder is not None
+        spec = ServeSpec(
+            model, tokens, simulator=simulation.mounts, verbose=True, compiles=compiles
+        )
         with launched(image.reference, image.serve, image.port, spec) as server:
-            if folder is None:
-                yield DeviceTrial(server, image.serve, simulation, card)
-            else:
-                yield FolderTrial(server, image.serve, simulation, card, folder)
+            trial = DeviceTrial(server, image.serve, simulation, card, folder)
+            yield from trial.checks()
+            context.device = trial.use()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
+from builder.families.family import FolderServer
+from builder.families.stated import ROUNDED, StatedLog
 from builder.recipes.schema import Serve
 from builder.servers.client import UnansweredError
-from builder.servers.server import NotServingError, Server
+from builder.servers.server import Server
 from builder.simulator import frames, memory
 from builder.simulator.cards import Card
 from builder.simulator.figures import mib
@@ -18,6 +20,7 @@ from builder.simulator.frames import Frame
 from builder.simulator.report import Allocation, Report
 from builder.simulator.run import Simulation
 from builder.smoke import gpu, serves
+from builder.smoke.serves import Request
 from builder.smoke.verdict import Check, DeviceUse
 from builder.tools.demangle import function_of
 
@@ -28,118 +31,95 @@ GROWTH = 4 * memory.BLOCK
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
-Request = tuple[str, str, Callable[[], str]]
-"""A request: subject, expectation, and a function that raises if it is not met."""
+FOLDER_STOP = 60  # seconds between SIGTERM and SIGKILL: vLLM takes eight on an idle machine
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrial:
     """A started server on a simulated card."""
 
-    STOP: ClassVar[int | None] = None
-    """Seconds between SIGTERM and SIGKILL; None: as for every server."""
     server: Server
     serve: Serve
     simulation: Simulation
     card: Card
+    folder: FolderServer | None = None
+    """How it loads a model folder: Python and PyTorch allocate, and its own log says what the
+    memory is for.  None: its model is a file."""
 
     def use(self) -> DeviceUse | None:
         """The server's use of the card; None where it did not use it."""
-        report = self.simulation.report()
+        report, stated = self.simulation.report(), self._stated()
         if report is None:
             return None
+        if stated is None:
+            kinds = memory.by_kind(report, frames.named(report))
+            by_kind: Mapping[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
+        else:
+            by_kind = memory.with_rest(report, stated.kinds)
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
             peak=report.peak,
             context=sum(card.context for card in report.cards),
-            by_kind=self._by_kind(report),
+            by_kind=by_kind,
             launches=dict(_counts(report, "kernel")),
             code=dict(_counts(report, "code")),
             called=dict(report.called),
             implemented=len(report.implemented),
             paths=report.paths,
-            stated=self._stated(),
+            stated=stated.text if stated else "",
         )
 
     def checks(self) -> Iterator[Check]:
         """All checks, from the server's start to its end."""
-        started = self._started()
+        where = f" on the simulated {self.card.name}"
+        started = serves.starts(self.server, self.serve.seconds, where, "device")
         yield started
         if not started.passed:
             report = self.simulation.report()
             yield from _refusals(report, frames.named(report)) if report else ()
             return
-        yield replace(self._loaded(), kind="device")
+        stated = self._stated()
+        yield check_loaded(stated) if stated else gpu.placed(self.server, "device")
         log = self.server.container.log()  # requests follow, which fill it
-        yield from self._requests()
-        yield replace(serves.stops(self.server, self.STOP), kind="device")
+        for request in self._requests():
+            check = serves.answered(self.server, request, "device")
+            yield check
+            if not check.passed and "memory" not in check.subject:
+                break  # those that follow would fail likewise
+        yield serves.stops(self.server, FOLDER_STOP if self.folder else 0, "device")
         report = self.simulation.settled()
         if report is None:
             none = "it called no function of CUDA"
             yield Check.of("device", "kernels", "launched on the card", none, False)
             return
         stacks = frames.named(report)
-        yield self._kernels(report)
+        # Wheels have PTX for newer cards.
+        yield check_kernels(report, compiled_too=self.folder is not None)
         yield from _refusals(report, stacks)
-        yield self._memory(report, stacks, log)
+        if self.folder:
+            yield check_stated(report, self.folder.read_log(log))
+        else:
+            yield _check_memory(report, stacks, log)
 
-    def _started(self) -> Check:
-        """Whether it is ready in time."""
-        expected = f"healthy within {self.serve.seconds} s on the simulated {self.card.name}"
-        try:
-            took = self.server.wait(self.serve.seconds)
-        except NotServingError as error:
-            return Check.of("device", "starts", expected, str(error), False)
-        return Check.of("device", "starts", expected, f"after {took:.1f} s", True)
+    def _stated(self) -> StatedLog | None:
+        return self.folder.read_log(self.server.container.log()) if self.folder else None
 
-    def _loaded(self) -> Check:
-        """Whether the model is on the card, by the server's own log."""
-        return gpu.placed(self.server)
-
-    def _kernels(self, report: Report) -> Check:
-        return check_kernels(report)
-
-    def _memory(self, report: Report, stacks: Stacks, log: str) -> Check:
-        """The memory by kind, compared with the engine's own log."""
-        kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
-        parts = [f"{kind} {mib(use.at_peak)}" for kind, use in kinds.items()]
-        expected = "as its own log states" if stated else "counted by function"
-        return memory_check(report, expected, parts, memory.disagreements(kinds, stated))
-
-    def _stated(self) -> str:
-        """What its own log says of its choices."""
-        return ""
-
-    def _by_kind(self, report: Report) -> Mapping[str, int]:
-        """Bytes at the peak by kind, without the contexts."""
-        kinds = memory.by_kind(report, frames.named(report))
-        return {kind: use.at_peak for kind, use in kinds.items()}
-
-    def _answers(self) -> Sequence[Request]:
-        """The requests that are answered like any client's."""
-        text = f"{serves.TOKENS} tokens of text"
-        return (
-            ("completes text", text, lambda: serves.completes(self.server)),
-            ("answers two at once", "both in full", lambda: serves.answers_two(self.server)),
-        )
-
-    def _requests(self) -> Iterator[Check]:
-        """The checks of requests, up to the first that is not answered."""
+    def _requests(self) -> Iterator[Request]:
+        server, seconds = self.server, float(self.serve.seconds)
+        if self.folder:  # none was made on the CPU; the first one compiles kernels
+            first = partial(serves.completes, server, seconds=seconds)
+            yield "answers first", f"within {self.serve.seconds} s", first
+            yield from serves.requests_of(server)
+        else:
+            text = f"{serves.TOKENS} tokens of text"
+            yield "completes text", text, partial(serves.completes, server)
+            yield "answers two at once", "both in full", partial(serves.answers_two, server)
         prompt = f"a prompt of {len(LONG)} tokens takes at most {mib(GROWTH)} more"
-        requests: list[Request] = [
-            *self._answers(),
-            ("memory over requests", "equal requests take no more", self._leak),
-            ("memory over prompts", prompt, self._growth),
-        ]
-        for request in requests:
-            check = serves.answered(self.server, *request)
-            yield replace(check, kind="device")
-            if not check.passed and "memory" not in check.subject:
-                return  # those that follow would fail likewise
+        yield "memory over requests", "equal requests take no more", self._leak
+        yield "memory over prompts", prompt, self._growth
 
     def _leak(self) -> str:
-        """Nothing grows from round to round; raises ``UnansweredError`` where something does."""
         serves.completes(self.server)
         reports = [_required(self.simulation.settled())]
         for _ in range(ROUNDS):
@@ -153,7 +133,6 @@ class DeviceTrial:
         raise UnansweredError(f"{mib(growth // REQUESTS)} more after each request, by {by}")
 
     def _growth(self) -> str:
-        """The peak does not follow the prompt; raises ``UnansweredError`` where it does."""
         before = _required(self.simulation.report())  # nothing happened since the last
         serves.completes(self.server, LONG)
         after = _required(self.simulation.settled())
@@ -173,7 +152,6 @@ def _required(report: Report | None) -> Report:
 
 
 def _grown(before: Report, after: Report, figure: str) -> str:
-    """The function whose allocations grew most."""
     known = {_place(before, each): getattr(each, figure) for each in before.allocations}
 
     def grown(each: Allocation) -> int:
@@ -227,9 +205,12 @@ def lacked_room(report: Report, stacks: Stacks) -> list[str]:
 
 
 def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
-    """The refusals of the card, or of the simulator."""
-    yield _none("launches", "the card refuses none", refused(report))
-    yield _none("allocations", "the card has room for all", lacked_room(report, stacks))
+    for subject, expected, faults in (
+        ("launches", "the card refuses none", refused(report)),
+        ("allocations", "the card has room for all", lacked_room(report, stacks)),
+    ):
+        found = _listed(faults) or "none refused"
+        yield Check.of("device", subject, expected, found, not faults)
     lacking = [
         f"{each.function} by {frames.caller_of(stacks[each.stack])}" for each in report.unsupported
     ]
@@ -238,18 +219,36 @@ def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
         yield Check.untried("device", "functions", "all that it calls are simulated", found)
 
 
-def _none(subject: str, expected: str, faults: Sequence[str]) -> Check:
-    return Check.of("device", subject, expected, _listed(faults) or "none refused", not faults)
+def check_loaded(log: StatedLog) -> Check:
+    """The log states a KV cache: its size, its tokens, or both."""
+    found = log.text or "its log mentions no KV cache"
+    stated = [size for size in (log.kv_cache, log.kv_tokens) if size is not None]
+    loaded = bool(stated) and min(stated) > 0
+    return Check.of("device", "model", "loaded, with a KV cache", found, loaded)
 
 
-def memory_check(
-    report: Report, expected: str, parts: Sequence[str], wrong: Sequence[str]
-) -> Check:
-    """The check of the memory: its ``parts`` as text, and what is ``wrong`` with them."""
-    context = sum(card.context for card in report.cards)
+def _check_memory(report: Report, stacks: Stacks, log: str) -> Check:
+    kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
+    sizes: dict[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
+    expected = "as its own log states" if stated else "counted by function"
+    return _memory(report, expected, sizes, memory.disagreements(kinds, stated))
+
+
+def check_stated(report: Report, log: StatedLog) -> Check:
+    """The log states no more than was allocated, each figure within its rounding."""
+    stated = sum(log.kinds.values())
+    allocated = sum(each.at_peak for each in report.allocations)
+    lacking = stated - allocated > 2 * ROUNDED
+    wrong = [f"its log states {mib(stated)}, allocated were {mib(allocated)}"] if lacking else []
+    kinds = memory.with_rest(report, log.kinds)
+    return _memory(report, "no less than its own log states", kinds, wrong)
+
+
+def _memory(report: Report, expected: str, kinds: Mapping[str, int], wrong: Sequence[str]) -> Check:
+    parts = {**kinds, "context": sum(card.context for card in report.cards)}
     total = sum(card.memory for card in report.cards)
-    found = f"{', '.join([*parts, f'context {mib(context)}'])}; peak {mib(report.peak)}"
-    found += f" of {mib(total)}"
+    found = f"{', '.join(f'{kind} {mib(size)}' for kind, size in parts.items())}; "
+    found += f"peak {mib(report.peak)} of {mib(total)}"
     if report.processes > 1:
         found += f"; the peaks of {report.processes} processes are added"
     return Check.of("device", "memory", expected, "; ".join([*wrong, found]), not wrong)

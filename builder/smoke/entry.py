@@ -1,5 +1,5 @@
 """Check: the programs that an image starts exist; the first is the entrypoint, which refuses to run
-without a card."""
+without a card; the steps that patch the engine at start succeed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from builder.contents.contents import Contents
 from builder.families import ENGINES, entrypoint
 from builder.families.layout import LAYOUT
-from builder.recipes.schema import Recipe
 from builder.smoke.context import Context
 from builder.smoke.programs import followed
 from builder.smoke.verdict import Check
 from builder.tools.docker import containers
 
 KIND = "entrypoint"
-TIMEOUT = 60.0  # seconds
+TIMEOUT = 60.0  # seconds, beside the time of the steps at start
+STEPS_ONLY = "BUILDER_START=only"
+SAYS = "start: stopping before"  # the interpreter of the steps, at their end
 LINES = 3  # what is missing, what to do, how to use the CPU
 (CPU,) = (f"{name}={value}" for name, value in entrypoint.CPU.items())
 # Where NVIDIA's runtime is the engine's default, "void" makes it leave the container alone
@@ -28,26 +29,19 @@ LINES = 3  # what is missing, what to do, how to use the CPU
 NO_GPU = "--env=NVIDIA_VISIBLE_DEVICES=void"
 
 
-class _CheckedImage(BaseModel):
-    """The needs of an image, as ``--check --json`` prints them."""
-
-    model_config = ConfigDict(frozen=True)
-
+class _Needs(BaseModel):
     recipe: str | None
     code: tuple[str, ...]
-    cuda: str | None
     driver: str | None
 
 
 class _Report(BaseModel):
-    """The output of ``--check --json``; cards and the driver are not looked at here."""
-
-    model_config = ConfigDict(frozen=True)
+    """The output of ``--check --json``, as far as it is looked at here."""
 
     version: Literal[1]
     usable: bool
     lines: tuple[str, ...]
-    image: _CheckedImage
+    image: _Needs
 
 
 def check_static(context: Context) -> Iterator[Check]:
@@ -131,34 +125,49 @@ def check(context: Context) -> Iterator[Check]:
         why = f"{error.error_count()} faults in: {done.output.strip()[:200]}"
         yield Check.of(KIND, "--check --json", "a report of the entrypoint", why, False)
         return
-    yield _refused(report, done.status, contents)
-    yield _reported(context.recipe, report)
-
-
-def _refused(report: _Report, status: int, contents: Contents) -> Check:
-    """The engine is not started without a card, and the reason is printed."""
-    found = f"exit status {status}: {' | '.join(report.lines)}"
+    found = f"exit status {done.status}: {' | '.join(report.lines)}"
     if report.usable:
         found += "; it claims that a card is there"
     cpu = CPU in (contents.config.get("Env") or [])
     if cpu:
         found += f"; the image sets {CPU}"
     lines = len(report.lines) == LINES
-    passed = status == entrypoint.NO_CARD and lines and not report.usable and not cpu
+    passed = done.status == entrypoint.NO_CARD and lines and not report.usable and not cpu
     expected = f"exit status {entrypoint.NO_CARD} and {LINES} lines"
-    return Check.of(KIND, "a start without a card", expected, found, passed)
-
-
-def _reported(recipe: Recipe, report: _Report) -> Check:
-    """The report names the recipe."""
+    yield Check.of(KIND, "a start without a card", expected, found, passed)
+    recipe, image = context.recipe, report.image
     code = tuple(ENGINES[recipe.family].machine_code(recipe))
     expected = _needs(recipe.name, code, recipe.cuda.driver)
-    image = report.image
     driver = image.driver if recipe.cuda.driver else None
     found = _needs(image.recipe or "no recipe", image.code, driver)
-    return Check.of(KIND, "--check --json", expected, found, found == expected)
+    yield Check.of(KIND, "--check --json", expected, found, found == expected)
 
 
 def _needs(name: str, code: Sequence[str], driver: str | None) -> str:
     parts = [name, f"code {' '.join(code) or 'not known'}"]
     return ", ".join([*parts, *([f"driver {driver}"] if driver else [])])
+
+
+def check_steps(context: Context) -> Iterator[Check]:
+    """The entrypoint after the steps is the engine's own, and the steps pass without a GPU."""
+    recipe, extended = context.recipe, context.subject.extended
+    if not recipe.start:
+        return
+    file = context.contents.files.get(LAYOUT.start_plan)
+    plan = json.loads(file.text or "{}") if file else {}
+    expected = (extended.config if extended else {}).get("Entrypoint") or []
+    found = plan.get("entrypoint") or []
+    shown = json.dumps(expected), json.dumps(found)
+    yield Check.of("start", "the entrypoint after the steps", *shown, found == expected)
+    started = containers.run(
+        context.subject.reference,
+        recipe.image.entrypoint[1:],
+        entrypoint=recipe.image.entrypoint[0],
+        timeout=TIMEOUT + sum(step.seconds for step in recipe.start),
+        # The patches are written into the container's own layer.
+        extra=("--read-only=false", f"--env={STEPS_ONLY}"),
+    )
+    lines = started.output.strip().splitlines()
+    found_status = f"exit status {started.status}: {' | '.join(lines[-3:])}"
+    passed = started.status == 0 and SAYS in started.output
+    yield Check.of("start", "the steps before the engine", "exit status 0", found_status, passed)

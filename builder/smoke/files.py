@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from builder.contents.contents import Contents, File
 from builder.recipes.schema import FileProbe, PythonProbe, pattern_names
@@ -48,20 +48,24 @@ def _contents_of(probe: FileProbe, file: File) -> Iterator[Check]:
         yield Check.of("file", file.path, "a text of at most 16 MiB", "is not one", False)
         return
     text = file.text or ""
-    for piece in probe.has:
-        passed = piece in text
-        yield Check.of("file", file.path, f"has {piece}", _has_it(passed), passed)
-    for piece in probe.missing:
-        passed = piece not in text
-        yield Check.of("file", file.path, f"does not have {piece}", _has_it(not passed), passed)
+    there = {piece: piece in text for piece in (*probe.has, *probe.missing)}
+    yield from _pieces("file", file.path, probe, there)
     for name, pattern in zip(pattern_names(probe.matches), probe.matches, strict=True):
         match = re.search(pattern, text)
         found = match[0][:SHOWN] if match else "nothing matches"
         yield Check.of("file", file.path, f"matches {name}", found, match is not None)
 
 
-def _has_it(there: bool) -> str:
-    return "has it" if there else "does not have it"
+def _pieces(
+    kind: str, subject: str, probe: FileProbe | PythonProbe, there: Mapping[str, bool]
+) -> Iterator[Check]:
+    """A probe's pieces, by whether they are there."""
+    for wanted, pieces in (("has", probe.has), ("does not have", probe.missing)):
+        for piece in pieces:
+            found = "has it" if there[piece] else "does not have it"
+            passed = there[piece] is (wanted == "has")
+            shown = piece if kind == "file" else piece[:SHOWN]
+            yield Check.of(kind, subject, f"{wanted} {shown}", found, passed)
 
 
 def check_python(probe: PythonProbe, contents: Contents) -> Iterator[Check]:
@@ -90,13 +94,8 @@ def _facts(probe: PythonProbe, tree: ast.AST, subject: str) -> Iterator[Check]:
         passed = definition(tree, name) is not None or _assigned(tree, name)
         found = "defines it" if passed else "does not define it"
         yield Check.of("python", subject, f"defines {name}", found, passed)
-    for code in probe.has:
-        passed = occurs(code, tree)
-        yield Check.of("python", subject, f"has {code[:SHOWN]}", _has_it(passed), passed)
-    for code in probe.missing:
-        passed = not occurs(code, tree)
-        expected = f"does not have {code[:SHOWN]}"
-        yield Check.of("python", subject, expected, _has_it(not passed), passed)
+    there = {code: occurs(code, tree) for code in (*probe.has, *probe.missing)}
+    yield from _pieces("python", subject, probe, there)
 
 
 def definition(tree: ast.AST | None, dotted: str) -> ast.AST | None:

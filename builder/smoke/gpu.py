@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from builder.bench import series
-from builder.bench.measure import RunSettings, measure
-from builder.bench.results import Generation
 from builder.errors import UntriedError
 from builder.kernels.selection import Capability
-from builder.recipes.schema import Recipe, Serve
-from builder.servers import test_model
+from builder.recipes.schema import Recipe
+from builder.servers import series, test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
-from builder.servers.server import NotServingError, Server, ServeSpec, launched, offloaded
+from builder.servers.measure import RunSettings, measure
+from builder.servers.series import Generation
+from builder.servers.server import Server, ServeSpec, launched, offloaded
+from builder.smoke import serves
 from builder.smoke.context import Context
 from builder.smoke.contract import driver_of
-from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
@@ -39,7 +38,12 @@ def check(context: Context) -> Iterator[Check]:
             yield from _devices(
                 gpus.visible_in(server.container), recipe, driver_of(context.contents)
             )
-            yield from _on_gpu(server, recipe.serve, gpu_test)
+            patience = recipe.serve.seconds if gpu_test.model is None else LOADING
+            started = serves.starts(server, patience, kind="gpu")
+            yield started
+            if started.passed:
+                yield placed(server)
+                yield from collapse(server, gpu_test.settings)
     except UntriedError as error:
         yield Check.untried("gpu", "a server with a GPU", "is started", error)
 
@@ -61,41 +65,27 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
         yield Check.of("gpu", "driver", f"{oldest} or newer", version, enough)
 
 
-def _on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
-    patience = serve.seconds if gpu_test.model is None else LOADING
-    expected = f"healthy within {patience:.0f} s"
-    try:
-        took = server.wait(patience)
-    except NotServingError as error:
-        yield Check.of("gpu", "starts", expected, str(error), False)
-        return
-    yield Check.of("gpu", "starts", expected, f"after {took:.1f} s", True)
-    yield placed(server)
-    yield from collapse(server, gpu_test.settings)
-
-
-def placed(server: Server) -> Check:
+def placed(server: Server, kind: str = "gpu", subject: str = "model") -> Check:
     """Whether the weights are on the GPU, by the server's own report."""
-    subject, expected = "model", "all of it on the GPU"
+    expected = "all of it on the GPU"
     if server.api_flavor.device_page is not None:
         try:
             page = server.client.get(server.api_flavor.device_page, DevicePage, 30.0)
         except UnansweredError as error:
-            return Check.of("gpu", subject, expected, str(error), False)
-        return Check.of(
-            "gpu", subject, expected, f"it runs on {page.backend}", page.backend == "cuda"
-        )
+            return Check.of(kind, subject, expected, str(error), False)
+        found, whole = f"it runs on {page.backend}", page.backend == "cuda"
+        return Check.of(kind, subject, expected, found, whole)
     models = offloaded(server.container.log())
     found = "; ".join(map(str, models)) or "its log does not mention offloaded layers"
     whole = bool(models) and all(each.layers == each.of for each in models)
-    return Check.of("gpu", subject, expected, found, whole)
+    return Check.of(kind, subject, expected, found, whole)
 
 
 def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
     """The collapse test: later runs must not be slower, nor the draft's acceptance drop."""
     expected = f"{settings.runs} runs, later ones as fast as earlier ones"
     try:
-        runs = measure(server.client, server.api_flavor, settings).runs
+        _, runs = measure(server.client, server.api_flavor, settings)
     except UnansweredError as error:
         yield Check.of("gpu", "speed over runs", expected, str(error), False)
         return

@@ -83,7 +83,6 @@ def values(text: str) -> frozenset[str] | None:
 
 
 def _listed(text: str) -> frozenset[str]:
-    """The values of a list: one on each line, or joined by separators."""
     bullets = [match[1] for line in text.splitlines() if (match := BULLET.match(line))]
     if bullets and not text.split("\n", 1)[0].strip():
         return frozenset(bullets)

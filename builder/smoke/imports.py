@@ -121,7 +121,6 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _tries(context: Context) -> Iterator[list[str]]:
-    """The options of each try: without a driver, and with the stub of its library."""
     yield []
     if context.subject.devel is not None:
         stub = context.work / "imports-libcuda.so.1"
@@ -135,5 +134,4 @@ def _tries(context: Context) -> Iterator[list[str]]:
 
 
 def _error(printed: str) -> str:
-    """The error at the end of a traceback."""
     return printed.rpartition("\n  ")[2].partition("\n")[2] or printed[-2000:]

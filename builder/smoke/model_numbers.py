@@ -6,31 +6,25 @@ the image, so a kernel that is compiled wrong, or is wrong, gives other probabil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from builder.models import gguf, tiny
 from builder.models.tiny import TinyModel
 from builder.servers.api_flavor import API_FLAVORS
 from builder.servers.client import UnansweredError
-from builder.servers.predictions import Continued, continued, described, difference
-from builder.servers.server import (
-    ENDING,
-    Mounts,
-    NotServingError,
-    Server,
-    ServeSpec,
-    launched,
-)
+from builder.servers.predictions import SECONDS, Continued, continued, described, difference
+from builder.servers.server import NotServingError, Server, ServeSpec, launched, shared_folder
 from builder.simulator.cards import Card
 from builder.simulator.report import Report
 from builder.simulator.run import Simulation
 from builder.simulator.server import SimulatedServer
-from builder.smoke.context import InapplicableError
+from builder.smoke.context import Context, InapplicableError, on_a_card
 from builder.smoke.device_trial import refused
 from builder.smoke.server_trials import (
     CACHE_LIMIT,
@@ -46,9 +40,11 @@ from builder.smoke.server_trials import (
     USUAL_CACHE,
     Drafting,
     ModelTrial,
+    cache_types,
+    drafts,
     limit_beside_f16,
 )
-from builder.smoke.verdict import Check
+from builder.smoke.verdict import Check, CheckState
 from builder.tools.demangle import function_of
 
 KIND = "numbers"
@@ -56,6 +52,7 @@ NAMED = 6  # kernels that a check names
 RACE_SECONDS = 120.0
 """For an answer while kernels are searched for races; after one, a server may never answer."""
 RACE = "race: "  # ptx.h, Fault::Kind::race
+Found = TypeVar("Found")
 UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
 
 
@@ -90,9 +87,7 @@ class Numbers:
             raise InapplicableError("its API has no probabilities")
         agreeing: set[str] = set()
         for trial in TRIALS if self.reads_models else TRIALS[:1]:
-            folder = work / trial.model.name.replace(" ", "-")
-            folder.mkdir()
-            folder.chmod(0o755)  # the image's own user reads the models
+            folder = shared_folder(work / trial.model.name.replace(" ", "-"))
             yield ModelNumbers(self, trial, folder, agreeing)
 
     def checks(self, work: Path) -> Iterator[Check]:
@@ -114,34 +109,30 @@ class ModelNumbers:
     def answered(self) -> tuple[Continued, Report | None] | str:
         """The continued prompt on the card, with the report; or why there is none."""
         tiny.write(self.trial.model, self._model)
-        with self._simulated("alone") as (server, simulation):
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-                return continued(server, PROMPT, TOKENS), simulation.settled()
-            except (NotServingError, UnansweredError) as error:
-                return str(error)
+        found = self._asked(_alone, card="alone")
+        return found.why if isinstance(found, _Failed) else found
 
     def checks(self) -> Iterator[Check]:
         """All checks of the model, and with the first one of each type of the cache.
 
         An architecture that the engine does not know is skipped.
         """
-        expected = "the numbers of its CPU"
+        expected, name = "the numbers of its CPU", self._name
         tiny.write(self.trial.model, self._model)
-        try:
-            on_cpu = self._on_cpu()
-        except _UnknownError as error:
-            yield Check.skipped(KIND, self._name, expected, error)
-        except (NotServingError, UnansweredError) as error:
-            yield Check.skipped(KIND, self._name, expected, f"on its CPU: {error}")
+        on_cpu = self._asked(_alone)
+        if not isinstance(on_cpu, _Failed):
+            yield from self._on_card(on_cpu[0])
+            for kind in self.numbers.caches if self.trial is TRIALS[0] else ():
+                yield self._of_cache(kind, on_cpu[0])
+        elif on_cpu.unknown:
+            yield Check.skipped(KIND, name, expected, _unknown(self.trial.model))
+        else:
+            yield Check.skipped(KIND, name, expected, f"on its CPU: {on_cpu.why}")
             # Forks count the tensors of a file, and know none of a block's: BeeLlama 0.1.1.
             if tiny.has_block(self.trial.model):
-                yield from self._without_block().checks()
-        else:
-            yield from self._on_card(on_cpu)
-            if self.trial is TRIALS[0]:
-                for kind in self.numbers.caches:
-                    yield self._of_cache(kind, on_cpu)
+                part = self._variant("without-block", replace(self.trial.model, block=False))
+                drafts = [each for each in part.trial.draftings if each.drafter is not None]
+                yield from replace(part, trial=replace(part.trial, draftings=drafts)).checks()
 
     @property
     def _name(self) -> str:
@@ -151,38 +142,22 @@ class ModelNumbers:
     def _model(self) -> Path:
         return self.work / "model.gguf"
 
-    def _on_cpu(self, options: Sequence[str] = ()) -> Continued:
-        spec = self._spec(options, driver_stub=self.numbers.driver_stub)
-        with self._launched(spec) as server:
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-            except NotServingError as error:
-                if UNKNOWN in server.container.end_of_log():
-                    known = f"the engine does not know the architecture of {self.trial.model.shape}"
-                    raise _UnknownError(known) from error
-                raise
-            return continued(server, PROMPT, TOKENS)
-
     def _on_card(self, on_cpu: Continued) -> Iterator[Check]:
-        """Alone, beside another prompt, after a reuse of the cache, and with drafts."""
-        alone: Continued | None = None
-        with self._simulated("alone") as (server, simulation):
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-                alone = continued(server, PROMPT, TOKENS)
-                again = continued(server, PROMPT, TOKENS, cached=True)
-                beside = _beside(server)
-            except (NotServingError, UnansweredError) as error:
-                yield self._unanswered("its answers", server, simulation, error)
-                return
-            report = simulation.settled()
+        found = self._asked(_three, card="alone")
+        if isinstance(found, _Failed):
+            yield self._unanswered("its answers", found)
+            return
+        (alone, again, beside), report = found
         yield check_kernels(f"{self._name}: kernels", report)
         same = self._compared("card and CPU", on_cpu, alone, report)
         if not same.passed and self.numbers.reads_models:
             same = replace(same, found=f"{same.found}; {self._first_wrong_layer()}")
         if same.passed and report is not None:
             self.agreeing.update(report.kernels)
-        reuse = _reuse(alone, again)
+        reuse = ""
+        if alone.read is not None and again.read is not None:
+            cached = alone.read - again.read
+            reuse = f"; {cached} of {alone.read} tokens of the prompt were in the cache"
         compared = [
             same,
             self._compared("after a reuse of the cache", alone, again, report, reuse),
@@ -203,28 +178,22 @@ class ModelNumbers:
         options = CACHE_OPTIONS.format(kind=kind).split()
         subject, wanted, more = f"cache of {kind}", usual, f"; compared with {USUAL_CACHE}"
         limit = limit_beside_f16(kind)
-        if kind in OWN_TYPES:
-            with suppress(NotServingError, UnansweredError):
-                wanted, limit, more = self._on_cpu(options), CACHE_LIMITS.get(kind, CACHE_LIMIT), ""
-        with self._simulated(subject.replace(" ", "-"), options) as (server, simulation):
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-                found = continued(server, PROMPT, TOKENS)
-            except (NotServingError, UnansweredError) as error:
-                return self._unanswered(subject, server, simulation, error)
-            report = simulation.settled()
-        return self._compared(subject, wanted, found, report, more, limit=limit)
+        on_cpu = self._asked(_alone, options) if kind in OWN_TYPES else None
+        if isinstance(on_cpu, tuple):
+            wanted, limit, more = on_cpu[0], CACHE_LIMITS.get(kind, CACHE_LIMIT), ""
+        found = self._asked(_alone, options, card=subject.replace(" ", "-"))
+        if isinstance(found, _Failed):
+            return self._unanswered(subject, found)
+        return self._compared(subject, wanted, *found, more, limit=limit)
 
     def _race(self) -> str:
-        """The first race of the kernels that answer the prompt alone."""
-        found = "no race was found for the prompt alone"
-        with self._simulated("races", races=True) as (server, simulation):
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-                continued(server, PROMPT, TOKENS, seconds=RACE_SECONDS)
-            except (NotServingError, UnansweredError) as error:
-                found = f"races were looked for until: {error}"
-            report = simulation.settled()
+        ask = partial(_alone, seconds=RACE_SECONDS)
+        answer = self._asked(ask, card="races", races=True)
+        found, report = "no race was found for the prompt alone", None
+        if isinstance(answer, _Failed):
+            found, report = f"races were looked for until: {answer.why}", answer.report
+        else:
+            report = answer[1]
         return next((each for each in refused(report) if RACE in each), found) if report else found
 
     def _first_wrong_layer(self) -> str:
@@ -232,55 +201,39 @@ class ModelNumbers:
         their input."""
         layers = tiny.layers(self.trial.model)
         for count in range(layers):
-            part = self._with_layers(count)
-            try:
-                on_cpu = part._on_cpu()
-                with part._simulated("alone") as (server, _):
-                    server.wait(self.numbers.server.serve.seconds)
-                    on_card = continued(server, PROMPT, TOKENS)
-            except (NotServingError, UnansweredError) as error:
-                return f"with {count} of {layers} layers: {error}"
-            if not difference(on_cpu, on_card).within(self.trial.limit):
+            part = self._variant(f"{count}-layers", replace(self.trial.model, layers=count))
+            tiny.write(part.trial.model, part._model)
+            sides = []
+            for card in ("", "alone"):
+                found = part._asked(_alone, card=card)
+                if isinstance(found, _Failed):
+                    return f"with {count} of {layers} layers: {found.why}"
+                sides.append(found[0])
+            if not difference(*sides).within(self.trial.limit):
                 return f"from layer {count} of {layers} on" if count else "also without its layers"
         return f"from layer {layers} of {layers} on"
 
-    def _with_layers(self, count: int) -> Self:
-        """The same trial with a model whose first ``count`` layers alone change their input."""
-        part = self._variant(f"{count}-layers", replace(self.trial.model, layers=count))
-        tiny.write(part.trial.model, part._model)
-        return part
-
-    def _without_block(self) -> Self:
-        """This, with a model that does not draft for itself."""
-        part = self._variant("without-block", replace(self.trial.model, block=False))
-        with_drafter = [each for each in self.trial.draftings if each.drafter is not None]
-        return replace(part, trial=replace(part.trial, draftings=with_drafter))
-
     def _variant(self, name: str, model: TinyModel) -> Self:
-        folder = self.work / name
-        folder.mkdir()
-        folder.chmod(0o755)  # the image's own user reads the model
+        folder = shared_folder(self.work / name)
         return replace(self, trial=replace(self.trial, model=model), work=folder)
 
     def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
-        subject, expected, draft = f"drafts by {drafting.kind}", "the text without drafts", None
-        if drafting.drafter is not None:
-            draft = self.work / f"{drafting.kind}.gguf"
-            tiny.write(drafting.drafter, draft)
-        with self._simulated(drafting.kind, drafting.options, draft) as (server, simulation):
-            try:
-                server.wait(self.numbers.server.serve.seconds)
-                found = continued(server, PROMPT, TOKENS)
-            except (NotServingError, UnansweredError) as error:
-                if drafting.drafter is not None and UNKNOWN in server.container.end_of_log():
-                    why = f"the engine does not know the architecture of {drafting.drafter.shape}"
-                    return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
-                return self._unanswered(subject, server, simulation, error)
-            report = simulation.settled()
-        if not found.drafted:
+        kind, drafter, draft = drafting.kind, drafting.drafter, None
+        subject, expected = f"drafts by {kind}", "the text without drafts"
+        if drafter is not None:
+            draft = self.work / f"{kind}.gguf"
+            tiny.write(drafter, draft)
+        found = self._asked(_alone, drafting.options, draft, card=kind)
+        if isinstance(found, _Failed):
+            if drafter is not None and found.unknown:
+                why = _unknown(drafter)
+                return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
+            return self._unanswered(subject, found)
+        drafted = found[0].drafted
+        if not drafted:
             return Check.skipped(KIND, f"{self._name}: {subject}", expected, "nothing was drafted")
-        accepted = f"; {found.accepted or 0} of {found.drafted} drafts accepted"
-        return self._compared(subject, alone, found, report, accepted, drafted=True)
+        accepted = f"; {found[0].accepted or 0} of {drafted} drafts accepted"
+        return self._compared(subject, alone, *found, accepted, drafted=True)
 
     def _compared(
         self,
@@ -304,90 +257,123 @@ class ModelNumbers:
         expected = f"the same text, logarithms of probabilities within {limit:g}"
         return Check.of(KIND, f"{self._name}: {subject}", expected, text, agrees)
 
-    def _unanswered(
-        self, subject: str, server: Server, simulation: Simulation, error: Exception
-    ) -> Check:
-        """A server that ended or refused; the faults of its kernels are named as the cause."""
-        found = str(error)
-        try:
-            server.require_running(ENDING)
-        except NotServingError as ended:
-            found = f"{found}; the server {ended}"
-        report = simulation.settled()
+    def _unanswered(self, subject: str, failed: _Failed) -> Check:
+        """The faults of its kernels are named as the cause."""
+        report = failed.report
         faults = refused(report)[:NAMED] if report else []
-        text = "; ".join([*faults, found])
+        text = "; ".join([*faults, failed.why])
         expected = f"{TOKENS} tokens with probabilities"
         if report is not None and report.lacks_only:
             return Check.skipped(KIND, f"{self._name}: {subject}", expected, text)
         return Check.of(KIND, f"{self._name}: {subject}", expected, text, False)
 
-    @contextmanager
-    def _simulated(
+    def _asked(
         self,
-        folder: str,
+        ask: Callable[[Server], Found],
         options: Sequence[str] = (),
         draft: Path | None = None,
         *,
+        card: str = "",
         races: bool = False,
-    ) -> Iterator[tuple[Server, Simulation]]:
-        numbers = self.numbers
-        with self._model.open("rb") as stream:
-            header = gguf.read(stream)
-        on = numbers.server.on(
-            [numbers.card],
-            header,
-            self.work / folder,
-            ptx=numbers.ptx,
-            races=races,
-            outputs=numbers.outputs,
-        )
-        with on as simulation:
-            spec = self._spec(options, draft, simulator=simulation.mounts)
-            with self._launched(spec) as server:
-                yield server, simulation
-
-    def _spec(
-        self,
-        options: Sequence[str] = (),
-        draft: Path | None = None,
-        *,
-        simulator: Mounts | None = None,
-        driver_stub: Path | None = None,
-    ) -> ServeSpec:
-        extra = [*OPTIONS.get(self.numbers.server.serve.api_flavor, ()), *options]
-        return ServeSpec(
-            self._model,
-            CONTEXT,
-            draft,
-            extra,
-            simulator=simulator,
-            driver_stub=driver_stub,
-            limited=False,  # the memory of the card is the simulator's
-        )
-
-    def _launched(self, spec: ServeSpec) -> AbstractContextManager[Server]:
-        server = self.numbers.server
-        return launched(server.reference, server.serve, server.port, spec)
-
-
-class _UnknownError(NotServingError):
-    """The engine does not know an architecture."""
+    ) -> tuple[Found, Report | None] | _Failed:
+        """What the server answers on the simulated card, whose files are in a directory of this
+        name, and the report; without a name on its CPU."""
+        numbers, image = self.numbers, self.numbers.server
+        with ExitStack() as stack:
+            simulation: Simulation | None = None
+            if card:
+                with self._model.open("rb") as stream:
+                    header = gguf.read(stream)
+                on = image.on(
+                    [numbers.card],
+                    header,
+                    self.work / card,
+                    ptx=numbers.ptx,
+                    races=races,
+                    outputs=numbers.outputs,
+                )
+                simulation = stack.enter_context(on)
+            spec = ServeSpec(
+                self._model,
+                CONTEXT,
+                draft,
+                [*OPTIONS.get(image.serve.api_flavor, ()), *options],
+                simulator=simulation.mounts if simulation else None,
+                driver_stub=None if simulation else numbers.driver_stub,
+                limited=False,  # the memory of the card is the simulator's
+            )
+            started = launched(image.reference, image.serve, image.port, spec)
+            server = stack.enter_context(started)
+            try:
+                server.wait(image.serve.seconds)
+                answer = ask(server)
+            except (NotServingError, UnansweredError) as error:
+                refuses = isinstance(error, NotServingError)
+                unknown = refuses and UNKNOWN in server.container.end_of_log()
+                why = str(error) if refuses else server.explained(error)
+                return _Failed(why, simulation.settled() if simulation else None, unknown)
+            return answer, simulation.settled() if simulation else None
 
 
-def _beside(server: Server) -> Continued:
-    """The prompt, continued while another one is."""
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A server that does not serve a model, or does not answer."""
+
+    why: str
+    report: Report | None
+    unknown: bool
+    """It does not know the architecture of the model."""
+
+
+def _unknown(model: TinyModel) -> str:
+    return f"the engine does not know the architecture of {model.shape}"
+
+
+def _alone(server: Server, seconds: float = SECONDS) -> Continued:
+    return continued(server, PROMPT, TOKENS, seconds=seconds)
+
+
+def _three(server: Server) -> tuple[Continued, Continued, Continued]:
+    """The prompt, continued alone, again with the cache, and while another one is."""
+    alone, again = _alone(server), continued(server, PROMPT, TOKENS, cached=True)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(continued, server, PROMPT, TOKENS)
+        first = pool.submit(_alone, server)
         other = pool.submit(continued, server, OTHER, TOKENS)
         other.result()
-        return first.result()
+        return alone, again, first.result()
 
 
-def _reuse(alone: Continued, again: Continued) -> str:
-    """How much of the prompt was not computed again, where the server states it."""
-    if alone.read is None or again.read is None:
-        return ""
-    return f"; {alone.read - again.read} of {alone.read} tokens of the prompt were in the cache"
+def check(context: Context) -> Iterator[Check]:
+    """The server's answers on a card that computes, against the answers of its CPU."""
+    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    work = shared_folder(context.work / "server-numbers")
+    for found in numbers_of(context).checks(work):
+        if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
+            offender = (found.subject, found.found)
+            yield context.rules.check(KIND, found.subject, found.expected, [offender])
+        else:
+            yield found
+
+
+def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
+    """The trials of an image's server; ``outputs`` is as in ``Numbers``.
+
+    Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
+    """
+    server, test = context.server, context.numbers_test  # where there is none, nothing is started
+    text = context.help(context.recipe.image.entrypoint)
+    return Numbers(
+        server,
+        context.card,
+        test.ptx,
+        drafts(text),
+        sorted(cache_types(text) - {USUAL_CACHE}),
+        driver_stub=context.stub,
+        outputs=outputs,
+    )
 
 
 def check_kernels(subject: str, report: Report | None) -> Check:
@@ -395,17 +381,16 @@ def check_kernels(subject: str, report: Report | None) -> Check:
     expected = "all launches computed, without a fault"
     if report is None:
         return Check.of(KIND, subject, expected, "it called no function of CUDA", False)
-    computed = sum(each.computed for each in report.launches)
     instructions = sum(each.instructions for each in report.launches)
     found = (
-        f"{computed} of {report.launched} launches of {len(report.kernels)} kernels, "
+        f"{report.computed} of {report.launched} launches of {len(report.kernels)} kernels, "
         f"{instructions:,} instructions"
     )
     if report.violations:
         found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
     if report.lacks_only:
         return Check.skipped(KIND, subject, expected, found)
-    passed = 0 < computed == report.launched and not report.violations
+    passed = 0 < report.computed == report.launched and not report.violations
     return Check.of(KIND, subject, expected, found, passed)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from builder.errors import BuilderError
-from builder.numbers.cases import Case
-from builder.numbers.trial import CaseResult, NumbersTrial, Outcome
+from builder.numbers.cases import Case, CaseResult, Outcome
+from builder.numbers.trial import NumbersTrial
 from builder.smoke import server_trials
-from builder.smoke.context import Context, InapplicableError
+from builder.smoke.context import Context, InapplicableError, on_a_card
 from builder.smoke.verdict import Check
 
 KIND = "numbers"
@@ -25,20 +24,18 @@ UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
 def check(context: Context) -> Iterator[Check]:
     """Compare the chosen cases of the tree's own test-backend-ops, group by group."""
     subject = "kernels on a simulated card that computes"
-    try:
-        with_card = trial(context)
-        results: dict[str, CaseResult] = {}
-        for group, found in with_card.results():
-            yield from _group(context, group.title, found)
-            results |= {each.case.name: each for each in found}
-        text = context.sandbox.help((*context.recipe.image.entrypoint,))
-        if types := server_trials.cache_types(text):
-            yield cache_types(types, [*results.values()])
-        yield _coverage(with_card, [*results.values()])
-    except InapplicableError as error:
-        yield Check.skipped(KIND, subject, EXPECTED, error)
-    except BuilderError as error:
-        yield Check.untried(KIND, subject, EXPECTED, error)
+    return on_a_card(_checks(context), KIND, subject, EXPECTED)
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    with_card, results = trial(context), dict[str, CaseResult]()
+    for group, found in with_card.results():
+        yield from _group(context, group.title, found)
+        results |= {each.case.name: each for each in found}  # groups may share some
+    text = context.help(context.recipe.image.entrypoint)
+    if types := server_trials.cache_types(text):
+        yield cache_types(types, [*results.values()])
+    yield _coverage(with_card, [*results.values()])
 
 
 def trial(context: Context) -> NumbersTrial:
@@ -55,7 +52,6 @@ def trial(context: Context) -> NumbersTrial:
 
 
 def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterator[Check]:
-    """One check for the cases of a group."""
     if not found:
         yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
         return
@@ -98,13 +94,12 @@ def _cache_type(case: Case) -> str:
 
 def _coverage(trial: NumbersTrial, results: Sequence[CaseResult]) -> Check:
     """How much was compared.  An image that the card computes nothing of was not tried."""
-    launches = trial.launches
     compared = sum(each.outcome in COMPARED for each in results)
     lacking = sum(each.outcome is Outcome.NOT_COMPUTED for each in results)
     operations = len({each.case.operation for each in results if each.outcome in COMPARED})
-    found = f"{compared} cases of {operations} operations; {launches.computed:,} of "
-    found += f"{launches.launched:,} launches of {len(launches.kernels)} kernels computed, "
-    found += f"{launches.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
+    found = f"{compared} cases of {operations} operations; {trial.computed:,} of "
+    found += f"{trial.launched:,} launches of {len(trial.kernels)} kernels computed, "
+    found += f"{trial.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
     found += "".join(f"; not added: {each}" for each in trial.lacking)
     if not compared:
         return Check.untried(KIND, "coverage", "cases are compared", found)

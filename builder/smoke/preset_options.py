@@ -37,9 +37,9 @@ def _check(
     subject: str, preset: Preset, context: Context, entrypoint: tuple[str, ...]
 ) -> Iterator[Check]:
     expected = "each is in --help and takes its value"
-    text = context.sandbox.help(entrypoint)
+    text = context.help(entrypoint)
     if ALL_GROUPS in text:
-        text = context.sandbox.help(entrypoint, ALL_GROUPS)
+        text = context.help(entrypoint, ALL_GROUPS)
     if not help_text.options(text):
         yield Check.skipped("preset", subject, expected, "its --help lists no option")
         return
@@ -62,7 +62,6 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _faults(group: Sequence[str], text: str) -> Iterator[str]:
-    """The problems of an option and its values."""
     name, joined, value = group[0].partition("=")
     values = [value] if joined else group[1:]
     about = help_text.option_text(text, name)
@@ -96,7 +95,6 @@ def _value_fault(name: str, value: str, about: str) -> Iterator[str]:
 
 
 def _unknown_variables(environment: Mapping[str, str], text: str) -> list[str]:
-    """Variables of llama.cpp that stand for an option, and for none of this image."""
     known = set(VARIABLE.findall(text))
     return [
         f"{name} is the variable of no option"

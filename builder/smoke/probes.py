@@ -32,21 +32,19 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(probe: Probe, context: Context) -> Iterator[Check]:
-    return guarded(_unguarded(probe, context), "runs", answers.subject_of(probe))
-
-
-def _unguarded(probe: Probe, context: Context) -> Iterator[Check]:
     match probe:
         case RunProbe():
-            yield from answers.check_run(probe, context.sandbox)
+            subject, checks = " ".join(probe.run), answers.of_run(probe, context)
         case OptionProbe():
-            yield from answers.check_option(probe, context.recipe, context.sandbox)
+            subject, checks = f"{probe.option} in --help", answers.of_option(probe, context)
         case LibraryProbe():
-            yield from architectures.check_library(probe, context.contents)
+            subject = probe.library
+            checks = architectures.check_library(probe, context.contents)
         case FileProbe():
-            yield from files.check_file(probe, context.contents)
+            subject, checks = probe.file, files.check_file(probe, context.contents)
         case PythonProbe():
-            yield from files.check_python(probe, context.contents)
+            subject, checks = probe.python, files.check_python(probe, context.contents)
+    return guarded(checks, "runs", subject)
 
 
 def read_options(recipe: Recipe | None, options: ReadOptions) -> ReadOptions:
@@ -78,7 +76,6 @@ def _all(recipe: Recipe | None) -> list[Probe]:
 
 
 def _symbols_of(probes: Iterable[Probe]) -> list[str]:
-    """The libraries whose symbols are looked at."""
     return [
         name
         for probe in probes

@@ -34,19 +34,15 @@ class Start:
     """The programs that a command line leads to."""
 
     chain: tuple[str, ...] = ()
-    """Their paths, the first one first."""
     fault: str = ""
     """Why the last one cannot be started."""
     at: str = ""
-    """The path that is at fault."""
     unknown: str = ""
     """Why it is not known what follows."""
     python: tuple[str, ...] = ()
     """The words to Python, with its own options; empty: it is not known to be Python."""
     module: str = ""
-    """The module that Python starts."""
     file: str = ""
-    """The file that Python starts."""
 
 
 def followed(words: Sequence[str], contents: Contents, *, by_docker: bool = False) -> Start:
@@ -128,7 +124,6 @@ def _split(text: str) -> list[str]:
 
 
 def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:
-    """An image whose environment and working directory ``env`` has changed."""
     config = dict(contents.config)
     if folder := given.get("-C"):
         config["WorkingDir"] = _absolute(folder, contents)
@@ -138,7 +133,7 @@ def _changed(contents: Contents, given: Mapping[str, str]) -> Contents:
 
 
 def _of_python(start: Start, prefix: list[str], words: list[str], contents: Contents) -> Start:
-    """What Python starts (Python documentation, "Command line and environment")."""
+    # Python documentation, "Command line and environment".
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
         option = left.pop(0)
@@ -204,28 +199,29 @@ def _fault(path: str, contents: Contents) -> str:
         above = contents.files.get(contents.resolve(folder) or "")
         if above is not None and not _may(above, contents, 1):
             return f"{path} is below {folder}, which the image's user cannot enter"
-    return _unusable(path, file, contents)
+    why = unusable(file, contents)
+    return f"{path} {why}" if why else ""
 
 
-def _unusable(path: str, file: File, contents: Contents) -> str:
-    """Why the kernel, or ld.so, does not start a file."""
+def unusable(file: File, contents: Contents) -> str:
+    """Why the kernel, or ld.so, does not start a file for the image's user; empty: it does."""
     parsed, machine = file.elf, MACHINES.get(contents.platform)
     if file.kind != "file":
-        return f"{path} is no file"
+        return f"is no file: it is a {file.kind}"
     if file.size == 0:
-        return f"{path} is empty"
+        return "is empty"
     if not _may(file, contents, 1):
-        return f"{path} cannot be executed by the image's user (mode {file.mode & 0o7777:04o})"
+        return f"cannot be executed by the image's user (mode {file.mode & 0o7777:04o})"
     if file.malformed:
-        return f"{path} is damaged: {file.malformed}"
+        return f"is damaged: {file.malformed}"
     if parsed is None:
         return ""
     if parsed.type not in {"exec", "dyn"}:
-        return f"{path} is no program"
+        return "is no program"
     if machine and parsed.machine != machine:
-        return f"{path} is a program for {parsed.machine}"
+        return f"is a program for {parsed.machine}"
     if parsed.interpreter and contents.resolve(parsed.interpreter) is None:
-        return f"{path} needs the loader {parsed.interpreter}, which does not exist"
+        return f"needs the loader {parsed.interpreter}, which does not exist"
     return ""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from builder.errors import UntriedError
@@ -13,7 +14,7 @@ from builder.servers import test_model
 from builder.servers.answers import Answer, Detokenized, Tokens
 from builder.servers.api_flavor import TokenizerPages
 from builder.servers.client import UnansweredError
-from builder.servers.server import ENDING, NotServingError, Server, ServeSpec, launched
+from builder.servers.server import NotServingError, Server, ServeSpec, launched
 from builder.smoke.context import Context
 from builder.smoke.verdict import Check
 from builder.tools.docker.containers import NotRunnableError
@@ -26,6 +27,9 @@ HEALTH_TIMEOUT = 20.0  # seconds for the image's own health check
 PROMPT = "Hello"
 SHOWN = 60  # characters of an answer in a table
 NAMED = 4  # models that an error names
+Request = tuple[str, str, Callable[[], str]]
+"""A request: subject, expectation, and a function that returns the finding, and raises
+``UnansweredError`` if it is wrong."""
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -49,59 +53,53 @@ def check(context: Context) -> Iterator[Check]:
 
 
 def _checks(server: Server, serve: Serve, health: str | None) -> Iterator[Check]:
-    """All checks of a server, from its start to its end."""
-    expected = f"healthy within {serve.seconds} s"
-    try:
-        took = server.wait(serve.seconds)
-    except NotServingError as error:
-        yield Check.of("serves", "starts", expected, str(error), False)
+    started = starts(server, serve.seconds)
+    yield started
+    if not started.passed:
         return
-    yield Check.of("serves", "starts", expected, f"after {took:.1f} s", True)
     if health is not None:
         yield _health_check(server)
-    for subject, expected, send in requests_of(server):
-        yield answered(server, subject, expected, send)
+    for request in requests_of(server):
+        yield answered(server, request)
     yield stops(server)
 
 
-Request = tuple[str, str, Callable[[], str]]
-
-
-def requests_of(server: Server) -> Sequence[Request]:
-    """The requests: subject, expectation, and a function that raises if it is not met."""
-    requests: list[Request] = [
-        ("lists its model", "one model", lambda: _models(server)),
-        ("completes text", f"{TOKENS} tokens of text", lambda: completes(server)),
-        ("streams", "the same text in pieces, to the end", lambda: _streams(server)),
-    ]
-    tokenizer = server.api_flavor.tokenizer
-    if tokenizer is not None:
-        expected = f"{PROMPT!r} becomes tokens and {PROMPT!r} again"
-        requests.append(("tokenizes and back", expected, lambda: _tokenizes(server, tokenizer)))
-    requests += [
-        ("answers a chat", "text of the assistant", lambda: _chats(server)),
-        ("answers two at once", "both in full", lambda: answers_two(server)),
-    ]
-    return requests
-
-
-def answered(server: Server, subject: str, expected: str, send: Callable[[], str]) -> Check:
-    """The check of one request; ``send`` returns the finding, and raises if it is wrong."""
+def starts(
+    server: Server, seconds: float, where: str = "", kind: str = "serves", of: str = ""
+) -> Check:
+    """Whether a server gets healthy in time; ``of`` begins the subject: "NAME: "."""
+    expected = f"healthy within {seconds:.0f} s{where}"
     try:
-        return Check.of("serves", subject, expected, send(), True)
+        found = f"after {server.wait(seconds):.1f} s"
+    except NotServingError as error:
+        return Check.of(kind, f"{of}starts", expected, str(error), False)
+    return Check.of(kind, f"{of}starts", expected, found, True)
+
+
+def requests_of(server: Server) -> Iterator[Request]:
+    """All requests to a server that generates text."""
+    yield "lists its model", "one model", partial(_models, server)
+    yield "completes text", f"{TOKENS} tokens of text", partial(completes, server)
+    yield "streams", "the same text in pieces, to the end", partial(_streams, server)
+    if tokenizer := server.api_flavor.tokenizer:
+        expected = f"{PROMPT!r} becomes tokens and {PROMPT!r} again"
+        yield "tokenizes and back", expected, partial(_tokenizes, server, tokenizer)
+    yield "answers a chat", "text of the assistant", partial(_chats, server)
+    yield "answers two at once", "both in full", partial(answers_two, server)
+
+
+def answered(server: Server, request: Request, kind: str = "serves") -> Check:
+    """The check of one request."""
+    subject, expected, send = request
+    try:
+        return Check.of(kind, subject, expected, send(), True)
     except UnansweredError as error:
-        found = str(error)
-        try:
-            server.require_running(ENDING)
-        except NotServingError as ended:
-            found = f"{found}; the server {ended}"
-        return Check.of("serves", subject, expected, found, False)
+        return Check.of(kind, subject, expected, server.explained(error), False)
 
 
 def _completion(**more: Any) -> dict[str, Any]:
-    """A request with the same answer every time."""
     fixed = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "seed": 1}
-    return {**fixed, "cache_prompt": False, **more}
+    return {**fixed, "cache_prompt": False, **more}  # the same answer every time
 
 
 def _models(server: Server) -> str:
@@ -113,12 +111,10 @@ def _models(server: Server) -> str:
     return names[0]
 
 
-def completes(server: Server, prompt: str = PROMPT, seconds: float | None = None) -> str:
+def completes(server: Server, prompt: str = PROMPT, seconds: float = 0.0) -> str:
     """The text that continues a prompt; raises ``UnansweredError`` unless it is ``TOKENS`` long and
-    comes within so many seconds; None: ``ANSWER``."""
-    body = _completion(prompt=prompt)
-    limit = ANSWER if seconds is None else seconds
-    answer = server.complete(body, limit)
+    comes within so many seconds; 0: ``ANSWER``."""
+    answer = server.complete(_completion(prompt=prompt), seconds or ANSWER)
     text = answer.text
     tokens = answer.usage.completion_tokens if answer.usage else None
     if not text or tokens != TOKENS:
@@ -172,25 +168,24 @@ def answers_two(server: Server) -> str:
 
 
 def _health_check(server: Server) -> Check:
-    """The image's HEALTHCHECK, run as the engine runs it."""
-    subject, expected = "its health check", "exit status 0"
-    test = server.container.health_test()
-    if not test:
-        return Check.of("serves", subject, expected, "the image has none", False)
+    test, passed = server.container.health_test(), False
     try:
-        done = server.container.execute(test, HEALTH_TIMEOUT)
+        found = "the image has none"
+        if test:
+            done = server.container.execute(test, HEALTH_TIMEOUT)
+            passed = done.status == 0
+            found = "0" if passed else f"{done.status}: {done.output[:SHOWN]}"
     except UntriedError as error:
-        return Check.of("serves", subject, expected, str(error), False)
-    found = f"{done.status}" + (f": {done.output[:SHOWN]}" if done.status else "")
-    return Check.of("serves", subject, expected, found, done.status == 0)
+        found = str(error)
+    return Check.of("serves", "its health check", "exit status 0", found, passed)
 
 
-def stops(server: Server, seconds: int | None = None) -> Check:
-    """Whether SIGTERM ends the server within so many seconds; None: ``STOP``."""
-    seconds = STOP if seconds is None else seconds
+def stops(server: Server, seconds: int = 0, kind: str = "serves") -> Check:
+    """Whether SIGTERM ends the server within so many seconds; 0: ``STOP``."""
+    seconds = seconds or STOP
     state, took = server.container.stop(seconds)
     expected = f"SIGTERM ends it with exit status 0 within {seconds} s"
     found = f"exit status {state.status} after {took:.1f} s"
     if state.status == 137:
         found = f"it did not stop, and was killed after {took:.1f} s"
-    return Check.of("serves", "stops", expected, found, state.status == 0)
+    return Check.of(kind, "stops", expected, found, state.status == 0)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.bench.measure import RunSettings
-from builder.contents.contents import Contents
 from builder.platforms import Platform
 from builder.presets.schema import Preset
 from builder.recipes.schema import Recipe
+from builder.servers.measure import RunSettings
 from builder.simulator.cards import Card
 from builder.tools.docker import engine as docker
 from builder.tools.log import Log
@@ -66,13 +65,6 @@ class NumbersTest:
     """
 
 
-FindNumbersTest = Callable[[Contents, Path], "NumbersTest | str"]
-"""Makes the files for the comparison of an image, below a directory; or says why it has none.
-
-Raises a ``BuilderError`` where it cannot be made.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """An image of the engine, and all that its recipe asks of it."""
@@ -83,24 +75,17 @@ class Subject:
     recipe: Recipe | None = None
     """None: only the checks that hold for every image are made."""
     platform: Platform = "linux/amd64"
-    """The platform that the recipe's image is for."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the image must have."""
     devel: str | None = None
     """The base's image to compile in, with the driver's stub; an engine with ``vmm = true`` does
     not start without it."""
     gpu_test: GpuTest | None = None
-    """The checks on a GPU; None: none."""
     device_test: DeviceTest | None = None
-    """The checks on simulated cards; None: none."""
     extended: docker.Image | None = None
     """The published image that it extends; some checks leave out its files."""
     cache: Path | None = None
     """The cache directory, which keeps scans of layers; None: they are not kept."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
-    """The presets of the recipe, by name."""
-    numbers: FindNumbersTest | None = None
-    """The comparison of its kernels' results; None: there is none."""
 
     @property
     def published(self) -> docker.Image | None:

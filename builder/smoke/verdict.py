@@ -119,7 +119,6 @@ class Verdict:
     download_size: int
     """Bytes of the compressed layers, manifest and configuration."""
     unpacked_size: int
-    """Bytes of the files."""
     kernels: KernelSummary | None = None
     """The engine's own kernels; None: it has none."""
     device: DeviceUse | None = None

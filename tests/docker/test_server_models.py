@@ -12,12 +12,13 @@ from builder.contents import reading
 from builder.contents.options import ReadOptions
 from builder.kernels.selection import Capability
 from builder.models.tiny import TinyModel
+from builder.numbers.cases import CaseResult
+from builder.pipeline.compare_numbers import servers_compared
 from builder.recipes.schema import Serve
 from builder.simulator import cards
 from builder.simulator.server import SimulatedServer
 from builder.smoke import model_numbers
 from builder.smoke.model_numbers import ModelNumbers, Numbers
-from builder.smoke.server_comparison import compared
 from builder.smoke.server_trials import Drafting, ModelTrial
 from builder.smoke.verdict import Check, CheckState
 from builder.tools.docker import engine
@@ -137,12 +138,17 @@ def test_two_servers_part_at_the_launch_that_stores_other_bytes(
     folders = [tmp_path / name for name in ("wrong", "refusing")]
     for folder in folders:
         folder.mkdir(0o755)
-    found = [*compared(right, wrong, folders[0])]
-    assert [each.model for each in found] == ["llama Q8_0", "qwen35 Q8_0"]
+    found = [*servers_compared(right, wrong, folders[0])]
+    assert [each.name for each in found] == ["server(llama Q8_0)", "server(qwen35 Q8_0)"]
     for each in found:
-        assert "first beyond the limit at token 1" in each.differs
+        assert "first beyond the limit at token 1" in why(each.after)
         assert each.launch == "launch 2, add, stores other bytes"
-    same, refused = compared(right, refusing, folders[1])
-    assert (same.differs, same.unanswered) == ("", ("", ""))
-    assert refused.unanswered[0] == ""
-    assert "error: wrong number of tensors" in refused.unanswered[1]
+    same, refused = servers_compared(right, refusing, folders[1])
+    assert same.before == same.after
+    assert why(refused.before) == ""
+    assert "error: wrong number of tensors" in why(refused.after)
+
+
+def why(result: CaseResult | None) -> str:
+    assert result is not None
+    return result.why

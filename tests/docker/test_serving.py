@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from builder.bench.measure import RunSettings
 from builder.contents.contents import Contents
 from builder.recipes.schema import Recipe, Serve
+from builder.servers.measure import RunSettings
 from builder.servers.server import ServeSpec, launched
 from builder.smoke import gpu, serves
 from builder.smoke.subject import GpuTest

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
-from builder.smoke import answers
+from builder.smoke import context as contexts
 from builder.smoke.check import check_image
 from builder.smoke.subject import Subject
 from builder.smoke.verdict import CheckState, Verdict
@@ -247,7 +247,7 @@ def test_a_program_must_print_what_the_recipe_expects(
 def test_a_program_that_never_ends_is_stopped_and_fails(
     images: dict[str, str], smoke_test: SmokeTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "TIMEOUT", 3.0)
+    monkeypatch.setattr(contexts, "TIMEOUT", 3.0)
     probe = [RunProbe(run=["/usr/bin/hello-server"])]
     verdict = smoke_test(small(images, SCRIPT.format(script="sleep 1000")), probe=probe)
     (check,) = [check for check in verdict.failures if check.kind == "runs"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.bench.results import Benchmark, Generation, Point
+from builder.bench.results import Benchmark, Point
+from builder.servers.series import Generation
 
 GPU = {"name": "RTX 5090", "capability": "12.0", "driver": "580.1", "memory": 32607}
 

@@ -211,8 +211,8 @@ EXAMPLES = {
         {
             "builder/smoke/NAME.py": text(CHECK),
             "builder/smoke/check.py": inserted(
-                ("    starts,", "    tiny,"),
-                ('    Row("times", ', f'    Row("tiny", tiny.check, any_image, {NEXT}),'),
+                ("    serves,", "    tiny,"),
+                ('    Row("times", ', f'    Row("tiny", tiny.check, _any_image, {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
         },

@@ -220,20 +220,3 @@ def shared(folder: Path, name: str, source: str, *needed: str) -> bytes:
     command = ["gcc", *options, "-x", "c", "-", "-x", "none", *(folder / each for each in needed)]
     subprocess.run([*command, "-o", file], input=source.encode(), check=True)
     return file.read_bytes()
-
-
-def test_the_names_of_torch_are_kept_of_its_libraries_and_extensions(tmp_path: Path) -> None:
-    torch = shared(tmp_path, "libc10.so", "void _ZN3c104warnEv(void) {} void other(void) {}")
-    source = (
-        "void _ZN3c104warnEv(void); void _ZNK2at6Tensor4gone(void); void aoti_torch_x(void);"
-        "void PyList_New(void); void _ZN4vllm1fEv(void) {"
-        "_ZN3c104warnEv(); _ZNK2at6Tensor4gone(); aoti_torch_x(); PyList_New(); }"
-    )
-    extension = shared(tmp_path, "_C.so", source, "libc10.so")
-    alone = shared(tmp_path, "libx.so", source)
-    files = layer(("libc10.so", torch), ("_C.so", extension), ("libx.so", alone))
-    found = contents_of(tmp_path, files).files
-    assert found["/libc10.so"].torch == ({"_ZN3c104warnEv"}, set())
-    needs = {"_ZN3c104warnEv", "_ZNK2at6Tensor4gone", "aoti_torch_x"}
-    assert found["/_C.so"].torch == (set(), needs)
-    assert found["/libx.so"].torch is None

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import UntriedError
 from builder.numbers import cases
-from builder.numbers.cases import Case, Group, TableRow
+from builder.numbers.cases import Case, CaseResult, Group
 from builder.tools.docker.client import Finished
 
 HEADER = (
@@ -23,8 +23,8 @@ def row(operation: str, parameters: str, supported: int = 1, error: str = "") ->
     return ",".join(f'"{word}"' for word in words) + "\n"
 
 
-def rows(output: str, backend: str = "CUDA0", status: int = 0) -> list[TableRow]:
-    return list(cases.rows(Finished(status, output), backend))
+def rows(output: str, backend: str = "CUDA0", status: int = 0) -> list[CaseResult]:
+    return list(cases.results(Finished(status, output), backend))
 
 
 def product(kind: str, n: int, **changed: str) -> Case:
@@ -45,16 +45,16 @@ def test_a_row_is_read_with_what_was_printed_before_it() -> None:
         + row("FLASH_ATTN_EXT", "hsk=64", supported=0, error="not supported")
     )
     good, bad, unsupported = rows(output)
-    assert (good.case.values["type_a"], good.failed) == ("q4_0", "")
-    assert bad.failed == "[MUL_MAT] ERR = 1.100000000 > 0.000500000"
+    assert (good.case.values["type_a"], good.why) == ("q4_0", "")
+    assert bad.why == "[MUL_MAT] ERR = 1.100000000 > 0.000500000"
     assert bad.case.name == f"MUL_MAT({PRODUCT.format(type='iq2_s', n=1)})"
-    assert (unsupported.case.supported, unsupported.failed) == (False, "")
+    assert (unsupported.outcome, unsupported.why) == ("unsupported", "")
     assert not rows(output, "CUDA1")
 
 
 def test_a_failure_without_a_message_is_one() -> None:
     (found,) = rows(HEADER + row("ROPE", "type=f32", error="compare failed"))
-    assert found.failed == "compare failed"
+    assert found.why == "compare failed"
 
 
 def test_a_program_that_prints_no_table_says_what_it_printed() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.numbers.cases import Case
-from builder.numbers.trial import Outcome, _Run, _stopped
+from builder.numbers.cases import Case, Outcome
+from builder.numbers.trial import _Run, _stopped
 from builder.tools.docker.client import Finished
 
 ABORT = "/src/ggml/src/ggml-cuda/getrows.cu:208: unsupported src0 type: tq3_1s"

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from builder.bench.benchmark import ServedImage, loaded
-from builder.bench.results import Generation, Loaded, Point
+from builder.bench.results import Loaded, Point
 from builder.errors import ReceiptError
 from builder.receipts.make import of_benchmark, require_receipt
 from builder.recipes.schema import Serve
+from builder.servers.series import Generation
 from builder.tools.docker.engine import Image
 from support.benchmarks import GPU, benchmark
 from support.receipts import DIGEST, KEY

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from builder.contents.contents import Contents, File
+from builder.contents.contents import Contents, File, name_hash
 from builder.kernels.ledger import Body, FatBinary
 from builder.smoke.cuda_stack import check
 from builder.smoke.verdict import Check
-from builder.tools.elf import ElfFile, Symbols
+from builder.tools.elf import ElfFile
 from builder.tools.fatbin import Code
 from support.smoke_tests import context_of, of_arch
 
@@ -74,13 +74,14 @@ def test_two_runtimes_of_different_major_versions_are_found(second: str, good: b
 
 
 def library(path: str, defined: set[str], undefined: set[str]) -> File:
-    symbols = Symbols(frozenset(defined), frozenset(undefined))
-    return File(path, "file", elf=PARSED, torch=symbols)
+    parsed = replace(PARSED, needed=("libc10.so",))
+    names, needs = frozenset(map(name_hash, defined)), tuple(sorted(undefined))
+    return File(path, "file", elf=parsed, defines=names, needs=needs)
 
 
 def test_an_extension_for_another_torch_is_found() -> None:
     torch = library(f"{SITE}/torch/lib/libc10.so", {"_ZN3c104warnEv"}, set())
-    fits = library(f"{SITE}/vllm/_C.so", set(), {"_ZN3c104warnEv"})
+    fits = library(f"{SITE}/vllm/_C.so", set(), {"_ZN3c104warnEv", "PyList_New"})
     subject = "torch has the symbols of its extensions"
     assert found(torch, fits)[subject].passed
     other = library(f"{SITE}/vllm/_C.so", set(), {"_ZN3c104warnEv", "_ZN3c105errorEv", "_ZN2at1f"})
@@ -137,11 +138,11 @@ NVCC = f"{HOME}/bin/nvcc"
 @pytest.mark.parametrize(
     ("nvcc", "words"),
     [
-        (File(NVCC, "file", mode=0o644), "is an empty file"),
+        (File(NVCC, "file", mode=0o644), "is empty"),
         (File(NVCC, "directory"), "is no file: it is a directory"),
-        (program(NVCC, mode=0o644), "is not executable: its mode is 644"),
+        (program(NVCC, mode=0o644), "cannot be executed by the image's user (mode 0644)"),
         (program(NVCC, elf=None, text="not a program"), "neither an ELF file nor a script"),
-        (program(NVCC, elf=None, malformed="cut off"), "a damaged ELF file: cut off"),
+        (program(NVCC, elf=None, malformed="cut off"), "is damaged: cut off"),
         (File(NVCC, "link", target="../gone"), "none of "),
     ],
 )
@@ -162,7 +163,7 @@ def test_which_goes_on_to_the_next_program() -> None:
     [
         ({"cicc": None}, "nvvm/bin/cicc does not exist"),
         ({"ptxas": File(f"{HOME}/bin/ptxas", "directory")}, "ptxas is no file"),
-        ({"cudafe++": program(f"{HOME}/bin/cudafe++", mode=0o644)}, "cudafe++ is not executable"),
+        ({"cudafe++": program(f"{HOME}/bin/cudafe++", mode=0o644)}, "cudafe++ cannot be executed"),
         ({"nvlink": None}, "nvlink does not exist"),
         ({"host_config": None}, "host_config.h does not exist"),
         ({"libdevice": None}, "libdevice.10.bc does not exist"),
@@ -297,7 +298,7 @@ def test_triton_has_a_ptxas(tool: str, text: str, arch: str, env: str, good: boo
     ("tool", "arch", "words"),
     [
         (File(BLACKWELL, "directory"), "120", "is no file"),
-        (program(BLACKWELL, mode=0o644), "120", "is not executable"),
+        (program(BLACKWELL, mode=0o644), "120", "cannot be executed"),
         (program(BLACKWELL, "12.8"), "121", "needs 12.9 or newer"),
         (program(BLACKWELL, "12.6"), "120", "needs 12.8 or newer"),
         (program(BLACKWELL, "12.9"), "121", ""),

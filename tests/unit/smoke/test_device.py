@@ -121,9 +121,9 @@ def test_a_server_of_a_base_of_ours_is_started_with_a_folder(
     assert context.folder is not None
     if model is None:
         with pytest.raises(InapplicableError, match="the image extends another one"):
-            _ = context.folder_server
+            _ = context.simulated
     else:
-        assert tuple(context.folder_server.serve.arguments[: len(model)]) == model
+        assert tuple(context.simulated.serve.arguments[: len(model)]) == model
     assert context.stub is None  # as for every image that extends another
 
 

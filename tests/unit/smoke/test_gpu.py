@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.bench.results import Generation
 from builder.errors import UntriedError
+from builder.servers.series import Generation
 from builder.smoke import gpu
 from builder.tools.docker import gpus
 

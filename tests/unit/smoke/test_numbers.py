@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.contents.contents import Contents
-from builder.numbers.cases import Case
-from builder.numbers.trial import CaseResult, Outcome
+from builder.numbers.cases import Case, CaseResult, Outcome
 from builder.smoke.numbers import cache_types
 from support.smoke_tests import context_of
 

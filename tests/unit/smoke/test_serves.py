@@ -31,7 +31,8 @@ def test_what_a_server_answers_is_short_and_printable(answered: bytes, passed: b
     with serving(closing(answered)) as hostile:
         running: Any = SimpleNamespace(state=lambda: SimpleNamespace(running=True, out_of_memory=0))
         server = Server(running, ServerClient(hostile.url), API_FLAVORS["openai"])
-        check = serves.answered(server, "lists its model", "one", lambda: serves._models(server))
+        request = ("lists its model", "one", lambda: serves._models(server))
+        check = serves.answered(server, request)
     assert check.passed is passed
     assert check.found.isprintable()
     assert len(check.found) < 600

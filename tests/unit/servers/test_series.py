@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from builder.bench.series import evaluate, evaluate_acceptance
+from builder.servers.series import evaluate, evaluate_acceptance
 
 FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from builder.bench.measure import filling, timed
 from builder.servers.answers import Answer
 from builder.servers.client import Event, StreamedAnswer, UnansweredError
+from builder.servers.measure import filling, timed
 
 
 def event(data: dict[str, Any], at: float) -> Event:

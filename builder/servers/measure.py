@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from builder.bench.results import Generation, Point
 from builder.servers.answers import ServerTimings, Usage
 from builder.servers.api_flavor import ApiFlavor
 from builder.servers.client import ServerClient, StreamedAnswer, UnansweredError
+from builder.servers.series import Generation
 from builder.tools.log import Log
 
 # Published benchmarks of local models use this task; the wording is ours.
@@ -51,10 +51,9 @@ def measure(
     settings: RunSettings,
     *,
     model: str = "",
-    context: int | None = None,
     log: Log = lambda _: None,
-) -> Point:
-    """Warm up, then measure; one log line for each run.  Raises ``UnansweredError``."""
+) -> tuple[list[Generation], list[Generation]]:
+    """The warm-ups, and the runs; one log line for each.  Raises ``UnansweredError``."""
     done: list[Generation] = []
     for number in range(settings.warm_ups + settings.runs):
         run = generate(client, api_flavor, settings, settings.seed + number, model)
@@ -62,7 +61,7 @@ def measure(
         warm = number < settings.warm_ups
         name = f"warm-up {number + 1}" if warm else f"run {number - settings.warm_ups + 1}"
         log(f"  {name}: {run.tokens_per_second:.2f} t/s, {run.tokens} tokens{_drafts(run)}")
-    return Point(context, tuple(done[: settings.warm_ups]), tuple(done[settings.warm_ups :]))
+    return done[: settings.warm_ups], done[settings.warm_ups :]
 
 
 def _drafts(run: Generation) -> str:
