@@ -258,22 +258,18 @@ def _probes(recipe: Recipe) -> list[Probe]:
     # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
     name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
     version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
+    overridden = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
     return [
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
             library="libggml-cuda.so",
             # Trees with the server in examples/ may be older than ggml's libraries of their own.
-            alternatives=["libggml.so"] if _builds_examples(recipe) else [],
+            alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in overridden else [],
             architectures=machine_code(recipe),
             needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
             needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
         ),
     ]
-
-
-def _builds_examples(recipe: Recipe) -> bool:
-    names = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
-    return "LLAMA_BUILD_EXAMPLES" in names
 
 
 def machine_code(recipe: Recipe) -> list[str]:
