@@ -25,6 +25,7 @@ from builder.errors import RecipeError, WorldError
 from builder.nightly import channels
 from builder.pipeline.build import WORK_SPACE
 from builder.pipeline.ccache import mounts_ccache
+from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
@@ -130,7 +131,7 @@ def _direct_key(recipe: Recipe, plan: Plan) -> str:
     """A key over the recipe as it is written, because new defaults are changes of builder."""
     parts = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
-        "source": plan.source.identity,
+        "source": identified(plan.source)[0],
         "patches": [hashlib.sha256(patch.content).hexdigest() for patch in plan.patches],
         "packages": [
             [file.name, file.version, file.sha256]
