@@ -65,6 +65,12 @@ def _draft(file: Path, model: type[M], new: CatalogFile | None) -> Draft[M]:
     return Draft(file.stem, file, text, found, list(problems))
 
 
+def locks_of(recipe: Recipe | BaseRecipe) -> dict[str, str]:
+    """The lock files that a recipe or a base names, relative to it, by the table with the name."""
+    tables = {"debian": recipe.debian, "python": recipe.python}
+    return {name: table.lock for name, table in tables.items() if table and table.lock}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry(CatalogFile, Generic[R]):
     """A file of the catalog with a valid recipe; the file has the recipe's name."""
@@ -76,8 +82,7 @@ class Entry(CatalogFile, Generic[R]):
 
         Raises ``RecipeError`` where one cannot be read.
         """
-        tables = (self.recipe.debian, self.recipe.python)
-        locks = [table.lock for table in tables if table is not None and table.lock]
+        locks = locks_of(self.recipe).values()
         return {self.file.name: self.text} | {
             name: read_text(self.file.parent / name) for name in locks
         }
