@@ -141,18 +141,27 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class LlamaCpp(EngineFamily):
+class Ggml(EngineFamily):
+    """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
+
+    scripts = ("jobs", "collect.py", "reproducible", "used")
+    no_vmm = NO_VMM
+    fixed = ALWAYS
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        """The code of ggml's library."""
+        return machine_code(recipe)
+
+
+class LlamaCpp(Ggml):
     """One or more calls of cmake, whose programs and libraries share one directory."""
 
     name = "llama-cpp"
     summary = "llama.cpp and its forks"
     template = "llama-cpp.Dockerfile.j2"
-    scripts = ("jobs", "collect.py", "reproducible", "used")
-    no_vmm = NO_VMM
     required_tables = {"llama": "a [llama] table: build_number"}
     tables = ("cmake",)
     reads_trees = True
-    fixed = ALWAYS
     relied = RELIED
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
@@ -161,10 +170,6 @@ class LlamaCpp(EngineFamily):
             "in a way that its documentation calls suboptimal"
         )
     }
-
-    def machine_code(self, recipe: Recipe) -> list[str]:
-        """The code of ggml's library."""
-        return machine_code(recipe)
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
         """The calls build the server, download nothing, and define nothing of other keys."""
