@@ -42,7 +42,7 @@ class GgmlPython(Ggml):
     relied = COMPILED
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
-        """The calls do not overwrite each other's libraries, and the server is told its port."""
+        """The calls do not overwrite each other's libraries, and the server gets its port."""
         if recipe.python is not None and (recipe.python.define or recipe.python.config):
             yield ("python",), "the family ggml-python compiles no Python package"
         image = recipe.image  # the server's default port is not known
