@@ -34,7 +34,8 @@ def farm_root(named: Path | None = None) -> Path:
     raise no_recipes(f"neither {here} nor a directory above it")
 
 
-def dockerfiles(root: Path) -> Path:
-    """The templates of the farm at ``root``; a catalog without any uses the installed ones."""
-    own = root / "dockerfiles"
-    return own if own.is_dir() else installed() / "dockerfiles"
+def folder(root: Path, name: str) -> Path:
+    """A directory of the farm at ``root``: "dockerfiles", "cards"; the installed one where the
+    farm, which may be a catalog of recipes alone, has none."""
+    own = root / name
+    return own if own.is_dir() else installed() / name

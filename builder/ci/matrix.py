@@ -24,6 +24,7 @@ from builder import families
 from builder.errors import RecipeError, WorldError
 from builder.nightly import channels
 from builder.pipeline.build import WORK_SPACE
+from builder.plan.inputs import identified
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
@@ -129,7 +130,7 @@ def _direct_key(recipe: Recipe, plan: Plan) -> str:
     """A key over the recipe as it is written, because new defaults are changes of builder."""
     parts = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
-        "source": plan.source.identity,
+        "source": identified(plan.source)[0],
         "patches": [hashlib.sha256(patch.content).hexdigest() for patch in plan.patches],
         "packages": [
             [file.name, file.version, file.sha256]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from builder.farm import installed
+from builder.farm import folder
 from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import THREAD, Model, Text
 from builder.tools.files import atomic_write
@@ -93,21 +93,15 @@ class _Threads(Model):
     thread: list[Thread]
 
 
-def folder(root: Path) -> Path:
-    """The tables of the farm at ``root``; a catalog without any uses the installed ones."""
-    own = root / FOLDER
-    return own if own.is_dir() else installed() / FOLDER
-
-
 def load(root: Path) -> tuple[Table, ...]:
     """All tables, by name of the recipe.  Raises ``RecipeError`` where a file is invalid."""
-    files = sorted(file for file in folder(root).glob("*.toml") if file.name != THREADS)
+    files = sorted(file for file in folder(root, FOLDER).glob("*.toml") if file.name != THREADS)
     return tuple(read_model(file, Table) for file in files)
 
 
 def threads(root: Path) -> tuple[Thread, ...]:
     """The threads.  Raises ``RecipeError`` where the file is invalid."""
-    file = folder(root) / THREADS
+    file = folder(root, FOLDER) / THREADS
     return tuple(read_model(file, _Threads).thread) if file.is_file() else ()
 
 

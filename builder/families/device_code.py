@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from builder.families import ENGINES
@@ -19,13 +18,12 @@ def codes_of(recipe: Recipe, platform: Platform | None = None) -> list[str]:
     Where its family does not know it, as for published images, it is the machine code that the
     recipe names, which its checks look for.
     """
-    images = [recipe.on(each) for each in recipe.platform if platform in {each, None}]
-    return list(dict.fromkeys(code for image in images for code in _of_image(image)))
-
-
-def _of_image(recipe: Recipe) -> Sequence[str]:
-    known = ENGINES[recipe.family].machine_code(recipe)
-    return known or [f"sm_{arch.partition('-')[0]}" for arch in recipe.cuda.arch]
+    found: dict[str, None] = {}
+    for image in (recipe.on(each) for each in recipe.platform if platform in {each, None}):
+        known = ENGINES[recipe.family].machine_code(image)
+        named = [f"sm_{arch.partition('-')[0]}" for arch in image.cuda.arch]
+        found |= dict.fromkeys(known or named)
+    return list(found)
 
 
 def runs_on(recipe: Recipe, capability: Capability, platform: Platform | None = None) -> bool:

@@ -31,19 +31,6 @@ def command(engine: Sequence[str]) -> list[str]:
     return [LAYOUT.entrypoint, *engine, SEPARATOR]
 
 
-def machine_code(recipe: Recipe) -> list[str]:
-    """The GPU code of a recipe, as cmake makes it of CMAKE_CUDA_ARCHITECTURES.
-
-    ``120`` becomes machine code and PTX: ``sm_120``, ``compute_120``.
-    """
-    found = []
-    for arch in recipe.cuda.arch:
-        name, _, kind = arch.partition("-")
-        found += [f"sm_{name}"] if kind != "virtual" else []
-        found += [f"compute_{name}"] if kind != "real" else []
-    return found
-
-
 def oldest_driver(recipe: Recipe, cuda: str | None) -> str:
     """The oldest driver of an image with this version of CUDA, "13.0"; empty: not known."""
     return recipe.cuda.driver or OLDEST_DRIVERS.get(int((cuda or "0").partition(".")[0]), "")

@@ -179,8 +179,16 @@ class EngineFamily(Family[Recipe]):
     with the reason."""
 
     def machine_code(self, recipe: Recipe) -> Sequence[str]:
-        """The code that decides which cards run the engine: "sm_120a"; none: it is not known."""
-        return entrypoint.machine_code(recipe)
+        """The code that decides which cards run the engine: "sm_120a"; none: it is not known.
+
+        By itself as cmake makes it: 120 becomes machine code and PTX, "sm_120" and "compute_120".
+        """
+        found = []
+        for arch in recipe.cuda.arch:
+            name, _, kind = arch.partition("-")
+            found += [f"sm_{name}"] if kind != "virtual" else []
+            found += [f"compute_{name}"] if kind != "real" else []
+        return found
 
     def complete(self, recipe: Recipe) -> Recipe:
         """The recipe with the image settings and probes of every engine of the family.

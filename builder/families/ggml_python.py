@@ -11,28 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.families.cmake_calls import Command, Definitions
-from builder.families.family import EngineFamily, Finding, Packages, native_lock
+from builder.families.family import Finding, Packages, native_lock
 from builder.families.layout import LAYOUT
 from builder.families.llama_cpp import (
     ALWAYS,
     COMPILED,
     FROM_RECIPE,
     NO_VMM,
+    Ggml,
     cpu_definitions,
-    machine_code,
 )
 from builder.platforms import Platforms
 from builder.recipes.schema import Cmake, Recipe
 
 
-class GgmlPython(EngineFamily):
+class GgmlPython(Ggml):
     """Each call of cmake has a directory of its own."""
 
     name = "ggml-python"
     summary = "programs with ggml inside, from several cmake calls, and a server in Python"
     template = "ggml-python.Dockerfile.j2"
-    scripts = ("jobs", "collect.py", "reproducible", "used")
-    no_vmm = NO_VMM
     required_tables = {
         "cmake": "[[cmake]] tables",
         "python": "a [python] table: lock, requirements",
@@ -41,15 +39,10 @@ class GgmlPython(EngineFamily):
     requires_entrypoint = True
     debian_build = ("patchelf",)
     debian_runtime = ("python3",)
-    fixed = ALWAYS
     relied = COMPILED
 
-    def machine_code(self, recipe: Recipe) -> list[str]:
-        """The code of ggml's libraries."""
-        return machine_code(recipe)
-
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
-        """The calls do not overwrite each other's libraries, and the server is told its port."""
+        """The calls do not overwrite each other's libraries, and the server gets its port."""
         if recipe.python is not None and (recipe.python.define or recipe.python.config):
             yield ("python",), "the family ggml-python compiles no Python package"
         image = recipe.image  # the server's default port is not known

@@ -141,18 +141,27 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class LlamaCpp(EngineFamily):
+class Ggml(EngineFamily):
+    """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
+
+    scripts = ("jobs", "collect.py", "reproducible", "used")
+    no_vmm = NO_VMM
+    fixed = ALWAYS
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        """The code of ggml's library."""
+        return machine_code(recipe)
+
+
+class LlamaCpp(Ggml):
     """One or more calls of cmake, whose programs and libraries share one directory."""
 
     name = "llama-cpp"
     summary = "llama.cpp and its forks"
     template = "llama-cpp.Dockerfile.j2"
-    scripts = ("jobs", "collect.py", "reproducible", "used")
-    no_vmm = NO_VMM
     required_tables = {"llama": "a [llama] table: build_number"}
     tables = ("cmake",)
     reads_trees = True
-    fixed = ALWAYS
     relied = RELIED
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
@@ -161,10 +170,6 @@ class LlamaCpp(EngineFamily):
             "in a way that its documentation calls suboptimal"
         )
     }
-
-    def machine_code(self, recipe: Recipe) -> list[str]:
-        """The code of ggml's library."""
-        return machine_code(recipe)
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
         """The calls build the server, download nothing, and define nothing of other keys."""
@@ -258,22 +263,18 @@ def _probes(recipe: Recipe) -> list[Probe]:
     # Later trees print "version: 0.5.0 (build 9329, commit 547676e80)".
     name = r"(?!\S*-dev)\S+" if _is_release(recipe) else r"\S+"
     version = rf"version: (?:{name} \(build {number}, commit |{number} \(){commit}\)"
+    overridden = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
     return [
         RunProbe(run=[SERVER, "--version"], matches=[version]),
         LibraryProbe(
             library="libggml-cuda.so",
             # Trees with the server in examples/ may be older than ggml's libraries of their own.
-            alternatives=["libggml.so"] if _builds_examples(recipe) else [],
+            alternatives=["libggml.so"] if "LLAMA_BUILD_EXAMPLES" in overridden else [],
             architectures=machine_code(recipe),
             needs=["libcuda.so.1"] if recipe.cuda.vmm else [],
             needs_not=["libnccl.so.2"] + ([] if recipe.cuda.vmm else ["libcuda.so.1"]),
         ),
     ]
-
-
-def _builds_examples(recipe: Recipe) -> bool:
-    names = {each.name for call in recipe.cmake for each in call.override if truth(each.value)}
-    return "LLAMA_BUILD_EXAMPLES" in names
 
 
 def machine_code(recipe: Recipe) -> list[str]:

@@ -6,13 +6,14 @@ Here that is done once, when the image is built.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from builder.families import tabbyapi_log
 from builder.families.debian import StagePackages, running
 from builder.families.family import EngineFamily, Finding, FolderServer, on_a_card, with_image
 from builder.families.layout import LAYOUT
+from builder.families.stated import TORCH_NO_ROOM, StatedLog, last
 from builder.platforms import Platforms, of_target
 from builder.recipes.schema import Recipe, Serve
 
@@ -32,6 +33,20 @@ SERVE = Serve(
 )
 
 
+# Its log: backends/exllamav3/model.py states the cache in tokens, and no sizes.
+TOKENS = re.compile(r"Using configured cache_size: (\d{1,12}) tokens\.")
+# The second in ExLlamaV3's model/model_ls.py, where a part of the model does not fit.
+NO_ROOM = re.compile(rf"{TORCH_NO_ROOM}|Insufficient VRAM in split for model and cache")
+LOADED = "Model successfully loaded."
+
+
+def read_log(log: str) -> StatedLog:
+    """What TabbyAPI's log says about its start: the KV cache in tokens, and a card without room."""
+    room = NO_ROOM.search(log)
+    tokens = last(TOKENS, log) if LOADED in log else None
+    return StatedLog(kv_tokens=int(tokens) if tokens else None, no_room=room[0] if room else "")
+
+
 class TabbyApi(EngineFamily):
     """The base has PyTorch and ExLlamaV3; the extension and the server are added."""
 
@@ -43,7 +58,7 @@ class TabbyApi(EngineFamily):
     extends_base = True
     tools = "debian-trixie-gcc"
     serve = SERVE
-    folder = FolderServer(on_a_card(SERVE), tabbyapi_log.read, room=("--cache-mode",))
+    folder = FolderServer(on_a_card(SERVE), read_log, room=("--cache-mode",))
 
     def machine_code(self, recipe: Recipe) -> list[str]:
         """The code of the extension."""

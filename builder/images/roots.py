@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from builder.errors import (
     BuilderError,
@@ -183,10 +182,10 @@ def reference(root: RegistryRoot) -> str:
     return f"{root.image.rpartition(':')[0]}@{root.digest}"
 
 
-def config(root: RegistryRoot, target: str, *, offline: bool) -> tuple[dict[str, Any], int]:
-    """The "config" of an image for linux/``target``, and when it was created (seconds since 1970).
+def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
+    """When an image for linux/``target`` was created, in seconds since 1970.
 
-    From the engine, or else its registry.
+    The engine says it, or else its registry.
 
     Raises ``FetchError`` where neither has it, and like ``imagetools.digest``.
     """
@@ -194,14 +193,14 @@ def config(root: RegistryRoot, target: str, *, offline: bool) -> tuple[dict[str,
     for name in (exact, root.image):
         found = docker.image(name)
         if found is not None and root.digest in found.digests:
-            return dict(found.config), found.epoch
+            return found.epoch
     if offline:
         raise FetchError(
             f"the configuration of {root.image} is not known: Docker does not have the image",
             "nothing is fetched (--offline)",
         )
     image = imagetools.config(exact, f"linux/{target}", PATIENCE)
-    return image.get("config") or {}, docker.epoch_of(image.get("created"))
+    return docker.epoch_of(image.get("created"))
 
 
 def fetch(

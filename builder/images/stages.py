@@ -239,7 +239,7 @@ def _epoch(plan: AnyPlan, base_images: Mapping[str, docker.Image], *, offline: b
     own = plan.base.references if plan.base else base_images
     times = [image.epoch for stage, image in base_images.items() if stage in own]
     if isinstance(plan.root, RegistryRoot) and not base_images:
-        times.append(roots.config(plan.root, plan.platforms.target, offline=offline)[1])
+        times.append(roots.created(plan.root, plan.platforms.target, offline=offline))
     return max(plan.epoch, *times, 0)
 
 

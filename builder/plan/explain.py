@@ -21,7 +21,6 @@ from builder.recipes.schema import (
     OptionProbe,
     PathSource,
     Probe,
-    Published,
     PypiSource,
     PythonProbe,
     Recipe,
@@ -129,23 +128,20 @@ def _source(recipe: Recipe) -> list[str]:
 
 def _base(catalog: Catalog, name: str) -> dict[str, Any]:
     base = catalog.base(name).recipe
+    published = base.published
+    pin = published and (published.digest or f"not pinned: {published.note}")
     return {
         "name": base.name,
         "summary": base.summary,
         "notes": list(base.notes),
         "brings": [f"{wheel.name} {wheel.version}" for wheel in base.wheel],
-        "published": _published(base.published) if base.published else "",
+        "published": f"{published.image} ({pin})" if published else "",
         "python": list(base.python.requirements) if base.python else [],
         "packages": {
             "devel": list(base.devel.packages),
             "runtime": list(base.runtime.packages),
         },
     }
-
-
-def _published(published: Published) -> str:
-    pin = published.digest or f"not pinned: {published.note}"
-    return f"{published.image} ({pin})"
 
 
 def _probe(probe: Probe) -> str:
@@ -157,7 +153,8 @@ def _probe(probe: Probe) -> str:
             return ", ".join([f"{' '.join(probe.run)} exits {probe.status}", *parts])
         case OptionProbe():
             parts = _listed("has", probe.has) + _listed("does not have", probe.missing)
-            return ", ".join([f"{probe.option} is {_not(probe.absent)}in --help", *parts])
+            there = "is not" if probe.absent else "is"
+            return ", ".join([f"{probe.option} {there} in --help", *parts])
         case LibraryProbe():
             parts = _listed("has code for", probe.architectures) + _listed("needs", probe.needs)
             parts += _listed("does not need", probe.needs_not)
@@ -172,7 +169,8 @@ def _probe(probe: Probe) -> str:
             parts += [f"matches {name}" for name in pattern_names(probe.matches)]
             parts += [f"sha256 {probe.sha256}"] if probe.sha256 else []
             parts += [f"no longer sha256 {probe.sha256_not}"] if probe.sha256_not else []
-            return ", ".join([f"{probe.file} is {_not(probe.absent)}there", *parts])
+            there = "is not" if probe.absent else "is"
+            return ", ".join([f"{probe.file} {there} there", *parts])
         case PythonProbe():
             inside = f", in {probe.inside}" if probe.inside else ""
             parts = _listed("defines", probe.defines)
@@ -197,7 +195,3 @@ def _limits(recipe: Recipe) -> list[str]:
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:
     return [f"{verb} {', '.join(names)}"] if names else []
-
-
-def _not(absent: bool) -> str:
-    return "not " if absent else ""

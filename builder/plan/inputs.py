@@ -36,7 +36,6 @@ class LocalTree:
 
     path: Path
     identity: str
-    part = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,6 @@ class GitCommit:
     submodules: bool = True
     moved: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def identity(self) -> str:
-        """The commit."""
-        return self.commit
-
-    @property
-    def part(self) -> str:
-        """Says where submodules are left out."""
-        return "" if self.submodules else "without submodules"
-
 
 @dataclass(frozen=True, slots=True)
 class PypiFile:
@@ -73,16 +62,6 @@ class PypiFile:
     below: str = ""
     """Directory of the tree that has these files; empty: its root."""
 
-    @property
-    def identity(self) -> str:
-        """The sha256 (hex) of the file."""
-        return self.file.sha256
-
-    @property
-    def part(self) -> str:
-        """The directory that is taken; empty: all."""
-        return "" if self.subdirectory == "." else self.subdirectory
-
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -90,19 +69,23 @@ class Installed:
 
     name: str
     version: str
-    part = ""
-
-    @property
-    def identity(self) -> str:
-        """The version."""
-        return self.version
 
 
 SourceChoice = LocalTree | GitCommit | PypiFile | Installed
-"""The source of an engine.
+"""The source of an engine."""
 
-The key contains its ``identity``, and ``part``: the part that is taken, empty for all.
-"""
+
+def identified(source: SourceChoice) -> tuple[str, str]:
+    """What identifies a source in keys, and the part of it that is taken; empty: all."""
+    match source:
+        case LocalTree():
+            return source.identity, ""
+        case GitCommit():
+            return source.commit, "" if source.submodules else "without submodules"
+        case PypiFile(subdirectory=folder):
+            return source.file.sha256, "" if folder == "." else folder
+        case Installed():
+            return source.version, ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,14 @@ from builder.errors import RecipeError
 from builder.families import entrypoint, layout
 from builder.plan.debian import DebianPackages
 from builder.plan.dockerfile import link_lints, lints, render_template
-from builder.plan.inputs import PlannedPatch, RegistryRoot, RootChoice, SourceChoice, where
+from builder.plan.inputs import (
+    PlannedPatch,
+    RegistryRoot,
+    RootChoice,
+    SourceChoice,
+    identified,
+    where,
+)
 from builder.platforms import Architecture, Platform, Platforms
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import BaseRecipe, Recipe, Root
@@ -368,7 +375,7 @@ class Plan(AnyPlan):
             "org.opencontainers.image.title": recipe.engine,
             "org.opencontainers.image.description": recipe.summary,
             layout.VERSION: recipe.version,
-            layout.REVISION: self.source.identity,
+            layout.REVISION: identified(self.source)[0],
             "org.opencontainers.image.source": recipe.url or where(recipe.source),
             "org.opencontainers.image.licenses": recipe.license,
             layout.LABEL_RECIPE: recipe.name,
@@ -392,11 +399,11 @@ class Plan(AnyPlan):
 
     def inputs(self) -> dict[str, Any]:
         """As for every plan, and the source, its patches, the entrypoint and the labels."""
-        compression = self.recipe.image.compression
+        compression, (source, part) = self.recipe.image.compression, identified(self.source)
         return {
             **super().inputs(),
-            "source": self.source.identity,
-            "source_part": self.source.part,
+            "source": source,
+            "source_part": part,
             "patches": [patch.inputs() for patch in self.patches],
             "entrypoint": dict(self.entrypoint),
             "labels": self._recipe_labels(),

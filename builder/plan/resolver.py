@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from builder import families
 from builder.errors import FetchError, RecipeError
-from builder.farm import dockerfiles
+from builder.farm import folder as folder_of
 from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     BootstrappedRoot,
@@ -123,23 +123,18 @@ class Resolver:
     def _plan(self, entry: Entry[Recipe], platform: Platform) -> Plan:
         platforms = Platforms(self.build, PLATFORMS[platform])
         root = self.root_of(entry.recipe.base, platforms)
-        tools = self._tools(entry.recipe, platforms)
+        name = families.ENGINES[entry.recipe.family].tools
+        if name is not None and name not in self.catalog.bases:
+            raise RecipeError(
+                f"{entry.name} needs the base {name}: its entrypoint is compiled there",
+                "the catalog has no such base",
+                f"copy recipes/bases/{name}.toml and its lock from builder's own catalog",
+            )
+        tools = self._base(name, platforms) if name is not None else None
         found = plan(self.catalog, entry, platforms, root, tools, self.namespace)
         _require_cmake(entry, found)
         found.require_acceptable()
         return found
-
-    def _tools(self, recipe: Recipe, platforms: Platforms) -> BasePlan | None:
-        name = families.ENGINES[recipe.family].tools
-        if name is None:
-            return None
-        if name not in self.catalog.bases:
-            raise RecipeError(
-                f"{recipe.name} needs the base {name}: its entrypoint is compiled there",
-                "the catalog has no such base",
-                f"copy recipes/bases/{name}.toml and its lock from builder's own catalog",
-            )
-        return self._base(name, platforms)
 
     def _base(self, name: str, platforms: Platforms) -> BasePlan:
         root = self.root_of(name, platforms)
@@ -193,7 +188,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
     below = plan_base(catalog, recipe.base, platforms, root) if recipe.base else None
     if below is not None:
         _require_stages(entry, below, *family.requires_stages)
-    folder = dockerfiles(catalog.root)
+    folder = folder_of(catalog.root, "dockerfiles")
     scripts = family.scripts + (family.cross_scripts if platforms.cross else ())
     return BasePlan(
         recipe=recipe,
@@ -233,7 +228,7 @@ def plan(
     family = families.ENGINES[recipe.family]
     base = plan_base(catalog, recipe.base, platforms, root)
     _require_stages(entry, base, *family.requires_stages)
-    folder = dockerfiles(catalog.root)
+    folder = folder_of(catalog.root, "dockerfiles")
     own = folder / "entrypoint"  # older templates have none
     names = sorted(each.name for each in own.glob("*")) if family.runs else []
     name = recipe.image.repository

@@ -10,7 +10,7 @@ from builder.errors import Problem, RecipeError
 from builder.families import load_catalog
 from builder.presets.check import doubts, findings, losses
 from builder.presets.schema import Preset
-from builder.recipes.catalog import Catalog, CatalogFile, Draft, drafts_of
+from builder.recipes.catalog import Catalog, CatalogFile, EntryDraft, drafts_of
 from builder.recipes.parse import suggestion
 
 
@@ -108,11 +108,11 @@ def of_recipe(root: Path, recipe: str) -> dict[str, Preset]:
     return found
 
 
-def _drafts(root: Path) -> list[Draft[Preset]]:
+def _drafts(root: Path) -> list[EntryDraft[Preset]]:
     return drafts_of((root / "presets").glob("*.toml"), Preset)
 
 
-def _checked(drafts: Sequence[Draft[Preset]], catalog: Catalog) -> Presets:
+def _checked(drafts: Sequence[EntryDraft[Preset]], catalog: Catalog) -> Presets:
     parsed = {draft.name: draft.model for draft in drafts if draft.model is not None}
     lost = [*losses(parsed)]
     entries: dict[str, PresetEntry | BrokenPreset] = {}

@@ -37,7 +37,7 @@ class CatalogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft(CatalogFile, Generic[M]):
+class EntryDraft(CatalogFile, Generic[M]):
     """A file that is being checked: its model, where it could be parsed, and its problems."""
 
     model: M | None
@@ -50,19 +50,25 @@ class Draft(CatalogFile, Generic[M]):
 
 def drafts_of(
     files: Iterable[Path], model: type[M], new: CatalogFile | None = None
-) -> list[Draft[M]]:
+) -> list[EntryDraft[M]]:
     """The TOML files of a folder, by name; ``new`` has the text of one that is not written."""
     return [_draft(file, model, new) for file in sorted(files, key=attrgetter("stem"))]
 
 
-def _draft(file: Path, model: type[M], new: CatalogFile | None) -> Draft[M]:
+def _draft(file: Path, model: type[M], new: CatalogFile | None) -> EntryDraft[M]:
     try:
         text = new.text if new is not None and file == new.file else read_text(file)
     except RecipeError as error:
         unreadable = error.problems or (Problem(file, 1, "", error.why),)
-        return Draft(file.stem, file, "", None, list(unreadable))
+        return EntryDraft(file.stem, file, "", None, list(unreadable))
     found, problems = parse(text, file, model)
-    return Draft(file.stem, file, text, found, list(problems))
+    return EntryDraft(file.stem, file, text, found, list(problems))
+
+
+def locks_of(recipe: Recipe | BaseRecipe) -> dict[str, str]:
+    """The lock files that a recipe or a base names, relative to it, by the table with the name."""
+    tables = {"debian": recipe.debian, "python": recipe.python}
+    return {name: table.lock for name, table in tables.items() if table and table.lock}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,7 @@ class Entry(CatalogFile, Generic[R]):
 
         Raises ``RecipeError`` where one cannot be read.
         """
-        tables = (self.recipe.debian, self.recipe.python)
-        locks = [table.lock for table in tables if table is not None and table.lock]
+        locks = locks_of(self.recipe).values()
         return {self.file.name: self.text} | {
             name: read_text(self.file.parent / name) for name in locks
         }
@@ -209,7 +214,7 @@ def load(
     )
 
 
-def _entry(draft: Draft[R]) -> Entry[R] | BrokenEntry[R]:
+def _entry(draft: EntryDraft[R]) -> Entry[R] | BrokenEntry[R]:
     if draft.model is None or draft.problems:
         problems = tuple(draft.problems)
         return BrokenEntry(draft.name, draft.file, draft.text, draft.model, problems)
@@ -224,9 +229,9 @@ def no_recipes(where: str) -> RecipeError:
     )
 
 
-def _check_names(drafts: Iterable[Draft[R]], path: tuple[str], keys: str) -> None:
+def _check_names(drafts: Iterable[EntryDraft[R]], path: tuple[str], keys: str) -> None:
     """Each file has the name that it declares, and no two declare the same."""
-    declared: dict[str, list[Draft[R]]] = defaultdict(list)
+    declared: dict[str, list[EntryDraft[R]]] = defaultdict(list)
     for draft in drafts:
         if draft.model is not None:
             declared[draft.model.name].append(draft)
@@ -239,7 +244,7 @@ def _check_names(drafts: Iterable[Draft[R]], path: tuple[str], keys: str) -> Non
                 draft.refuse(path, f"declares {name}: the file must be {name}.toml")
 
 
-def _check_families(drafts: Iterable[Draft[R]], families: Mapping[str, Check[R]]) -> None:
+def _check_families(drafts: Iterable[EntryDraft[R]], families: Mapping[str, Check[R]]) -> None:
     for draft in drafts:
         if draft.model is None:
             continue
@@ -253,7 +258,7 @@ def _check_families(drafts: Iterable[Draft[R]], families: Mapping[str, Check[R]]
         draft.refuse(("family",), f"there is no family {family}{near} (there are: {known})")
 
 
-def _check_patches(draft: Draft[Recipe]) -> None:
+def _check_patches(draft: EntryDraft[Recipe]) -> None:
     """A pull request, or a range of commits, is of a repository: its own, or the source's."""
     if draft.model is None or isinstance(draft.model.source, GitSource):
         return
@@ -264,12 +269,12 @@ def _check_patches(draft: Draft[Recipe]) -> None:
             draft.refuse(("patch", index, kind), message)
 
 
-def _check_tags(drafts: Iterable[Draft[Recipe]]) -> None:
+def _check_tags(drafts: Iterable[EntryDraft[Recipe]]) -> None:
     """No other recipe has a tag of a recipe's image.
 
     Recipes may share a tag that moves in each of them: the recipe that is pushed last has it.
     """
-    owners: dict[tuple[str, str], list[tuple[Draft[Recipe], Recipe]]] = defaultdict(list)
+    owners: dict[tuple[str, str], list[tuple[EntryDraft[Recipe], Recipe]]] = defaultdict(list)
     for draft in drafts:
         if draft.model is not None:
             image = draft.model.image
@@ -298,7 +303,7 @@ def _chain(bases: Mapping[str, BaseRecipe | None], base: str | None) -> list[str
     return names
 
 
-def _check_bases(draft: Draft[Any], bases: Mapping[str, BaseRecipe | None]) -> None:
+def _check_bases(draft: EntryDraft[Any], bases: Mapping[str, BaseRecipe | None]) -> None:
     """The bases of a recipe are there, and their chain has an end."""
     chain = _chain(bases, draft.model.base if draft.model else None)
     for name in chain:

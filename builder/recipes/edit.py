@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomlkit
+from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Array, SingleKey, Table
 
 from builder.errors import WorldError
+from builder.recipes.catalog import locks_of
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BaseRecipe, GitSource, PullPatch, PypiSource, Recipe
+from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
 from builder.tools.files import atomic_write
 
 Keys = tuple[str | int, ...]
@@ -70,10 +72,7 @@ def with_key(text: str, table: str, key: str, value: str) -> str:
         return tomlkit.dumps(document)
     added = tomlkit.table()
     added.update({key: value})
-    if not text.endswith("\n\n"):
-        document.add(tomlkit.nl())
-    document.add(table, added)
-    return tomlkit.dumps(document)
+    return _with_table(document, table, added)
 
 
 def moved(
@@ -138,12 +137,6 @@ def released(text: str, recipe: Recipe, source: PypiSource, file: PinnedFile) ->
     return edited(text, _with_locks(recipe, changes))
 
 
-def locks_of(recipe: Recipe | BaseRecipe) -> dict[str, str]:
-    """The lock files that a recipe or a base names, relative to it, by the table with the name."""
-    tables = {"python": recipe.python, "debian": recipe.debian}
-    return {name: table.lock for name, table in tables.items() if table and table.lock}
-
-
 def _with_locks(recipe: Recipe, changes: Mapping[Keys, Any]) -> dict[Keys, Any]:
     """The changes, and the new names of lock files that have the name of the recipe."""
     name = f"{recipe.engine}-{changes.get(('version',), recipe.version)}"
@@ -187,9 +180,9 @@ def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
     be."""
     for index, known in enumerate(recipe.patch):
         if isinstance(known, PullPatch) and (known.pull, known.git) == (patch.pull, patch.git):
-            new = {key: getattr(patch, key) for key in ("base", "head", "why")}
-            changed = {key: value for key, value in new.items() if value != getattr(known, key)}
-            return edited(text, {("patch", index, key): value for key, value in changed.items()})
+            keys = ("base", "head", "why")
+            changed = [key for key in keys if getattr(patch, key) != getattr(known, key)]
+            return edited(text, {("patch", index, key): getattr(patch, key) for key in changed})
     written = patch.model_dump(exclude_defaults=True)
     return _with_patch(text, {key: written[key] for key in ORDER if key in written})
 
@@ -212,9 +205,13 @@ def _with_patch(text: str, values: Mapping[str, Any]) -> str:
         return tomlkit.dumps(document)
     patches = tomlkit.aot()
     patches.append(table)
-    if not text.endswith("\n\n"):
+    return _with_table(document, "patch", patches)
+
+
+def _with_table(document: TOMLDocument, name: str, table: Table | AoT) -> str:
+    if not document.as_string().endswith("\n\n"):
         document.add(tomlkit.nl())
-    document.add("patch", patches)
+    document.add(name, table)
     return tomlkit.dumps(document)
 
 

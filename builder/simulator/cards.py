@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from builder.errors import UsageError
-from builder.farm import installed
+from builder.farm import folder
 from builder.platforms import Platform
 from builder.recipes.parse import read_model, suggestion
 from builder.recipes.schema.fields import Model, Text
@@ -99,15 +99,9 @@ FIGURES = tuple(
 )
 
 
-def folder(root: Path) -> Path:
-    """The cards of the farm at ``root``; a catalog without any uses the installed ones."""
-    own = root / "cards"
-    return own if own.is_dir() else installed() / "cards"
-
-
 def names(root: Path) -> tuple[str, ...]:
     """The names of all cards."""
-    return tuple(sorted(file.stem for file in folder(root).glob("*.toml")))
+    return tuple(sorted(file.stem for file in folder(root, "cards").glob("*.toml")))
 
 
 def load(root: Path, name: str) -> Card:
@@ -125,7 +119,9 @@ def load(root: Path, name: str) -> Card:
             f"; did you mean {' or '.join(longer)}?" if longer else suggestion(wanted, list(known))
         )
         raise UsageError(f"no card is named {name}{near}", f"the cards: {', '.join(known)}")
-    return read_model(folder(root) / f"{wanted}.toml", Card, f"the card {wanted} is invalid")
+    return read_model(
+        folder(root, "cards") / f"{wanted}.toml", Card, f"the card {wanted} is invalid"
+    )
 
 
 def every(root: Path) -> dict[str, Card]:

@@ -14,8 +14,8 @@ from builder.patches.context import PatchContext
 from builder.plan.inputs import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver
 from builder.platforms import architecture
-from builder.recipes.catalog import Catalog, Entry, R
-from builder.recipes.edit import difference, locks_of, write
+from builder.recipes.catalog import Catalog, Entry, R, locks_of
+from builder.recipes.edit import difference, write
 from builder.recipes.parse import parse, read_text
 from builder.recipes.schema import BaseRecipe, Recipe, ScriptPatch
 from builder.settings import Settings

@@ -63,7 +63,7 @@ def preload() -> None:
     all_commands()
     parse("unknown = 1", Path("x.toml"), Recipe)
     scans.adapter()
-    compiled = templates(farm.dockerfiles(farm.installed()))
+    compiled = templates(farm.installed() / "dockerfiles")
     for name in compiled.list_templates(["j2"]):
         compiled.get_template(name)
     for lock in (farm.installed() / "recipes/bases/locks").glob("*.debian.toml"):

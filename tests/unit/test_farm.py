@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError
-from builder.farm import dockerfiles, farm_root, installed
+from builder.farm import farm_root, folder, installed
 from builder.simulator.build import COMPILED, SOURCES
 from support.environment import REPOSITORY
 
@@ -83,9 +83,9 @@ def test_an_installed_wheel_has_its_own_recipes_and_templates(python: Path, tmp_
     there = json.loads(shown.stdout)
     assert Path(there["file"]).is_relative_to(python.parents[1])
     (carried,) = python.parents[1].glob("lib/*/*/builder/_data")
-    for folder in ("cards", "presets", "shapes", "shapes/tensors", "shapes/tiny"):
-        names = {file.name for file in (carried / folder).glob("*.toml")}
-        assert names == {file.name for file in (REPOSITORY / folder).glob("*.toml")}
+    for place in ("cards", "presets", "shapes", "shapes/tensors", "shapes/tiny"):
+        names = {file.name for file in (carried / place).glob("*.toml")}
+        assert names == {file.name for file in (REPOSITORY / place).glob("*.toml")}
     for part in COMPILED:
         assert names_in(carried / SOURCES / part) == names_in(REPOSITORY / SOURCES / part)
     site = run(python, "-m", "builder", "site", "--output", "out", "--offline", cwd=elsewhere)
@@ -127,6 +127,6 @@ def test_without_one_around_the_installed_farm_is_taken(
 
 
 def test_a_catalog_without_templates_takes_the_installed_ones(tmp_path: Path) -> None:
-    assert dockerfiles(tmp_path) == REPOSITORY / "dockerfiles"
+    assert folder(tmp_path, "dockerfiles") == REPOSITORY / "dockerfiles"
     (tmp_path / "dockerfiles").mkdir()
-    assert dockerfiles(tmp_path) == tmp_path / "dockerfiles"
+    assert folder(tmp_path, "dockerfiles") == tmp_path / "dockerfiles"

@@ -37,7 +37,7 @@ class Origin(NamedTuple):
     """The commit before its changes; a program and added files have only ``after``."""
     after: str = ""
     path: str = ""
-    """Of the file, the program or the added files."""
+    """Path of the file, the program or the added files."""
     page: str = ""
     """Its page on GitHub, below the repository's."""
     diff: str = ""

@@ -139,7 +139,7 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
     same = farm.record("builder itself")
     change(
         farm,
-        "builder/families/cmake.py",
+        "builder/families/family.py",
         '"--strip"]',
         '"--strip", "--verbose"]',
     )

@@ -30,7 +30,7 @@ def test_the_code_is_what_cmake_makes_of_the_architectures(
     arch: list[str], code: list[str]
 ) -> None:
     recipe = hello_recipe().model_copy(update={"cuda": Cuda(arch=arch)})
-    assert entrypoint.machine_code(recipe) == code
+    assert ENGINES["cmake"].machine_code(recipe) == code
 
 
 @pytest.mark.parametrize(
