@@ -61,11 +61,8 @@ def test_what_programs_wait_for_comes_between_the_layers_and_the_programs(
     probe = RunProbe(run=["hello-server", "--version"])
     recipe = smoke_test.recipe.model_copy(update={"serve": None, "probe": [probe]})
 
-    def lose_image() -> None:
-        docker("image", "rm", "--force", name)
-
     context = check_layers(Subject(name, "", recipe, cache=SHARED_CACHE), smoke_test.work)
-    lose_image()
+    docker("image", "rm", "--force", name)
     verdict = run_programs(context)
     assert "closure" in failed(verdict), "the layers were read"
     assert [check.state for check in of(verdict, "runs")] == [CheckState.UNTRIED]
