@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from builder.errors import UntriedError
 from builder.kernels.selection import Capability
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import Recipe, Serve
 from builder.servers import series, test_model
 from builder.servers.answers import DevicePage
 from builder.servers.client import UnansweredError
@@ -16,6 +16,7 @@ from builder.servers.server import Server, ServeSpec, launched, offloaded
 from builder.smoke import serves
 from builder.smoke.context import Context
 from builder.smoke.contract import driver_of
+from builder.smoke.subject import GpuTest
 from builder.smoke.verdict import Check
 from builder.tools.docker import gpus
 
@@ -38,12 +39,7 @@ def check(context: Context) -> Iterator[Check]:
             yield from _devices(
                 gpus.visible_in(server.container), recipe, driver_of(context.contents)
             )
-            patience = recipe.serve.seconds if gpu_test.model is None else LOADING
-            started = serves.starts(server, patience, kind="gpu")
-            yield started
-            if started.passed:
-                yield placed(server)
-                yield from collapse(server, gpu_test.settings)
+            yield from on_gpu(server, recipe.serve, gpu_test)
     except UntriedError as error:
         yield Check.untried("gpu", "a server with a GPU", "is started", error)
 
@@ -63,6 +59,16 @@ def _devices(found: Sequence[gpus.Gpu], recipe: Recipe, driver: str | None) -> I
             return
         enough = not gpus.is_older(version, oldest)
         yield Check.of("gpu", "driver", f"{oldest} or newer", version, enough)
+
+
+def on_gpu(server: Server, serve: Serve, gpu_test: GpuTest) -> Iterator[Check]:
+    """The start, the model's place, and the speed."""
+    patience = serve.seconds if gpu_test.model is None else LOADING
+    started = serves.starts(server, patience, kind="gpu")
+    yield started
+    if started.passed:
+        yield placed(server)
+        yield from collapse(server, gpu_test.settings)
 
 
 def placed(server: Server, kind: str = "gpu", subject: str = "model") -> Check:

@@ -197,7 +197,7 @@ def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     recipe = hello_recipe()
     assert recipe.serve is not None
     with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
-        checks = list(gpu._on_gpu(server, recipe.serve, GpuTest(runs=4, warm_ups=1)))
+        checks = list(gpu.on_gpu(server, recipe.serve, GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found

@@ -12,7 +12,7 @@ import pytest
 
 from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
 from builder.smoke import context as contexts
-from builder.smoke.check import check_image
+from builder.smoke.check import check_layers, run_programs
 from builder.smoke.subject import Subject
 from builder.smoke.verdict import CheckState, Verdict
 from support.environment import SHARED_CACHE
@@ -61,12 +61,9 @@ def test_what_programs_wait_for_comes_between_the_layers_and_the_programs(
     probe = RunProbe(run=["hello-server", "--version"])
     recipe = smoke_test.recipe.model_copy(update={"serve": None, "probe": [probe]})
 
-    def lose_image() -> None:
-        docker("image", "rm", "--force", name)
-
-    verdict = check_image(
-        Subject(name, "", recipe, cache=SHARED_CACHE), smoke_test.work, lose_image
-    )
+    context = check_layers(Subject(name, "", recipe, cache=SHARED_CACHE), smoke_test.work)
+    docker("image", "rm", "--force", name)
+    verdict = run_programs(context)
     assert "closure" in failed(verdict), "the layers were read"
     assert [check.state for check in of(verdict, "runs")] == [CheckState.UNTRIED]
 
