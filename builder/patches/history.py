@@ -76,7 +76,7 @@ class History:
 
     def name(self, commit: str) -> str:
         """A commit for display: abbreviated name, day, subject."""
-        return self._scratch.text("log", "-1", "--format=%h %cs %s", commit)
+        return self._scratch.text("log", "--no-walk", "--format=%h %cs %s", commit)
 
     def _since(self, piece: Piece) -> str:
         """The merge base of the target and the commit that a patch was made for, or the pin.
@@ -134,7 +134,7 @@ class History:
         merge, paths = self._scratch.merge_of(by, self._until) or by, paths_of(files)
         if not files:
             return Introduction(merge)
-        parent = self._scratch.text("log", "-1", "--format=%P", merge).partition(" ")[0]
+        parent = self._scratch.text("log", "--no-walk", "--format=%P", merge).partition(" ")[0]
         for commit in filter(None, (merge, parent)):
             items = (self._scratch.entry(commit, path) for path in paths)
             self._repositories.contents(self._url, [item.object for item in items if item])

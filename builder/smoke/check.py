@@ -140,7 +140,7 @@ CHECKS_VERSION = max(row.version for row in (*CHECKS_OF_LAYERS, *CHECKS_OF_PROGR
 
 
 def check_image(subject: Subject, work: Path) -> Verdict:
-    """Run all checks of an image but those of its numbers, without network; with a GPU only if
+    """Run all checks of an image without its numbers and without network; with a GPU only if
     ``gpu_test`` asks for it.
 
     ``work`` is a directory for temporary files.  Raises ``UntriedError`` if the image itself cannot

@@ -61,7 +61,7 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
             f"the commits of {head} cannot be distinguished from commits of its target branch",
             hint="name the target branch with --onto, or write base and head by hand",
         )
-    return Ends(base, head, scratch.text("log", "-1", "--format=%s", head))
+    return Ends(base, head, scratch.text("log", "--no-walk", "--format=%s", head))
 
 
 def merged_by(

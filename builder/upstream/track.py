@@ -175,14 +175,14 @@ def commits_behind(
     among = set(ahead)
     newer = [tag.commit for tag in tags if tag.commit in among]
     first = newer[0] if newer else mainline[-1] if mainline else ""
-    since = scratch.text("log", "-1", "--format=%cs", first) if first else ""
+    since = scratch.text("log", "--no-walk", "--format=%cs", first) if first else ""
     return Lag(target, len(ahead), since, not scratch.is_ancestor(commit, target.commit))
 
 
 def committed(url: str, commit: str, repositories: Repositories) -> str:
     """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
     repositories.walk(url, commit)
-    return repositories.scratch.text("log", "-1", "--format=%cs", commit)
+    return repositories.scratch.text("log", "--no-walk", "--format=%cs", commit)
 
 
 def glob_of(tag: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -43,8 +44,7 @@ def test_actionlint_finds_nothing_and_is_heard_whole(
     wrong = tmp_path / "wrong.yml"
     text = (GITHUB / "workflows" / "release.yml").read_text()
     text = text.replace("uses: ./.github/", "uses: $/.github/")
-    group = "      group: release-${{ matrix.recipe }}\n"
-    wrong.write_text(text.replace(group, f"{group}      queue: max\n"))
+    wrong.write_text(re.sub(r"(?m)^( +)(group: .*)$", r"\1\2\n\1queue: max", text, count=1))
     said = linted(wrong)
     assert 'unexpected key "queue" for "concurrency" section' in said
     assert 'specifying action "$/.github/actions/prepare" in invalid format' in said

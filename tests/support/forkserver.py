@@ -37,7 +37,7 @@ import time_machine
 LONGEST = 1 << 20
 LAZY = (
     *("git", "gguf", "packaging.licenses", "packaging.requirements", "pypi_simple"),
-    *("python_on_whales", "requests", "rich._emoji_codes", "tenacity", "typer._adapters"),
+    *("python_on_whales", "requests", "rich._emoji_codes", "typer._adapters"),
 )
 """What builder, or a library, imports inside of functions."""
 

@@ -13,10 +13,7 @@ from support.upstreams import Upstream
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tenacity.nap
-
-    monkeypatch.setattr(tenacity.nap, "sleep", lambda _: None)
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
 
 
 @pytest.fixture

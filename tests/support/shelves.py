@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tenacity.nap
 
 from builder.plan.inputs import PypiFile
 from builder.recipes.lockfile import PinnedFile
@@ -60,7 +59,7 @@ class Shelf:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     with served() as index:
         monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple")
         yield Shelf(index, tmp_path)

@@ -150,7 +150,7 @@ class GitRepository:
 
     def time_of(self, commit: str) -> int:
         """When a commit was committed, in seconds since 1970."""
-        return int(self.text("log", "-1", "--format=%ct", commit))
+        return int(self.text("log", "--no-walk", "--format=%ct", commit))
 
     def read(self, name: str) -> bytes:
         """The contents of a blob."""

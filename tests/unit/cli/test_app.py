@@ -128,7 +128,7 @@ def test_an_option_name_has_one_meaning() -> None:
     assert several == {"--to", *models, "--context", "--name", "--format"}
 
 
-ENGINES = ["git", "requests", "tenacity", "python_on_whales", "pypi_simple", "jinja2"]
+ENGINES = ["git", "requests", "python_on_whales", "pypi_simple", "jinja2"]
 """Packages that talk to others, or read what they made: `list` needs none of them."""
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import html5lib
 import pytest
-import tenacity.nap
 import yaml
 
 from builder import sbom
@@ -230,7 +229,7 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
 def test_a_registry_that_does_not_answer_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     settings = Settings(namespace="127.0.0.1:1/me", state_dir=tmp_path)
     with pytest.raises(FetchError, match="does not answer"):
         collect(RECIPES, settings, print)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tenacity.nap
 
 from builder.errors import FetchError
 from builder.tools import archives
@@ -46,7 +45,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     served = Files(tmp_path / "served")
     served.folder.mkdir()
     waited: list[float] = []
-    monkeypatch.setattr(tenacity.nap.time, "sleep", waited.append)
+    monkeypatch.setattr("time.sleep", waited.append)
     served.waited = waited  # type: ignore[attr-defined]
 
     class Handler(Quiet, SimpleHTTPRequestHandler):
