@@ -105,7 +105,8 @@ def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
         if {side.outcome for side in (each.before, each.after) if side} == {Outcome.NOT_COMPUTED}
     ]
     for each in silent:
-        log(f"{each.name} is not compared: neither server answers with it")
+        model = each.name.removeprefix("server(").removesuffix(")")
+        log(f"{model} is not compared: neither server answers with it")
     return [each for each in found if each not in silent]
 
 
