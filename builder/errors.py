@@ -45,6 +45,15 @@ def as_started(text: str) -> str:
     return _COMMAND.sub(lambda _: f"`{PROGRAM} ", text)
 
 
+def suggestion(word: str, known: list[str]) -> str:
+    """``; did you mean X?`` where a known word is near, otherwise nothing."""
+    import difflib  # slow to import
+
+    begun = [each for each in known if word and each.startswith(word)]
+    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {' or '.join(near[:3])}?" if near else ""
+
+
 class BuilderError(Exception):
     """A failure that is explained to the user without a traceback.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.errors import RecipeError
+
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -29,9 +31,15 @@ def farm_root(named: Path | None = None) -> Path:
     for folder in (here, *here.parents, installed()):
         if (folder / "recipes" / "bases").is_dir():
             return folder
-    from builder.recipes.catalog import no_recipes  # slow to import
-
     raise no_recipes(f"neither {here} nor a directory above it")
+
+
+def no_recipes(where: str) -> RecipeError:
+    """The error where a directory has no recipes."""
+    return RecipeError(
+        f"{where} has no recipes/ directory",
+        hint="change into a checkout of the farm, or name one with --catalog DIR",
+    )
 
 
 def folder(root: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ overrides its ``x``.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,12 +22,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from builder.errors import WorldError
+from builder.errors import WorldError, suggestion
 from builder.platforms import Architecture
-from builder.recipes.parse import suggestion
-from builder.recipes.schema.fields import REPOSITORY
 from builder.recipes.toml_lines import line_numbers, line_of
-from builder.tools.apt.sources import Servers
+from builder.tools.file_names import REPOSITORY
 from builder.tools.files import require_writable
 from builder.tools.web.json_model import VALUE_ERROR
 
@@ -53,6 +52,18 @@ ALIASES = ("BUILDX_BUILDER",)
 RootWay = Literal["auto", "registry", "mmdebstrap"]
 
 
+SNAPSHOT = "https://snapshot.debian.org"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of Debian that the user chose."""
+
+    mirror: str = ""
+    """Has ``debian`` and ``debian-security`` below it; empty: the sources of this machine."""
+    snapshot: str = SNAPSHOT
+
+
 def settings_file() -> Path:
     """The path of the user's settings."""
     return user_config_path("builder") / "settings.toml"
@@ -75,7 +86,7 @@ class Settings(BaseSettings):
     """Source of the Debian root; auto: an existing root, else the first of these that works."""
     debian_mirror: Annotated[str, StringConstraints(pattern=API_OR_NONE)] = ""
     """URL of a server with ``debian`` and ``debian-security``; empty: this machine's sources."""
-    debian_snapshot: Annotated[str, StringConstraints(pattern=API)] = "https://snapshot.debian.org"
+    debian_snapshot: Annotated[str, StringConstraints(pattern=API)] = SNAPSHOT
     """URL of a server that keeps every state of Debian's archives, as snapshot.debian.org does."""
     jobs: Annotated[int, Field(ge=0, le=4096)] = 0
     """Number of parallel compile jobs; 0: as many as cores and memory allow."""

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from builder.errors import BuilderError
 from builder.families.entrypoint import OLDEST_DRIVERS
-from builder.settings import Settings
+from builder.settings import Servers, Settings
 from builder.tools.apt import sources as apt
-from builder.tools.apt.sources import Servers
 from builder.tools.docker import client, gpus
 from builder.tools.docker import engine as docker
 from builder.tools.docker.containers import TOOLKIT

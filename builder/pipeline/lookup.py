@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.contents import reading
 from builder.contents.options import ReadOptions
-from builder.errors import BuilderError, RecipeError, UntriedError, WorldError
+from builder.errors import BuilderError, RecipeError, UntriedError, WorldError, suggestion
 from builder.families import complete
 from builder.families.layout import LABEL_KEY, LABEL_RECIPE
 from builder.images.roots import in_engine
@@ -22,7 +22,6 @@ from builder.plan.plan import Plan
 from builder.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
 from builder.presets import catalog as preset_files
 from builder.presets.short_names import is_preset
-from builder.recipes.parse import suggestion
 from builder.recipes.schema import Recipe
 from builder.records import record as records
 from builder.records.record import Record

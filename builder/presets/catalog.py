@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import Problem, RecipeError
+from builder.errors import Problem, RecipeError, suggestion
 from builder.families import load_catalog
 from builder.presets.check import doubts, findings, losses
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog, CatalogFile, EntryDraft, drafts_of
-from builder.recipes.parse import suggestion
 
 
 @dataclass(frozen=True, slots=True)

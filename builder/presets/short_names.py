@@ -64,7 +64,7 @@ def named(
 
 
 def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -> RecipeError:
-    from builder.recipes.parse import suggestion  # slow to import: completion needs none
+    from builder.errors import suggestion
 
     lists = {"models": sorted({*of_model.values()}), "presets": sorted(of_model)}
     near = suggestion(name, [*lists["models"], *lists["presets"], *recipes])

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from builder.errors import Problem, RecipeError
-from builder.recipes.parse import parse, read_text, suggestion
+from builder.errors import Problem, RecipeError, suggestion
+from builder.farm import no_recipes
+from builder.recipes.parse import parse, read_text
 from builder.recipes.schema import BaseRecipe, GitSource, Recipe
 from builder.recipes.toml_lines import line_numbers, line_of
 
@@ -219,14 +220,6 @@ def _entry(draft: EntryDraft[R]) -> Entry[R] | BrokenEntry[R]:
         problems = tuple(draft.problems)
         return BrokenEntry(draft.name, draft.file, draft.text, draft.model, problems)
     return Entry(draft.name, draft.file, draft.text, draft.model)
-
-
-def no_recipes(where: str) -> RecipeError:
-    """The error where a directory has no recipes."""
-    return RecipeError(
-        f"{where} has no recipes/ directory",
-        hint="change into a checkout of the farm, or name one with --catalog DIR",
-    )
 
 
 def _check_names(drafts: Iterable[EntryDraft[R]], path: tuple[str], keys: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from functools import cache
@@ -12,19 +11,12 @@ from typing import Any, TypeVar
 import tomli
 from pydantic import BaseModel, ValidationError
 
-from builder.errors import Problem, RecipeError
+from builder.errors import Problem, RecipeError, suggestion
 from builder.recipes.schema import PATCHES, PATTERNS, PROBES, SOURCES
 from builder.recipes.toml_lines import line_numbers, line_of
 
 R = TypeVar("R", bound=BaseModel)
 TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
-
-
-def suggestion(word: str, known: list[str]) -> str:
-    """``; did you mean X?`` where a known word is near, otherwise nothing."""
-    begun = [each for each in known if word and each.startswith(word)]
-    near = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {' or '.join(near[:3])}?" if near else ""
 
 
 @cache

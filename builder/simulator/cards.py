@@ -9,10 +9,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from builder.errors import UsageError
+from builder.errors import UsageError, suggestion
 from builder.farm import folder
 from builder.platforms import Platform
-from builder.recipes.parse import read_model, suggestion
+from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import Model, Text
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")

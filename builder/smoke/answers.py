@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.recipes.parse import suggestion
+from builder.errors import suggestion
 from builder.recipes.schema import OptionProbe, RunProbe, pattern_names
 from builder.smoke import help_text
 from builder.smoke.context import Context

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from builder.errors import suggestion
 from builder.presets import command, model_files
 from builder.presets.schema import Preset
-from builder.recipes.parse import suggestion
 from builder.smoke import help_text
 from builder.smoke.answers import excerpt, has_value
 from builder.smoke.context import Context, guarded

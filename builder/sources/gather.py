@@ -22,13 +22,13 @@ from builder.plan.inputs import BootstrappedRoot, GitCommit
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.debian_lock import DebianFile
 from builder.recipes.schema import PickPatch, PullPatch
+from builder.settings import Servers
 from builder.sources import checkout, overlay
 from builder.sources.bootstrap import bootstrap
 from builder.sources.context import BuildContext, keeping_ptx
 from builder.tools.apt import archive as debs
 from builder.tools.apt import sources as apt
 from builder.tools.apt.archive import archive_of
-from builder.tools.apt.sources import Servers
 from builder.tools.files import workspace
 from builder.tools.git.repositories import Repositories
 from builder.tools.git.repository import EMPTY_TREE

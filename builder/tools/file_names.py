@@ -1,4 +1,4 @@
-"""Names of files that others chose: a listing of the Hub, a package index, a preset."""
+"""Names of files that others chose (the Hub, a package index, a preset), and of repositories."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ LONGEST_PATH = 2048  # bytes: Linux takes 4096 (PATH_MAX), with the directory ab
 SHOWN = 100  # characters of a name in an error
 PART = ".part"
 """The end of the name of a file whose download is not complete."""
+REPOSITORY = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$"
+"""The repository of an image, as a registry takes it."""
 CONTROLS = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 """Categories of characters without a shape: some change the direction of text."""
 

@@ -18,10 +18,11 @@ from builder.recipes import debian_lock, edit
 from builder.recipes.catalog import Catalog
 from builder.recipes.debian_lock import DebianFile, DebianLock, Install
 from builder.recipes.schema import BaseRecipe, Recipe
+from builder.settings import Servers
 from builder.tools.apt import archive, index, solver
 from builder.tools.apt.archive import PackageArchive
 from builder.tools.apt.solver import Solver
-from builder.tools.apt.sources import AptSource, Servers, deb822
+from builder.tools.apt.sources import AptSource, deb822
 from builder.tools.log import Log
 
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from builder.errors import RecipeError
+from builder.errors import RecipeError, suggestion
 from builder.farm import installed
-from builder.recipes.parse import read_model, suggestion
+from builder.recipes.parse import read_model
 from builder.recipes.schema.fields import Model, Text
 
 TINY = "tiny"  # the folder of shapes that stand for no published model

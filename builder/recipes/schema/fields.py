@@ -22,10 +22,10 @@ from pydantic import (
 )
 
 from builder.errors import RecipeError
+from builder.tools.file_names import REPOSITORY
 
 NAME = r"^[a-z0-9]+(?:[._-][a-z0-9]+)*$"
 # Repository and tag: the OCI distribution specification, "Pulling manifests".
-REPOSITORY = r"^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$"
 TAG = r"^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$"
 # Debian policy 5.6.1, and the architecture suffix that apt understands.
 DEBIAN_PACKAGE = r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?$"

@@ -16,7 +16,6 @@ from builder.recipes.schema.fields import (
     CMAKE_TARGET,
     CUDA_ARCH,
     PLAIN,
-    REPOSITORY,
     TAG,
     USER,
     VERSION_GLOB,
@@ -37,6 +36,7 @@ from builder.recipes.schema.fields import (
 from builder.recipes.schema.patches import Patch
 from builder.recipes.schema.probes import Accept, Budget, Probe, Serve, Symbol
 from builder.recipes.schema.sources import Source, Track
+from builder.tools.file_names import REPOSITORY
 
 DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
 

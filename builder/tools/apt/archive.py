@@ -17,7 +17,8 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from builder.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.tools.apt.sources import SNAPSHOT, AptSource, Servers, sources_at
+from builder.settings import SNAPSHOT, Servers
+from builder.tools.apt.sources import AptSource, sources_at
 from builder.tools.web import downloads
 from builder.tools.web.client import Client
 from builder.tools.web.errors import WebError, cause

@@ -15,16 +15,6 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Debian's suffixes of a suite's name; other archives' ("bookworm-pgdg") have other signing keys.
 DEBIAN_SUFFIXES = ("", "-updates", "-security", "-proposed-updates")
 MAIN, SECURITY = "debian", "debian-security"
-SNAPSHOT = "https://snapshot.debian.org"
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The servers that the user chose."""
-
-    mirror: str = ""
-    """Has ``debian`` and ``debian-security`` below it; empty: the sources of this machine."""
-    snapshot: str = SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from builder.plan.resolver import plan_base
 from builder.platforms import Platforms
 from builder.recipes import debian_lock
 from builder.recipes.debian_lock import DebianFile, DebianLock
-from builder.tools.apt.sources import Servers
+from builder.settings import Servers
 from builder.upstream.lock_debian import DebianSession, NewDebianLock
 from support.catalogs import load, rendered, write_lock
 from support.debian_archive import SUITE, DebianArchive, served

@@ -11,8 +11,9 @@ import pytest
 
 from builder.errors import FetchError, GoneError
 from builder.recipes.debian_lock import DebianFile
+from builder.settings import Servers
 from builder.tools.apt.archive import PackageArchive, archive_of, cached, fetch
-from builder.tools.apt.sources import AptSource, Servers, deb822
+from builder.tools.apt.sources import AptSource, deb822
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
