@@ -26,13 +26,13 @@ from typing import Any
 from image_numbers import smoked
 from wheels import libraries, unpacked
 
-from builder.families import complete, load_catalog
-from builder.families.layout import LAYOUT
+from builder.docker import client
+from builder.engines.families import complete, load_catalog
+from builder.engines.layout import LAYOUT
 from builder.recipes import lockfile
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Entry
-from builder.recipes.schema import BaseRecipe
-from builder.tools import elf
-from builder.tools.docker import client
+from simulator.library import loaded_fatbins
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE = "builder-bench-diet:whole"
@@ -84,7 +84,7 @@ def wheels_libraries(base: Entry[BaseRecipe], folder: Path) -> list[Path]:
 def outside(file: Path) -> list[bytes]:
     """Digests of what lies before, between and behind the fat binaries of a library."""
     with file.open("rb") as stream:
-        sections = sorted(elf.loaded_fatbins(stream), key=lambda each: each.offset)
+        sections = sorted(loaded_fatbins(stream), key=lambda each: each.offset)
         starts = [0, *(each.offset + each.size for each in sections)]
         ends = [*(each.offset for each in sections), file.stat().st_size]
         digests = []

@@ -23,8 +23,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from builder.errors import FitError
-from builder.models import shapes
+from builder.core.errors import FitError
+from builder.presets import shapes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DEFAULT = (

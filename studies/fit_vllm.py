@@ -21,7 +21,7 @@ from typing import Any
 
 from fit import verdict
 
-from builder.servers import model_folder
+from builder.checks import model_folder
 
 CARD, CONTEXT = "5090-laptop", "75000"
 LAYERS = "model.language_model.layers"

@@ -25,12 +25,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import settings
+from builder.build.session import BuildSession
+from builder.build.stages import ensure_bases_of, lay_out
 from builder.cli.progress import BuildProgress
-from builder.families import load_catalog
-from builder.images.stages import ensure_bases_of, lay_out
-from builder.pipeline.session import BuildSession
-from builder.tools.apt import sources as apt
+from builder.core import settings
+from builder.engines.families import load_catalog
+from builder.sources import sources as apt
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -20,22 +20,22 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from builder.build.lookup import Images
+from builder.build.session import BuildSession
+from builder.checks import model_folder
+from builder.checks.server import ServeSpec, launched
+from builder.checks.simulated import SimulatedServer
 from builder.cli.session import build_session
-from builder.contents import reading
-from builder.contents.options import ReadOptions
-from builder.families.layout import LAYOUT
-from builder.kernels.selection import Capability
-from builder.models import gguf, shapes
-from builder.pipeline.lookup import Images
-from builder.pipeline.session import BuildSession
-from builder.recipes.schema import Serve
-from builder.servers import model_folder
-from builder.servers.server import ServeSpec, launched
-from builder.simulator import cards
-from builder.simulator.figures import mib
-from builder.simulator.report import Report
-from builder.simulator.server import SimulatedServer
-from builder.tools.docker.blobs import blobs_of
+from builder.docker.blobs import blobs_of
+from builder.engines.layout import LAYOUT
+from builder.image import reading
+from builder.image.options import ReadOptions
+from builder.presets import cards, shapes
+from builder.recipes.probes import Serve
+from simulator import gguf
+from simulator.figures import mib
+from simulator.report import Report
+from simulator.selection import Capability
 
 RECIPE = "lucebox-f12a87c"
 MODEL = "unsloth/Qwen3.6-27B-GGUF"

@@ -20,18 +20,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder import settings
+from builder.build import ccache, record
+from builder.build.session import BuildSession
+from builder.build.stages import ensure_bases_of, lay_out
 from builder.cli.progress import BuildProgress
-from builder.contents import reading
-from builder.errors import FetchError
-from builder.families import load_catalog
-from builder.images.stages import ensure_bases_of, lay_out
-from builder.pipeline import ccache
-from builder.pipeline.session import BuildSession
-from builder.records import record
-from builder.tools.docker import client
-from builder.tools.docker import engine as docker
-from builder.tools.docker.blobs import blobs_of
+from builder.core import settings
+from builder.core.errors import FetchError
+from builder.docker import client
+from builder.docker import engine as docker
+from builder.docker.blobs import blobs_of
+from builder.engines.families import load_catalog
+from builder.image import reading
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -27,16 +27,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from builder.patches import diff
-from builder.patches.conflicts import trivial
-from builder.patches.context import PatchContext
-from builder.patches.state import PatchState
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import NamedCommit
-from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch
-from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import PatchSet, findings_on
+from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
+from builder.sources import diff
+from builder.sources.conflicts import trivial
+from builder.sources.patch_state import PatchState
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PatchSet, findings_on
 
 NUMBER = re.compile(r"[Mm]erge pull request #(\d+)|\(#(\d+)\)$")
 REVERTED = re.compile(r"This reverts commit ([0-9a-f]{7,40})")

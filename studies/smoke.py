@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder.smoke.check import check_image
-from builder.smoke.subject import Subject
-from builder.tools.docker import client
+from builder.checks.check import check_image
+from builder.checks.smoke_subject import Subject
+from builder.docker import client
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from builder import settings
-from builder.families import load_catalog
-from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import diagnose
+from builder.core import settings
+from builder.engines.families import load_catalog
+from builder.sources.repositories import Repositories
+from builder.upstream.patches import diagnose
 from builder.upstream.session import open_session
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""The errors of computed speeds, as studies/speeds.md, and the figures of builder/choose/speeds.py.
+"""The errors of computed speeds, as studies/speeds.md, and the figures of builder/presets/speeds.py.
 
     .venv/bin/python studies/speeds.py [--write]
 
@@ -17,13 +17,12 @@ from statistics import median
 
 import numpy as np
 
-from builder.choose import speeds
-from builder.choose.speeds import DecodeStep, NotComputedError
-from builder.families import load_catalog
+from builder.engines.families import load_catalog
+from builder.presets import cards, speeds
 from builder.presets import catalog as preset_files
 from builder.presets.schema import Preset
+from builder.presets.speeds import DecodeStep, NotComputedError
 from builder.recipes.catalog import Catalog
-from builder.simulator import cards
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "studies" / "speeds.md"

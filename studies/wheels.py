@@ -29,25 +29,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.contents import reading
-from builder.contents.contents import Contents, File
-from builder.contents.options import ReadOptions
-from builder.errors import BuilderError
-from builder.families import complete, load_catalog
-from builder.families.layout import LAYOUT, SYSTEM_PATH
-from builder.kernels.paths import CodePaths, paths
-from builder.kernels.selection import Capability
+from builder.checks import code_paths, cuda
+from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Context
+from builder.checks.verdict import Check, CheckState
+from builder.core import sizes
+from builder.core.errors import BuilderError
+from builder.docker.blobs import Blobs
+from builder.engines.families import complete, load_catalog
+from builder.engines.layout import LAYOUT, SYSTEM_PATH
+from builder.image import reading
+from builder.image.code_paths import CodePaths, paths
+from builder.image.contents import Contents, File
+from builder.image.options import ReadOptions
 from builder.recipes import lockfile
 from builder.recipes.catalog import Catalog
 from builder.recipes.lockfile import PinnedFile
 from builder.recipes.schema import Recipe
-from builder.smoke import code_paths, cuda_stack
-from builder.smoke.context import Context
-from builder.smoke.subject import Subject
-from builder.smoke.verdict import Check, CheckState
-from builder.tools import elf, sizes
-from builder.tools.docker.blobs import Blobs
-from builder.tools.python import pypi
+from builder.sources import pypi
+from simulator import library
+from simulator.selection import Capability
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 KINDS = {"code paths", "cuda"}
@@ -100,12 +101,12 @@ def unpacked(wheel: PinnedFile, work: Path, place: Path) -> int:
     return size
 
 
-def libraries(site: Path) -> Iterator[tuple[Path, elf.ElfFile]]:
+def libraries(site: Path) -> Iterator[tuple[Path, library.ElfFile]]:
     """The libraries with device code."""
     for file in sorted(site.rglob("*.so*")):
         if file.is_file() and not file.is_symlink():
             with file.open("rb") as stream:
-                found = elf.read(stream)
+                found = library.read(stream)
             if found is not None and found.modules:
                 yield file, found
 
@@ -197,7 +198,7 @@ def checks(recipe: Recipe, files: dict[str, File]) -> list[Check]:
     config = {"Env": [f"{name}={value}" for name, value in environment.items()]}
     contents = Contents(files, {"config": config}, (), 0)
     context = Context(Subject("", "", recipe), contents, Path())
-    made = [*code_paths.check(context), *cuda_stack.check(context)]
+    made = [*code_paths.check(context), *cuda.check(context)]
     unused = (each for each in context.rules.unused() if each.subject.startswith(tuple(KINDS)))
     return [*made, *unused]
 

@@ -1,4 +1,4 @@
-"""Installs what the tests need beside Docker; `./farm test` runs it after `builder.host.setup`.
+"""Installs what the tests need beside Docker; `./farm test` runs it after `builder.measure.setup`.
 
 These are docker-registry, cosign, Docker Compose, Podman's Quadlet, and g++ and make for the PTX
 interpreter.  As root on Debian or Ubuntu, each comes from the package of its name; elsewhere the
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from builder.host.setup import (
+from builder.measure.setup import (
     downloaded,
     install,
     install_newer,

@@ -1,1 +1,1 @@
-"""The command line: its commands, a module for each group, and the only place that prints."""
+"""The command line, and the only place that prints."""

@@ -27,7 +27,7 @@ from builder.cli import (
     export,
     fit,
     hub,
-    kernels,
+    image,
     nightly,
     patch,
     paths,
@@ -45,7 +45,7 @@ from builder.cli import (
     tag,
 )
 from builder.cli.options import EngineCommand
-from builder.errors import (
+from builder.core.errors import (
     EXIT_CODES,
     INTERNAL,
     INTERRUPTED,
@@ -82,7 +82,7 @@ OTHERS: dict[str, Command] = {
     "hub": hub.group,
     "site": site.site,
     "sbom": sbom.sbom,
-    "kernels": kernels.kernels,
+    "kernels": image.kernels,
     "paths": paths.paths,
     "ptx": ptx.ptx,
     "compilers": compilers.compilers,
@@ -164,7 +164,7 @@ def main() -> NoReturn:
         typer.echo("builder: interrupted; the command can be run again", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        from builder.records import crashes  # slow to import
+        from builder.build import crashes  # slow to import
 
         known = crashes.as_builder_error(error)
         if known is None:

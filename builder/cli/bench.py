@@ -12,13 +12,13 @@ from builder.cli import completion
 from builder.cli.options import CatalogOption, EngineCommand, JsonOption, contexts, file_option
 from builder.cli.tables import pairs, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import RecipeError, WorldError
+from builder.core.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
-    from builder.bench.benchmark import ServedImage
-    from builder.bench.comparison import BenchComparison
-    from builder.bench.results import Benchmark
-    from builder.servers.series import Generation
+    from builder.checks.series import Generation
+    from builder.measure.bench import ServedImage
+    from builder.measure.comparison import BenchComparison
+    from builder.measure.results import Benchmark
 
 RUN = "run"
 
@@ -149,10 +149,9 @@ def run_benchmark(
     import os
     import shlex
 
-    from builder.bench import benchmark
-    from builder.receipts import make
-    from builder.servers.measure import RunSettings
-    from builder.tools.files import require_writable, write_json
+    from builder.checks.speed import RunSettings
+    from builder.core.files import require_writable, write_json
+    from builder.measure import bench, new_receipt
 
     if receipt is not None:
         require_writable(receipt.parent, "name another file: --receipt FILE")
@@ -163,19 +162,19 @@ def run_benchmark(
     if target.startswith(("http://", "https://")):
         _without_image(model, draft, flags, receipt)
         key = os.environ.get("OPENAI_API_KEY", "")
-        found = benchmark.of_url(target, name, key, settings, log)
+        found = bench.of_url(target, name, key, settings, log)
     else:
         sizes = contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
             chosen = _for_receipt(chosen, by)
-        found = benchmark.of_image(chosen, sizes, settings, fill, log)
+        found = bench.of_image(chosen, sizes, settings, fill, log)
     if as_json:
         print_json(found.as_json())
     else:
         print_benchmark(found)
     if receipt is not None:
-        made = make.of_benchmark(found, by)
+        made = new_receipt.of_benchmark(found, by)
         write_json(receipt, made.as_json())
         after = "it was measured without a GPU: `builder receipts add` refuses it"
         if made.device == "GPU":
@@ -204,18 +203,18 @@ def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
     """
     from dataclasses import replace
 
-    from builder.receipts import make
+    from builder.measure import new_receipt
 
-    make.require_receipt(target, by)
+    new_receipt.require_receipt(target, by)
     return replace(target, verbose=True)
 
 
 def _image(
     catalog: Path | None, name: str, model: Path | None, draft: Path | None, flags: list[str]
 ) -> ServedImage:
-    from builder.bench.benchmark import ServedImage
+    from builder.build.lookup import Images
     from builder.cli.session import build_session
-    from builder.pipeline.lookup import Images
+    from builder.measure.bench import ServedImage
 
     if model is None:
         raise typer.BadParameter("an image needs a model to serve", param_hint="--model")
@@ -238,7 +237,7 @@ def _text(file: Path) -> str:
 
 
 def _load(file: Path) -> Benchmark:
-    from builder.bench.results import parse
+    from builder.measure.results import parse
 
     try:
         return parse(_text(file))
@@ -268,7 +267,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     """
     from dataclasses import asdict
 
-    from builder.bench.comparison import compare as compared
+    from builder.measure.comparison import compare as compared
 
     before, after = _load(first), _load(second)
     try:
@@ -289,7 +288,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
 
 def print_benchmark(found: Benchmark) -> None:
     """Print each run of a benchmark, and their statistics."""
-    from builder.servers import series
+    from builder.checks import series
 
     header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
     for point in found.points:

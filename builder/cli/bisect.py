@@ -20,7 +20,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, print_json
 
 if TYPE_CHECKING:
-    from builder.bisect.search import BisectResult
+    from builder.upstream.bisect import BisectResult
 
 
 class BuildFails(StrEnum):
@@ -103,10 +103,10 @@ def bisect(
     The exit code is 0 if the first bad commit is found; 8 if only skipped commits are left, or if a
     build or the test stopped early; and 2 if --good is not good, or --bad not bad.
     """
-    from builder.bisect import search
-    from builder.bisect.request import BisectRequest
+    from builder.checks.smoke_subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.smoke.subject import GpuTest
+    from builder.upstream import bisect as search
+    from builder.upstream.request import BisectRequest
 
     progress = reporter()
     builds = build_session(
@@ -127,7 +127,7 @@ def bisect(
 
 
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
-    from builder.bisect.request import count
+    from builder.upstream.request import count
 
     if as_json:
         print_json(_as_data(outcome))

@@ -21,14 +21,14 @@ from builder.cli.options import (
 )
 from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, print_json
-from builder.errors import BuilderError
-from builder.tools import sizes
-from builder.tools.log import duration
+from builder.core import sizes
+from builder.core.errors import BuilderError
+from builder.core.log import duration
 
 if TYPE_CHECKING:
-    from builder.pipeline.build import BuildOutcome
+    from builder.build.build import BuildOutcome
+    from builder.checks.verdict import Verdict
     from builder.plan.plan import Plan
-    from builder.smoke.verdict import Verdict
 
 
 def build(
@@ -62,10 +62,10 @@ def build(
     A recipe with several platforms has an image for each: all are built and checked, also if one
     of them fails.
     """
+    from builder.build import build as pipeline
+    from builder.build import export
+    from builder.checks.smoke_subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.images import export
-    from builder.pipeline import build as pipeline
-    from builder.smoke.subject import GpuTest
 
     with reporter(junit) as progress:
         session = build_session(
@@ -113,7 +113,7 @@ def _print_json(
 
 
 def _print_outcome(outcome: BuildOutcome) -> None:
-    from builder.kernels.paths import text_of
+    from builder.image.code_paths import text_of
 
     state = "unchanged: built and verified before"
     if outcome.checked:

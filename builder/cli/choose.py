@@ -10,16 +10,16 @@ from builder.cli import completion
 from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context
 from builder.cli.tables import counted, filled, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
-from builder.farm import farm_root
-from builder.tools import sizes
+from builder.core import sizes
+from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from builder.choose.choice import Choice, Fitting
-    from builder.choose.machine import Machine
-    from builder.choose.needs import MemoryNeed
     from builder.presets.catalog import PresetEntry, Presets
+    from builder.presets.choose import Choice, Fitting
+    from builder.presets.machine import Machine
+    from builder.presets.needs import MemoryNeed
     from builder.recipes.catalog import Catalog
 
 HEADER = (
@@ -35,7 +35,7 @@ UNKNOWN = "unknown"
 
 
 def _checked_driver(value: str | None) -> str | None:
-    from builder.choose.machine import DRIVER
+    from builder.presets.machine import DRIVER
 
     if value is not None and not DRIVER.fullmatch(value):
         raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
@@ -127,9 +127,9 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder import settings
-    from builder.errors import FitError
-    from builder.receipts.known import known, of_farm
+    from builder.core import settings
+    from builder.core.errors import FitError
+    from builder.presets.known import known, of_farm
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))
@@ -154,8 +154,8 @@ def _machine(
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
     from dataclasses import replace
 
-    from builder.choose import machine
-    from builder.kernels.selection import Capability
+    from builder.presets import machine
+    from simulator.selection import Capability
 
     if memory is None and capability is None:
         if names:
@@ -171,8 +171,8 @@ def _machine(
 
 def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
     """The valid presets, of the model that was asked for; raises ``RecipeError`` if none is."""
-    from builder.choose.choice import matching
-    from builder.errors import RecipeError
+    from builder.core.errors import RecipeError
+    from builder.presets.choose import matching
 
     broken = len(presets.entries) - len(presets.valid())
     if broken:
@@ -186,7 +186,7 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
 
 
 def _image(recipes: Catalog, name: str) -> str:
-    from builder import settings
+    from builder.core import settings
 
     image = recipes.engine(name).recipe.image
     return f"{settings.load().repository(image.repository)}:{image.tags[0]}"

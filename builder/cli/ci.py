@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
-from builder.tools import sizes
+from builder.core import sizes
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -77,7 +77,7 @@ def matrix(
     """
     import tempfile
 
-    from builder.ci import matrix as matrices
+    from builder.upstream import ci as matrices
 
     if direct and changed_since is None:
         raise typer.BadParameter("requires --changed-since", None, None, "--direct")
@@ -120,11 +120,11 @@ def trials(
     trials/README.md gets tables of all images. Without names, recipes without an image that ran on
     a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
-    from builder import settings
-    from builder.errors import UntriedError
+    from builder.build import record, trials_page
+    from builder.build import trials as kept_trials
+    from builder.core import settings
+    from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
-    from builder.records import record, trials_page
-    from builder.records import trials as kept_trials
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
@@ -173,7 +173,7 @@ def save(
     All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
     the command does nothing.
     """
-    from builder.pipeline import ccache as compiler_cache
+    from builder.build import ccache as compiler_cache
 
     _carry(recipe, file, catalog, builder, partial(compiler_cache.save, limit=limit), as_json)
 
@@ -198,7 +198,7 @@ def load(
     ci ccache save` did not write, is refused. The author of the file controls the contents of
     your builds: load only files from people whom you trust.
     """
-    from builder.pipeline import ccache as compiler_cache
+    from builder.build import ccache as compiler_cache
 
     _carry(recipe, file, catalog, builder, compiler_cache.load, as_json)
 
@@ -212,9 +212,9 @@ def _carry(
     as_json: bool,
 ) -> None:
     """Save or load the cache of the recipe's engine, if it compiles anything."""
+    from builder.build.ccache import compile_image
     from builder.cli.session import build_session
-    from builder.pipeline.ccache import compile_image
-    from builder.tools.files import workspace
+    from builder.core.files import workspace
 
     session = build_session(catalog, builder=builder)
     image = compile_image(session.plans(recipe)[0], session)

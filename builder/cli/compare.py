@@ -10,11 +10,11 @@ import typer
 from builder.cli.options import CatalogOption, JsonOption
 from builder.cli.tables import counted, first_rows
 from builder.cli.terminal import line, print_json
-from builder.platforms import Platform
+from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
-    from builder.numbers.cases import CaseResult
-    from builder.pipeline.session import BuildSession
+    from builder.build.session import BuildSession
+    from builder.checks.cases import CaseResult
 
 KINDS = "RECIPE|IMAGE|PATH"
 
@@ -71,11 +71,11 @@ def compare(
 
     The exit code is 17 if something differs.
     """
+    from builder.build.compare import compare_named
     from builder.cli.compare_tables import print_comparison
     from builder.cli.session import build_session
-    from builder.compare.summary import summary
-    from builder.errors import DifferenceError
-    from builder.pipeline.compare import compare_named
+    from builder.core.errors import DifferenceError
+    from builder.image.compare_summary import summary
 
     if numbers:
         if platform is not None or times:
@@ -89,8 +89,8 @@ def compare(
 
 
 def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json: bool) -> None:
-    from builder.errors import DifferenceError
-    from builder.pipeline.compare_numbers import compare_numbers
+    from builder.build.compare_numbers import compare_numbers
+    from builder.core.errors import DifferenceError
 
     found = compare_numbers(session, before, after)
     if as_json:

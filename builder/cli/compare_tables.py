@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import first_rows
 from builder.cli.terminal import line, print_json
-from builder.kernels.paths import HEADER
-from builder.tools import sizes
+from builder.core import sizes
+from builder.image.code_paths import HEADER
 
 if TYPE_CHECKING:
-    from builder.compare.results import (
+    from builder.image.entries import Node
+    from builder.image.results import (
         Comparison,
         Difference,
         FileDifference,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         LayerDifference,
         LayerSide,
     )
-    from builder.tools.layers.entries import Node
 
 DIGITS = 12  # of a digest
 NAMED = 3  # paths that a row names
@@ -32,7 +32,7 @@ Row = tuple[str, ...]
 
 def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
     """Print the verdict, then the differences; a terminal gets the first rows of each table."""
-    from builder.compare.summary import summary
+    from builder.image.compare_summary import summary
 
     if as_json:
         print_json(comparison_json(found, times=times))
@@ -211,7 +211,7 @@ def _place(side: LayerSide | None) -> str:
 
 def comparison_json(found: Comparison, *, times: bool) -> dict[str, Any]:
     """The comparison, with the verdict first; a mode is octal, as in ``chmod``."""
-    from builder.compare.summary import summary
+    from builder.image.compare_summary import summary
 
     plain = asdict(found)
     for difference, each in zip(plain["files"], found.files, strict=True):

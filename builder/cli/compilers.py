@@ -11,7 +11,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.compilers.table import Table
+    from builder.build.compiler_table import Table
 
 
 def compilers(
@@ -44,10 +44,10 @@ def compilers(
     then a release takes about half a minute. The wheels of a release have 110 MB and stay in the
     cache directory.
     """
-    from builder import settings
-    from builder.compilers import table as tables
-    from builder.errors import UsageError
-    from builder.pipeline.compilers import tabled
+    from builder.build import compiler_table as tables
+    from builder.build.compilers import tabled
+    from builder.core import settings
+    from builder.core.errors import UsageError
 
     if save and versions:
         raise UsageError("--save writes the table of all releases", hint="leave out --nvcc")

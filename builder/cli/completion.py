@@ -12,8 +12,8 @@ from pathlib import Path
 
 import typer
 
-from builder.errors import RecipeError
-from builder.farm import farm_root
+from builder.core.errors import RecipeError
+from builder.core.farm import farm_root
 
 
 def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -36,7 +36,7 @@ def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def known_cards(ctx: typer.Context, incomplete: str) -> list[str]:
     """Cards that have a file."""
-    from builder.simulator import cards  # slow to import: its models are pydantic's
+    from builder.presets import cards  # slow to import: its models are pydantic's
 
     return _completed(ctx, incomplete, cards.names)
 

@@ -12,13 +12,13 @@ import typer
 from builder.cli.options import JsonOption
 from builder.cli.tables import table
 from builder.cli.terminal import print_json
-from builder.errors import WorldError
+from builder.core.errors import WorldError
 
 if TYPE_CHECKING:
-    from builder.host.doctor import Finding
-    from builder.platforms import Platforms
-    from builder.settings import Settings
-    from builder.tools.docker.buildx import Builder
+    from builder.core.platforms import Platforms
+    from builder.core.settings import Settings
+    from builder.docker.buildx import Builder
+    from builder.measure.doctor import Finding
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -26,8 +26,8 @@ def doctor(as_json: JsonOption = False) -> None:
 
     The exit code is 4 if a requirement of every build is missing.
     """
-    from builder import settings
-    from builder.host import doctor
+    from builder.core import settings
+    from builder.measure import doctor
 
     found = settings.load()
     findings = [*doctor.examine(found), *ways(found)]
@@ -43,9 +43,9 @@ def doctor(as_json: JsonOption = False) -> None:
 def ways(settings: Settings) -> Iterator[Finding]:
     """The way of a build for each platform with these settings; nothing where Docker does not
     answer."""
-    from builder.images.roots import compiles_on
-    from builder.platforms import PLATFORMS, Platforms
-    from builder.tools.docker import buildx
+    from builder.build.roots import compiles_on
+    from builder.core.platforms import PLATFORMS, Platforms
+    from builder.docker import buildx
 
     try:
         build, builder = compiles_on(settings), buildx.builder(settings.buildx)
@@ -56,9 +56,8 @@ def ways(settings: Settings) -> Iterator[Finding]:
 
 
 def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
-    from builder.host.doctor import Finding
-    from builder.images import way
-    from builder.records import record
+    from builder.build import record, way
+    from builder.measure.doctor import Finding
 
     # Most recipes have an image for linux/amd64 alone.
     needed = platforms.image == "linux/amd64"

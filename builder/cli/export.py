@@ -22,7 +22,7 @@ from builder.cli.run_options import (
     wanted,
 )
 from builder.cli.terminal import log
-from builder.exports.formats import DEFAULT, FORMATS
+from builder.presets.formats import DEFAULT, FORMATS
 
 if TYPE_CHECKING:
     Format = str
@@ -82,10 +82,10 @@ def export(
 
     The exit code is 4 if the image exists nowhere, or a model's file name is not known.
     """
-    from builder import settings
-    from builder.errors import WorldError
-    from builder.launch.described import described, prepared
-    from builder.launch.short import refusal, resolved
+    from builder.core import settings
+    from builder.core.errors import WorldError
+    from builder.presets.described import described, prepared
+    from builder.presets.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
@@ -111,8 +111,8 @@ def export(
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     """Write all files; raises ``WorldError`` before the first where one is there and differs."""
-    from builder.errors import WorldError
-    from builder.tools.files import atomic_write, require_writable
+    from builder.core.errors import WorldError
+    from builder.core.files import atomic_write, require_writable
 
     another = "name another directory: --output DIR"
     require_writable(output, another)

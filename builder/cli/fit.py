@@ -11,11 +11,11 @@ from builder.cli import completion
 from builder.cli.options import CatalogOption, JsonOption, contexts
 from builder.cli.tables import filled, pairs, table
 from builder.cli.terminal import line, print_json
-from builder.tools import sizes
-from builder.tools.log import duration
+from builder.core import sizes
+from builder.core.log import duration
 
 if TYPE_CHECKING:
-    from builder.fit.results import Fit, FitTrial, LoadedFile
+    from builder.presets.results import Fit, FitTrial, LoadedFile
 
 MODEL = "FILE|URL|REPO:FILE"
 FOLDER = f"{MODEL}|FOLDER|REPO"
@@ -94,10 +94,10 @@ def fit(
     The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
     """
     from builder.cli.session import build_session
-    from builder.fit.search import OptionError
-    from builder.fit.search import fit as try_on_cards
-    from builder.fit.trial import FitRequest
-    from builder.simulator import cards
+    from builder.presets import cards
+    from builder.presets.fit import OptionError
+    from builder.presets.fit import fit as try_on_cards
+    from builder.presets.trial import FitRequest
 
     sizes_to_try = contexts(context) if context is not None else []
     # The simulated cards are for a PC.
@@ -119,8 +119,8 @@ def fit(
 
 def require_fits(found: Fit) -> None:
     """Raise ``FitError`` where no context that was tried fits."""
-    from builder.errors import FitError
-    from builder.fit.advice import advice
+    from builder.core.errors import FitError
+    from builder.presets.advice import advice
 
     if found.largest is None:
         raise FitError(
@@ -198,7 +198,7 @@ def _model(file: LoadedFile) -> str:
 
 def _paths(trials: Sequence[FitTrial]) -> str:
     """The paths that the engine took with the largest context, of those that fit if one does."""
-    from builder.kernels.work import texts_by_work
+    from simulator.work import texts_by_work
 
     *_, last = [trial for trial in trials if trial.fits] or trials
     return "; ".join(f"{work}: {text}" for work, text in texts_by_work(last.paths).items())
@@ -209,7 +209,7 @@ def _cards(found: Fit) -> str:
 
 
 def _rows(trial: FitTrial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    from builder.simulator.figures import mib
+    from simulator.figures import mib
 
     state = "fits" if trial.fits else "does not fit"
     for number, card in enumerate(trial.cards):

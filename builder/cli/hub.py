@@ -34,12 +34,12 @@ def describe(
     The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
     not answer, and 12 if it refuses, or if the repository is in another registry.
     """
-    from builder import settings
-    from builder.errors import RegistryError
+    from builder.core import settings
+    from builder.core.errors import RegistryError
+    from builder.docker.engine import HUB
     from builder.publish import hub_page
+    from builder.publish.hub import Hub
     from builder.publish.tags import repository_of
-    from builder.tools.registry.credentials import HUB
-    from builder.tools.registry.hub import Hub
 
     recipes = catalog_at(catalog)
     name = recipes.engine(recipe).recipe.image.repository

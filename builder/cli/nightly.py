@@ -10,13 +10,13 @@ import typer
 from builder.cli.options import BuilderOption, CatalogOption, JsonOption, Recipes, catalog_at
 from builder.cli.tables import counted, minute, table
 from builder.cli.terminal import line, log, print_json
-from builder.tools import sizes
+from builder.core import sizes
 
 if TYPE_CHECKING:
-    from builder.nightly.history import NightlyRun
-    from builder.nightly.status import Status
+    from builder.build.reports import Overview
+    from builder.publish.nights import NightlyRun
     from builder.publish.reproductions import Reproduced
-    from builder.records.markdown import Overview
+    from builder.upstream.status import Status
 
 DIGITS = 19  # of a digest: "sha256:" and twelve
 WIDE = 120  # columns
@@ -41,9 +41,9 @@ def nightly(
     exceeds the recipe's [budget] stays until somebody promotes the image. The result of each run is
     stored beside the channel's tag, where `builder status` reads it.
     """
+    from builder.checks.smoke_subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.nightly.night import require_good, run_channels
-    from builder.smoke.subject import GpuTest
+    from builder.upstream.night import require_good, run_channels
 
     runs = []
     with reporter() as progress:
@@ -76,10 +76,10 @@ def status(
     does not answer, or the state of a tag is not known for another reason; 3 if --channels finds no
     channel; and 12 if no namespace is set.
     """
-    from builder import settings
-    from builder.errors import RecipeError
-    from builder.nightly.status import require_fresh, statuses
+    from builder.core import settings
+    from builder.core.errors import RecipeError
     from builder.upstream.session import open_session
+    from builder.upstream.status import require_fresh, statuses
 
     found = catalog_at(catalog)
     loaded = settings.load()
@@ -97,9 +97,9 @@ def status(
 
 
 def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> None:
-    from builder.records import markdown
+    from builder.build import reports
 
-    markdown.append_to_summary(markdown.of_table(overview))
+    reports.append_to_summary(reports.of_table(overview))
     if as_json:
         print_json(data)
         return
@@ -110,7 +110,7 @@ def _print(data: list[dict[str, Any]], overview: Overview, as_json: bool) -> Non
 
 def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
     """The results of a nightly run, a row for each channel."""
-    from builder.records.markdown import Overview
+    from builder.build.reports import Overview
 
     rows = tuple(
         (
@@ -132,8 +132,8 @@ def overview_of_runs(runs: Sequence[NightlyRun]) -> Overview:
 
 def overview_of_statuses(found: Sequence[Status]) -> Overview:
     """A row for each tag; as notes the last nightly run of each channel, updates and problems."""
-    from builder.nightly.status import grouped
-    from builder.records.markdown import Overview
+    from builder.build.reports import Overview
+    from builder.upstream.status import grouped
 
     header = ("recipe", "tag", "", "serves", "created", "upstream", "behind")
     rows = tuple(_row(status) for status in found)

@@ -10,9 +10,9 @@ import typer
 from typer.core import TyperCommand
 
 from builder.cli import completion
-from builder.farm import farm_root
-from builder.platforms import Platform
-from builder.tools.sizes import contexts_of
+from builder.core.farm import farm_root
+from builder.core.platforms import Platform
+from builder.core.sizes import contexts_of
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
@@ -147,7 +147,7 @@ def reason_option(text: str, what: str = "the tag is moved") -> Any:
 
 def _checked_tag(value: str | None) -> str | None:
     """Refuse a value that registries refuse: it becomes a part of a URL."""
-    from builder.recipes.schema.fields import PATTERNS, TAG
+    from builder.recipes.fields import PATTERNS, TAG
 
     if value is not None and not re.fullmatch(TAG, value):
         raise typer.BadParameter(f"{value!r} {PATTERNS[TAG]}")
@@ -156,7 +156,7 @@ def _checked_tag(value: str | None) -> str | None:
 
 def _checked_reference(value: str | None) -> str | None:
     """Accept a tag or a full digest."""
-    from builder.recipes.schema.fields import DIGEST, PATTERNS
+    from builder.recipes.fields import DIGEST, PATTERNS
 
     if value is None or not value.startswith("sha256:"):
         return _checked_tag(value)
@@ -167,7 +167,7 @@ def _checked_reference(value: str | None) -> str | None:
 
 def checked_capability(value: str | None) -> str | None:
     """Accept a compute capability: 12.0."""
-    from builder.kernels.selection import Capability
+    from simulator.selection import Capability
 
     try:
         return str(Capability.parse(value)) if value is not None else None
@@ -214,7 +214,7 @@ def file_option(flag: str, text: str, panel: str | None = None) -> Any:
 
 def catalog_at(folder: Path | None) -> Catalog:
     """Read all recipes; raises ``RecipeError`` if there is no catalog."""
-    from builder.families import load_catalog
+    from builder.engines.families import load_catalog
 
     return load_catalog(farm_root(folder))
 

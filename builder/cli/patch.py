@@ -27,7 +27,7 @@ from builder.cli.sources import (
     raise_failures,
 )
 from builder.cli.terminal import print_json
-from builder.errors import PatchError
+from builder.core.errors import PatchError
 
 if TYPE_CHECKING:
     from builder.upstream.patch_state import PatchFinding
@@ -75,7 +75,7 @@ def check(
     The exit code is 11 if a patch does not apply to its own pin, or applies although the recipe
     expects its code to be absent.
     """
-    from builder.upstream.compatibility import diagnose
+    from builder.upstream.patches import diagnose
 
     found = catalog_at(catalog)
     findings: list[PatchFinding] = []

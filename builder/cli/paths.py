@@ -15,9 +15,9 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.kernels.work import WorkPath
-    from builder.pipeline.session import BuildSession
-    from builder.records.work_paths import EnginePaths
+    from builder.build.session import BuildSession
+    from builder.build.work_paths import EnginePaths
+    from simulator.work import WorkPath
 
 CONTEXT = 2048  # tokens with which a model is started, which every model has
 
@@ -64,9 +64,9 @@ def paths(
     The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
     is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
-    from builder import settings
+    from builder.build.work_paths import paths_of
     from builder.cli.session import build_session
-    from builder.records.work_paths import paths_of
+    from builder.core import settings
 
     if (model is None) != (card is None):
         raise typer.BadParameter("--model and --card go together", param_hint="--model")
@@ -96,10 +96,10 @@ def paths(
 
 def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
     """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.fit.search import fit
-    from builder.fit.trial import FitRequest
-    from builder.records.work_paths import EnginePaths
-    from builder.simulator import cards
+    from builder.build.work_paths import EnginePaths
+    from builder.presets import cards
+    from builder.presets.fit import fit
+    from builder.presets.trial import FitRequest
 
     wanted = [cards.load(session.catalog.root, card)]
     found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
@@ -116,7 +116,7 @@ def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
 
 def _differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
     """The kinds of work that take other paths with the same model."""
-    from builder.kernels.work import texts_by_work
+    from simulator.work import texts_by_work
 
     for model in filter(after.by_model.__contains__, before.by_model):
         # Without the order, which is by launches.

@@ -28,11 +28,11 @@ from builder.cli.sources import (
 )
 from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import PatchError, RecipeError
-from builder.patches.state import PatchState
+from builder.core.errors import PatchError, RecipeError
+from builder.sources.patch_state import PatchState
 
 if TYPE_CHECKING:
-    from builder.platforms import Architecture
+    from builder.core.platforms import Architecture
     from builder.recipes.catalog import Catalog
     from builder.recipes.edit import NamedCommit
     from builder.upstream.outdated import Outdated
@@ -209,7 +209,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     and all wheels, sdists and locked Debian packages. With it, `builder build --offline` and
     `builder patch check --offline` need no network.
     """
-    from builder.families import bases_of
+    from builder.engines.families import bases_of
     from builder.upstream import pins
 
     found = catalog_at(catalog)
@@ -248,7 +248,7 @@ def image(
     Without a digest, every build asks the registry for the tag and prints the digest that it found.
     The exit code is 5 if the registry does not answer.
     """
-    from builder.images.roots import pinned
+    from builder.build.roots import pinned
     from builder.recipes.edit import difference, write
 
     entry = catalog_at(catalog).base(base)

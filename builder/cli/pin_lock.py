@@ -13,13 +13,13 @@ import typer
 from builder.cli.options import CatalogOption, DryRunOption, JsonOption, catalog_at
 from builder.cli.tables import counted
 from builder.cli.terminal import line, log, print_json
-from builder.errors import RecipeError
-from builder.tools import sizes
+from builder.core import sizes
+from builder.core.errors import RecipeError
 
 if TYPE_CHECKING:
     from builder.plan.debian import AnyEntry
     from builder.recipes.catalog import Catalog
-    from builder.upstream.lock_debian import DebianSession, NewDebianLock
+    from builder.upstream.locks import DebianSession, NewDebianLock
     from builder.upstream.resolve_lock import NewLock
 
     Made = NewLock | NewDebianLock
@@ -77,7 +77,7 @@ def lock(
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.
     """
-    from builder import settings
+    from builder.core import settings
     from builder.upstream.resolve_lock import lockable, make
 
     loaded = settings.load()
@@ -123,7 +123,7 @@ def _depth(catalog: Catalog, name: str) -> int:
 
 
 def _kinds(entry: AnyEntry) -> Iterator[Kind]:
-    from builder.upstream.lock_debian import has_packages
+    from builder.upstream.locks import has_packages
 
     if entry.recipe.python is not None and entry.recipe.python.requirements:
         yield Kind.python
@@ -141,9 +141,9 @@ def _print(made: Made, *, new: bool) -> None:
 @contextmanager
 def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
     """A session on Debian's package lists, with the user's settings."""
-    from builder import settings
-    from builder.tools.files import workspace
-    from builder.upstream.lock_debian import DebianSession
+    from builder.core import settings
+    from builder.core.files import workspace
+    from builder.upstream.locks import DebianSession
 
     loaded = settings.load()
     with workspace(loaded.cache_dir) as work:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.tables import filled, pairs, paragraph, table
 from builder.cli.terminal import line, print_json
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 
 if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry, Presets

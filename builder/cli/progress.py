@@ -22,11 +22,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from builder.build.log import BuildStep
+from builder.build.steps import step_name
+from builder.checks.verdict import Verdict
 from builder.cli.terminal import err
-from builder.errors import as_started, plain
-from builder.images.log import BuildStep
-from builder.images.steps import step_name
-from builder.smoke.verdict import Verdict
+from builder.core.errors import as_started, plain
 
 QUIET = 15.0  # seconds between two lines of progress without a terminal
 

@@ -19,8 +19,8 @@ from builder.cli.options import (
 )
 from builder.cli.tables import filled, pairs
 from builder.cli.terminal import line, log, print_json
-from builder.platforms import Platform
-from builder.tools import sizes
+from builder.core import sizes
+from builder.core.platforms import Platform
 
 
 def ptx(
@@ -63,9 +63,9 @@ def ptx(
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
         _write_published(recipe, catalog, published, platform, output)
         return
-    from builder.pipeline.kept_ptx import of_image
-    from builder.pipeline.lookup import Images
-    from builder.records import ptx as files
+    from builder.build import ptx as files
+    from builder.build.kept_ptx import of_image
+    from builder.build.lookup import Images
 
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
@@ -92,9 +92,9 @@ def _write_published(
 ) -> None:
     import tempfile
 
+    from builder.build import ptx as files
     from builder.publish.attachments import attached
     from builder.publish.tags import repository_of
-    from builder.records import ptx as files
 
     found = attached(
         repository_of(catalog_at(catalog), recipe, log), reference, files.KIND, platform

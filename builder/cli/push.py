@@ -10,12 +10,12 @@ import typer
 from builder.cli.options import CatalogOption, DropOption, JsonOption, RecipeName, reason_option
 from builder.cli.tag import only_run_with_tags
 from builder.cli.terminal import line, log, print_json
-from builder.platforms import Platform
+from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.pipeline.session import BuildSession
+    from builder.build.session import BuildSession
     from builder.publish.push import Allowed, Pushed
 
 
@@ -90,10 +90,10 @@ def push(
     were already pushed.
     """
     from builder.cli.session import build_session
-    from builder.nightly.channels import tag_of
+    from builder.core.files import workspace
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.tools.files import workspace
+    from builder.upstream.channels import tag_of
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -126,7 +126,7 @@ def push(
 
 
 def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) -> Pushed:
-    from builder.pipeline.lookup import verified
+    from builder.build.lookup import verified
     from builder.publish.push import key_of_index, push_image, push_index
     from builder.publish.tags import Tags, tags_of, tags_of_index
 
@@ -143,9 +143,9 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
+    from builder.core.files import workspace
     from builder.publish.tags import repository_of
     from builder.publish.verdicts import require_signing
-    from builder.tools.files import workspace
 
     repository = repository_of(session.catalog, recipe, log)
     with workspace(session.settings.cache_dir) as work:

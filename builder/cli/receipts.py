@@ -13,8 +13,8 @@ from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
+    from builder.presets.receipts_catalog import ReceiptEntry
     from builder.publish.remote_image import RemoteImage
-    from builder.receipts.catalog import ReceiptEntry
 
 HEADER = ("recipe", "card", "tokens/s", "context", "runs", "model", "measured", "by", "receipt")
 
@@ -53,7 +53,7 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
     """
     from datetime import UTC, datetime
 
-    from builder.receipts.check import checked
+    from builder.presets.receipts_check import checked
 
     found = checked(catalog_at(catalog), datetime.now(UTC))
     if as_json:
@@ -94,12 +94,12 @@ def add(
     """
     from datetime import UTC, datetime
 
-    from builder import settings
-    from builder.errors import RegistryError
+    from builder.core import settings
+    from builder.core.errors import RegistryError
+    from builder.presets import receipts_catalog as receipts
+    from builder.presets.receipts_check import require_valid
     from builder.publish.remote_image import remote_image
     from builder.publish.tags import repository_of
-    from builder.receipts import catalog as receipts
-    from builder.receipts.check import require_valid
 
     recipes = catalog_at(catalog)
     receipt = receipts.read(file)

@@ -23,12 +23,12 @@ from builder.cli.options import (
 from builder.cli.recipe_new import new
 from builder.cli.tables import counted, filled, minute, pairs, paragraph, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import RecipeError, WorldError
-from builder.farm import farm_root
+from builder.core.errors import RecipeError, WorldError
+from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
+    from builder.build.device_code import ImageCode
     from builder.plan.lint import Checked
-    from builder.records.device_code import ImageCode
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -62,7 +62,7 @@ def check(
     and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
     is invalid, or with --strict if there is a warning.
     """
-    from builder.compilers import table
+    from builder.build import compiler_table
     from builder.plan import lint
     from builder.presets import catalog as preset_files
     from builder.presets.short_names import is_preset
@@ -72,7 +72,7 @@ def check(
     named = recipes or [*loaded.engines, *presets.entries]
     # The file of a preset may be misnamed: MODEL.toml.
     theirs = {name for name in named if is_preset(name) or name in presets.entries}
-    wrong = table.warnings(loaded.root)
+    wrong = compiler_table.warnings(loaded.root)
     of_recipes = [lint.check(loaded, name, wrong) for name in named if name not in theirs]
     chosen = {name: presets.entry(name) for name in named if name in theirs}
     for each in of_recipes:
@@ -138,10 +138,10 @@ def explain(
     test; its presets; and what cards do with the device code of its newest verified image, each
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
-    from builder import settings
+    from builder.build.device_code import code_of
+    from builder.core import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
-    from builder.records.device_code import code_of
 
     recipes, state = catalog_at(catalog), settings.load().state_dir
     found = explained(recipes, recipe, platform)
@@ -192,7 +192,7 @@ def _print_explanation(found: dict[str, Any]) -> None:
 
 
 def _print_code(code: ImageCode) -> None:
-    from builder.kernels.paths import HEADER, rows, text_of_sums
+    from builder.image.code_paths import HEADER, rows, text_of_sums
 
     title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
     paragraph(title, [text_of_sums(code.sums)])
@@ -285,7 +285,8 @@ def schema(
     `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
-    from builder.recipes.schema import BaseRecipe, Recipe, json_schema
+    from builder.recipes.base import BaseRecipe, json_schema
+    from builder.recipes.schema import Recipe
 
     if base and preset:
         raise typer.BadParameter("--base and --preset exclude each other")

@@ -10,7 +10,7 @@ import typer
 from builder.cli.options import CatalogOption, DryRunOption, catalog_at
 from builder.cli.sources import open_session
 from builder.cli.terminal import line, log
-from builder.errors import PROGRAM, WorldError
+from builder.core.errors import PROGRAM, WorldError
 
 
 def new(

@@ -20,7 +20,7 @@ from builder.cli.tables import counted, table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.reproduce.reproduction import ReproducedImages, Reproduction
+    from builder.build.reproduce import ReproducedImages, Reproduction
 
 
 def reproduce(
@@ -59,10 +59,10 @@ def reproduce(
 
     The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
+    from builder.build.attest import attestation
+    from builder.build.reproduce import reproduce as build_again
     from builder.cli.session import build_session, reporter
-    from builder.errors import DifferenceError
-    from builder.reproduce.attest import attestation
-    from builder.reproduce.reproduction import reproduce as build_again
+    from builder.core.errors import DifferenceError
 
     with reporter() as progress, ExitStack() as stack:
         session = build_session(

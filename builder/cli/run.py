@@ -25,11 +25,11 @@ from builder.cli.run_options import (
     wanted,
 )
 from builder.cli.terminal import err, line, log
-from builder.tools import sizes
+from builder.core import sizes
 
 if TYPE_CHECKING:
-    from builder.launch.download import Progress
-    from builder.launch.server import Running
+    from builder.presets.download import Progress
+    from builder.presets.run import Running
 
 
 def run(
@@ -99,11 +99,11 @@ def run(
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
-    from builder import settings
-    from builder.exports import docker_run
-    from builder.launch import server
-    from builder.launch.described import described, prepared
-    from builder.launch.short import refusal, resolved
+    from builder.core import settings
+    from builder.presets import docker_run
+    from builder.presets import run as server
+    from builder.presets.described import described, prepared
+    from builder.presets.short import refusal, resolved
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
@@ -128,11 +128,11 @@ def run(
 
 def _build(catalog: Path | None, recipe: str) -> None:
     """Build and check the image of a recipe for the engine's platform, else its only image."""
+    from builder.build import build
+    from builder.checks.smoke_subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.pipeline import build
-    from builder.platforms import platform_of
-    from builder.smoke.subject import GpuTest
-    from builder.tools.docker import engine as docker
+    from builder.core.platforms import platform_of
+    from builder.docker import engine as docker
 
     with reporter() as progress:
         session = build_session(catalog, progress, gpu_test=GpuTest())

@@ -11,7 +11,7 @@ from builder.cli import completion
 from builder.cli.options import one_context
 
 if TYPE_CHECKING:
-    from builder.launch.described import LaunchRequest
+    from builder.presets.described import LaunchRequest
 
 Target = Annotated[
     str,
@@ -69,7 +69,7 @@ def wanted(
     options: list[str] | None,
 ) -> LaunchRequest:
     """The request of these options."""
-    from builder.launch.described import LaunchRequest
+    from builder.presets.described import LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None

@@ -16,7 +16,7 @@ from builder.cli.options import (
     reference_option,
 )
 from builder.cli.terminal import log
-from builder.platforms import Platform
+from builder.core.platforms import Platform
 
 
 class BillFormat(StrEnum):
@@ -54,7 +54,7 @@ def sbom(
     mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
     there is no verified image, and 12 if the registry has no such document.
     """
-    from builder import sbom as documents_of
+    from builder.publish import builder_sbom as documents_of
 
     kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
     if published is None:
@@ -65,10 +65,10 @@ def sbom(
 
 
 def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
+    from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.pipeline.lookup import verified
+    from builder.core.files import workspace
     from builder.publish.attachments import documents
-    from builder.tools.files import workspace
 
     session = build_session(catalog, platform=platform)
     image, record = verified(session, recipe)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder import settings
+from builder.build import junit as junit_xml
+from builder.build import reports
+from builder.build.session import BuildSession
+from builder.checks.smoke_subject import GpuTest
+from builder.checks.verdict import Verdict
 from builder.cli.options import catalog_at
 from builder.cli.progress import BuildProgress
-from builder.pipeline.session import BuildSession
-from builder.platforms import Platform
-from builder.records import junit as junit_xml
-from builder.records import markdown
-from builder.smoke.subject import GpuTest
-from builder.smoke.verdict import Verdict
+from builder.core import settings
+from builder.core.platforms import Platform
 
 
 def reporter(junit: Path | None = None) -> BuildProgress:
@@ -23,7 +23,7 @@ def reporter(junit: Path | None = None) -> BuildProgress:
         verdicts[name] = verdict
         if junit is not None:
             junit_xml.write(junit, verdicts)
-        markdown.append_to_summary(markdown.of_verdict(name, verdict))
+        reports.append_to_summary(reports.of_verdict(name, verdict))
 
     return BuildProgress(write)
 

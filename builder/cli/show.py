@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from builder.cli import completion, preset_tables
-from builder.cli.options import (
-    CatalogOption,
-    JsonOption,
-    PlatformOption,
-    catalog_at,
-)
+from builder.cli.options import CatalogOption, JsonOption, PlatformOption, catalog_at
 from builder.cli.tables import counted, pairs, table
 from builder.cli.terminal import line, log, print_json
-from builder.errors import FetchError, RecipeError, WorldError
-from builder.farm import farm_root
-from builder.platforms import PLATFORMS, Platform
+from builder.core.errors import FetchError, RecipeError, WorldError
+from builder.core.farm import farm_root
+from builder.core.platforms import PLATFORMS, Platform
 
 if TYPE_CHECKING:
     from builder.plan.plan import AnyPlan
@@ -129,10 +124,10 @@ def _is_recipe(root: Path, name: str) -> bool:
 
 def _meant(root: Path, name: str) -> str:
     """The preset that a short name means on this machine."""
-    from builder import settings
-    from builder.launch.described import LaunchRequest
-    from builder.launch.short import resolved
-    from builder.receipts.known import of_farm
+    from builder.core import settings
+    from builder.presets.described import LaunchRequest
+    from builder.presets.known import of_farm
+    from builder.presets.short import resolved
 
     wanted = LaunchRequest(name)
     return resolved(of_farm(root)[1], wanted, "auto", settings.load().state_dir, log).target
@@ -143,9 +138,9 @@ def _show_recipe(
 ) -> None:
     from platform import machine
 
-    from builder import settings
-    from builder.families import load_catalog
-    from builder.images.roots import resolver_of
+    from builder.build.roots import resolver_of
+    from builder.core import settings
+    from builder.engines.families import load_catalog
     from builder.plan.resolver import one_of
 
     recipes, own = load_catalog(root, only=[recipe]), settings.load()
@@ -173,7 +168,7 @@ def build_architecture() -> str | None:
     """This machine's architecture if no engine answers; None if an engine can be asked."""
     from platform import machine
 
-    from builder.tools.docker import engine as docker
+    from builder.docker import engine as docker
 
     try:
         docker.engine()

@@ -10,7 +10,7 @@ import typer
 from builder.cli.options import CatalogOption, JsonOption, catalog_at, output_option
 from builder.cli.tables import counted
 from builder.cli.terminal import line, log, print_json
-from builder.tools import sizes
+from builder.core import sizes
 
 
 def site(
@@ -37,8 +37,8 @@ def site(
     """
     from datetime import UTC, datetime
 
-    from builder import settings
-    from builder.receipts.check import checked
+    from builder.core import settings
+    from builder.presets.receipts_check import checked
     from builder.site.collect import collect
     from builder.site.pages import write
 

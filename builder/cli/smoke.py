@@ -13,7 +13,7 @@ from builder.cli.tables import table
 from builder.cli.terminal import line, log, print_json
 
 if TYPE_CHECKING:
-    from builder.smoke.verdict import Verdict
+    from builder.checks.verdict import Verdict
 
 GPU = "With a GPU"
 
@@ -74,11 +74,11 @@ def smoke(
 
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
+    from builder.build import lookup
+    from builder.build.verify import smoke_error
+    from builder.checks.smoke_subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.pipeline import lookup
-    from builder.pipeline.check import smoke_error
-    from builder.simulator import cards
-    from builder.smoke.subject import GpuTest
+    from builder.presets import cards
 
     if card and len(card) > 1:
         raise typer.BadParameter("give one card: the server is started on one", param_hint="--card")
@@ -114,8 +114,8 @@ def smoke(
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    from builder.kernels.paths import HEADER
-    from builder.kernels.paths import rows as code_rows
+    from builder.image.code_paths import HEADER
+    from builder.image.code_paths import rows as code_rows
 
     rows = [
         (

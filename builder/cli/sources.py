@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from builder.cli.tables import table
 from builder.cli.terminal import err, line, log, out
-from builder.errors import FetchError, PatchError, RecipeError, as_started
-from builder.patches.state import PatchState
-from builder.tools.git.errors import GitError
+from builder.core.errors import FetchError, PatchError, RecipeError, as_started
+from builder.sources.errors import GitError
+from builder.sources.patch_state import PatchState
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @contextmanager
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
-    from builder import settings
+    from builder.core import settings
     from builder.upstream import session
 
     with session.open_session(catalog, settings.load(), log, offline=offline) as opened:
@@ -57,7 +57,7 @@ def raise_failures(failures: list[str], command: str) -> None:
 
 def misfits(findings: Sequence[PatchFinding]) -> list[str]:
     """The patches that do not apply to their pin, a line each."""
-    from builder.upstream.compatibility import PIN
+    from builder.upstream.patches import PIN
 
     bad = [f for f in findings if f.target == PIN and not f.good and f.state != PatchState.UNTRIED]
     return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 
 from builder.cli.terminal import line, out
-from builder.errors import as_started, plain
+from builder.core.errors import as_started, plain
 
 FIRST_ROWS = 15
 """Rows that fit on a terminal together with a summary."""

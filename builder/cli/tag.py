@@ -22,13 +22,13 @@ from builder.cli.options import (
 )
 from builder.cli.tables import minute, table
 from builder.cli.terminal import line, log, print_json
-from builder.tools import sizes
+from builder.core import sizes
 
 if TYPE_CHECKING:
     from builder.publish.prune_plan import PrunePlan
+    from builder.publish.registry import Repository
     from builder.publish.tag_history import Move
     from builder.publish.verdicts import Trust
-    from builder.tools.registry.client import Repository
 
 group = typer.Typer(
     no_args_is_help=True, help="Move the tags of published images, and delete old nightlies."
@@ -79,9 +79,9 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     For several platforms, the tag of the index of their images.
     """
     from builder.cli.session import build_session
+    from builder.core.files import workspace
     from builder.publish.push import published_index
     from builder.publish.verified import find_published
-    from builder.tools.files import workspace
 
     session = build_session(catalog)
     plans = session.plans(recipe)
@@ -195,9 +195,9 @@ def _moving(
 @contextmanager
 def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
-    from builder import settings
+    from builder.core import settings
+    from builder.core.files import workspace
     from builder.publish.verdicts import trust_of
-    from builder.tools.files import workspace
 
     loaded = settings.load()
     loaded.require_directories()
@@ -210,9 +210,9 @@ def only_run_with_tags() -> AbstractContextManager[None]:
 
     Raises ``BusyError``.
     """
-    from builder import settings
+    from builder.core import settings
+    from builder.core.files import named_lock
     from builder.publish.tags import TAGS
-    from builder.tools.files import named_lock
 
     loaded = settings.load()
     loaded.require_directories()
@@ -275,10 +275,10 @@ def prune(
     recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
     promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
     """
-    from builder import settings
-    from builder.nightly import channels
+    from builder.core import settings
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
+    from builder.upstream import channels
 
     recipes, loaded = catalog_at(catalog), settings.load()
     (channel,) = channels.channels(recipes, loaded, [recipe])

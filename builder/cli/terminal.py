@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.errors import as_started, plain
+from builder.core.errors import as_started, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

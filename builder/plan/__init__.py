@@ -1,1 +1,1 @@
-"""Every input of a recipe is resolved; templates become Dockerfiles; both give the key."""
+"""A recipe with all inputs resolved: its Dockerfile and its build key. No engine, no network."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from builder.errors import RecipeError
-from builder.families.debian import StagePackages
-from builder.recipes import debian_lock
+from builder.core.errors import RecipeError
+from builder.engines.debian import StagePackages
+from builder.recipes import locks
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.debian_lock import DebianFile, DebianLock
-from builder.recipes.schema import BaseRecipe, Recipe
+from builder.recipes.locks import DebianFile, DebianLock
+from builder.recipes.schema import Recipe
 
 AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
 
@@ -77,7 +78,7 @@ def debian_packages(
     file = lock_file(entry)
     if file is None:
         return DebianPackages(tuple(wanted))
-    lock = debian_lock.read(file, entry.name)
+    lock = locks.read(file, entry.name)
     if lock.suite != suite:
         raise _unfit(entry, f"it has packages of {lock.suite}, and the base is {suite}")
     installs = tuple(replace(each, files=locked_files(entry, lock, each)) for each in wanted)

@@ -15,9 +15,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.families import entrypoint
-from builder.families.cmake_calls import link_faults
-from builder.families.layout import LAYOUT
+from builder.engines import entrypoint
+from builder.engines.cmake_calls import link_faults
+from builder.engines.layout import LAYOUT
 from builder.recipes.schema import Recipe
 
 

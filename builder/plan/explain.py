@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from builder import families
-from builder.families import complete
-from builder.families.cmake_calls import definition_value
+from builder.core.platforms import PLATFORMS, Platform, Platforms
+from builder.engines import families
+from builder.engines.cmake_calls import definition_value
+from builder.engines.families import complete
 from builder.plan.inputs import PlannedPatch, resolve_patches, where
 from builder.plan.resolver import one_of
-from builder.platforms import PLATFORMS, Platform, Platforms
 from builder.recipes.catalog import Catalog
-from builder.recipes.schema import (
-    AddPatch,
+from builder.recipes.patches import AddPatch, ScriptPatch
+from builder.recipes.probes import (
     FileProbe,
-    GitSource,
-    InstalledSource,
     LibraryProbe,
     OptionProbe,
-    PathSource,
     Probe,
-    PypiSource,
     PythonProbe,
-    Recipe,
     RunProbe,
-    ScriptPatch,
     pattern_names,
 )
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource, InstalledSource, PathSource, PypiSource
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:

@@ -9,25 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from builder import families
-from builder.errors import RecipeError
-from builder.families.package_paths import PackagePaths
+from builder.core.address import github_page
+from builder.core.errors import RecipeError
+from builder.engines import families
+from builder.engines.package_paths import PackagePaths
 from builder.plan import tree_hash
 from builder.recipes.catalog import Entry
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import (
-    AddPatch,
-    FilePatch,
-    GitSource,
-    InstalledSource,
-    Patch,
-    PathSource,
-    PypiSource,
-    Recipe,
-    ScriptPatch,
-    Source,
-)
-from builder.tools.web.address import github_page
+from builder.recipes.patches import AddPatch, FilePatch, Patch, ScriptPatch
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource, InstalledSource, PathSource, PypiSource, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from builder import families
-from builder.errors import BuilderError, Problem
-from builder.families import complete
+from builder.core.errors import BuilderError, Problem
+from builder.engines import families
+from builder.engines.families import complete
 from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from builder import families
-from builder.errors import RecipeError
-from builder.families import entrypoint, layout
+from builder.core.errors import RecipeError
+from builder.core.platforms import Architecture, Platform, Platforms
+from builder.engines import entrypoint, families, layout
 from builder.plan.debian import DebianPackages
 from builder.plan.dockerfile import link_lints, lints, render_template
 from builder.plan.inputs import (
@@ -25,9 +25,9 @@ from builder.plan.inputs import (
     identified,
     where,
 )
-from builder.platforms import Architecture, Platform, Platforms
+from builder.recipes.base import BaseRecipe, Root
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BaseRecipe, Recipe, Root
+from builder.recipes.schema import Recipe
 
 FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""

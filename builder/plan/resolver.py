@@ -11,9 +11,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from builder import families
-from builder.errors import FetchError, RecipeError
-from builder.farm import folder as folder_of
+from builder.core.errors import FetchError, RecipeError
+from builder.core.farm import folder as folder_of
+from builder.core.platforms import (
+    GNU_TRIPLETS,
+    PLATFORMS,
+    Architecture,
+    Platform,
+    Platforms,
+    of_target,
+)
+from builder.core.settings import RootWay
+from builder.engines import families
 from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     BootstrappedRoot,
@@ -23,18 +32,11 @@ from builder.plan.inputs import (
     resolve_source,
 )
 from builder.plan.plan import BasePlan, Plan
-from builder.platforms import (
-    GNU_TRIPLETS,
-    PLATFORMS,
-    Architecture,
-    Platform,
-    Platforms,
-    of_target,
-)
-from builder.recipes import debian_lock
+from builder.recipes import locks
+from builder.recipes.base import BaseRecipe, Published, Root
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import BaseRecipe, PathSource, Published, Recipe, Root
-from builder.settings import RootWay
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import PathSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,7 @@ def bootstrapped_root(
     """
     file = lock_file(entry)
     as_of = (
-        f"{debian_lock.read(file, entry.name).as_of:%Y-%m-%d}"
-        if file is not None
-        else root.as_of or ""
+        f"{locks.read(file, entry.name).as_of:%Y-%m-%d}" if file is not None else root.as_of or ""
     )
     return BootstrappedRoot(root.suite, as_of, (*root.packages, *root.crossing(platforms)))
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from builder.errors import FetchError
+from builder.core.errors import FetchError
 
 IGNORED = {".git", "__pycache__", ".DS_Store"}
 

@@ -1,1 +1,1 @@
-"""Presets: published runs of a recipe's image, as files: model, options, card, figures."""
+"""Published runs: which run on a card, with how much context; started, or written down."""

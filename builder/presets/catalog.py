@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import Problem, RecipeError, suggestion
-from builder.families import load_catalog
+from builder.core.errors import Problem, RecipeError, suggestion
+from builder.engines.families import load_catalog
 from builder.presets.check import doubts, findings, losses
 from builder.presets.schema import Preset
 from builder.recipes.catalog import Catalog, CatalogFile, EntryDraft, drafts_of

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from builder import families
-from builder.errors import suggestion
-from builder.presets import command
+from builder.core.errors import suggestion
+from builder.engines import families
+from builder.presets import cards, command
 from builder.presets.model_files import TABLES
 from builder.presets.schema import Preset
 from builder.recipes.catalog import BrokenEntry, Catalog
 from builder.recipes.parse import fields_at
 from builder.recipes.schema import Recipe
-from builder.simulator import cards
 
 Path = tuple[str | int, ...]
 Finding = tuple[Path, str]

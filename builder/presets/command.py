@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from builder import families
+from builder.engines import families
+from builder.engines.api_flavor import API_FLAVORS, PLACE, filled
 from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
-from builder.servers.api_flavor import API_FLAVORS, PLACE, filled
 
 ALIASES: Mapping[str, str] = {
     "-m": "--model",

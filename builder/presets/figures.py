@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from builder.kernels.work import WorkPath
-from builder.recipes.schema.fields import Model, Text, Value
+from builder.recipes.fields import Model, Text, Value
+from simulator.work import WorkPath
 
 ROUNDING = 0.005  # of published means: 178.6 for 178.61, and means of rounded runs
 Positive = Annotated[float, Field(gt=0)]

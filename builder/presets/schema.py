@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from builder.kernels.work import Work
+from builder.core.names import why_not_writable
 from builder.presets.figures import UNITS, Count, Filled, Memory, Method, Result
-from builder.recipes.schema.fields import (
+from builder.recipes.fields import (
     HUB_FILE,
     HUB_REPOSITORY,
     MEMORY_SIZE,
@@ -30,7 +30,7 @@ from builder.recipes.schema.fields import (
     Value,
     VariableName,
 )
-from builder.tools.file_names import why_not_writable
+from simulator.work import Work
 
 
 def _writable(path: str) -> str:

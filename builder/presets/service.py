@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from builder import families
-from builder.errors import RecipeError
-from builder.families import entrypoint
-from builder.families.layout import LAYOUT
+from builder.core.errors import RecipeError
+from builder.engines import entrypoint, families
+from builder.engines.api_flavor import filled
+from builder.engines.layout import LAYOUT
 from builder.presets import command
 from builder.presets.schema import Caveat, ContainerOptions, Preset
 from builder.recipes.schema import Recipe
-from builder.servers.api_flavor import filled
 
 HOST = "127.0.0.1"
 """The address that a service is published on: an engine asks for no password."""

@@ -7,22 +7,22 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from builder import sbom
-from builder.errors import RegistryError
+from builder.build import ptx
+from builder.build.record import Record
+from builder.core.errors import RegistryError
+from builder.docker import engine as docker
 from builder.plan.plan import Plan
+from builder.publish import builder_sbom
+from builder.publish.debian import installed
+from builder.publish.provenance import platform
 from builder.publish.referrers import AttachedFile, Attachment, files_of, referrers
+from builder.publish.registry import Repository
 from builder.publish.tag_history import no_image
-from builder.records import ptx
-from builder.records.record import Record
-from builder.sbom.debian import installed
-from builder.sbom.provenance import platform
-from builder.tools.docker import engine as docker
-from builder.tools.registry.client import Repository
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
-NAMES = {sbom.SPDX: "bom.spdx.json", sbom.PROVENANCE: "slsa.json"}
+NAMES = {builder_sbom.SPDX: "bom.spdx.json", builder_sbom.PROVENANCE: "slsa.json"}
 
 
 def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
@@ -32,7 +32,7 @@ def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     of the image.
     """
     packages = installed(record.digest, work)
-    return sbom.documents(plan, record, packages, platform(os.environ))
+    return builder_sbom.documents(plan, record, packages, platform(os.environ))
 
 
 def missing_attachments(
@@ -71,7 +71,7 @@ def _documents_of(plan: Plan, record: Record, work: Path) -> dict[str, str]:
         return documents(plan, record, work)
     repository = record.references[0].rpartition(":")[0]
     with docker.pulled(f"{repository}@{record.digest}", plan.platform):
-        return sbom.documents(plan, record, installed(record.digest, work))
+        return builder_sbom.documents(plan, record, installed(record.digest, work))
 
 
 def recipe_texts(files: Sequence[AttachedFile]) -> dict[str, str]:

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from builder.errors import RegistryError, plain
-from builder.families import complete
-from builder.families.layout import REVISION
-from builder.kernels.paths import text_of
-from builder.kernels.selection import Capability
+from builder.build.record import newest_good
+from builder.core.errors import RegistryError, plain
+from builder.core.versions import version_order
+from builder.engines.families import complete
+from builder.engines.layout import REVISION
+from builder.image.code_paths import text_of
 from builder.plan.explain import explained
 from builder.plan.inputs import where
+from builder.publish.hub import FULL, SHORT
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.records.record import newest_good
-from builder.tools.registry.hub import FULL, SHORT
-from builder.tools.versions import version_order
+from simulator.selection import Capability
 
 SPECIAL = re.compile(r"[\\`*<\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;)")
 """Characters that begin markup within a line (CommonMark 0.31, section 6; GFM's strikethrough)."""

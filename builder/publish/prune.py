@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from builder.core.files import named_lock, workspace
+from builder.core.log import Log
+from builder.core.settings import Settings
+from builder.docker.engine import HUB
+from builder.publish.hub import Hub
 from builder.publish.prune_plan import PrunePlan, plan
+from builder.publish.registry import Repository
 from builder.publish.survey import SurveyedImage, entries_of, images_among, survey
 from builder.publish.tags import NIGHTLY, TAGS
 from builder.publish.verdicts import trust_of
 from builder.recipes.schema import Recipe
-from builder.settings import Settings
-from builder.tools.files import named_lock, workspace
-from builder.tools.log import Log
-from builder.tools.registry.client import Repository
-from builder.tools.registry.credentials import HUB
-from builder.tools.registry.hub import Hub
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from builder.families.layout import CREATED
+from builder.engines.layout import CREATED
 from builder.publish.survey import SurveyedImage, is_nightly
 from builder.publish.tag_history import Note, rollback_targets, trace_moves
 

@@ -18,31 +18,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.errors import RegistryError, WorldError
-from builder.families.layout import LABEL_KEY, VERSION
-from builder.pipeline.lookup import Images
-from builder.pipeline.session import BuildSession
+from builder.build.lookup import Images
+from builder.build.record import Record
+from builder.build.session import BuildSession
+from builder.core.errors import RegistryError, WorldError
+from builder.docker import blobs as engine
+from builder.docker.blobs import Blobs
+from builder.engines.layout import LABEL_KEY, VERSION
 from builder.plan.plan import Plan
+from builder.publish import cosign
 from builder.publish.attachments import missing_attachments
 from builder.publish.push_tags import push_tags
 from builder.publish.referrers import attach_all, referrers
+from builder.publish.registry import Manifest, Repository, blobs_of
 from builder.publish.remote_image import PlatformImage, configuration
+from builder.publish.responses import INDEX, Configuration, checked
 from builder.publish.tags import Tags, open_repository
 from builder.publish.update_size import Update
-from builder.publish.verdicts import (
-    Trust,
-    require_signing,
-    trust_of,
-    verdict_on,
-    verdict_signers,
-)
+from builder.publish.verdicts import Trust, require_signing, trust_of, verdict_on, verdict_signers
 from builder.publish.verified import Verified, find_published, require_built_here
-from builder.records.record import Record
-from builder.tools.docker import blobs as engine
-from builder.tools.docker.blobs import Blobs
-from builder.tools.registry import cosign
-from builder.tools.registry.client import Manifest, Repository, blobs_of
-from builder.tools.registry.responses import INDEX, Configuration, checked
 
 ZSTD = "+zstd"
 """The end of a layer's media type (OCI image specification, "Image Layer Filesystem Changeset")."""

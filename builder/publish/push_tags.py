@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.errors import BuilderError, RegistryError
+from builder.core.errors import BuilderError, RegistryError
 from builder.publish.referrers import Attachment
+from builder.publish.registry import Manifest, Repository
 from builder.publish.remote_image import PlatformImage
 from builder.publish.tag_history import By, Move, new_note, notes_in
 from builder.publish.tags import Tags, require_points_to
 from builder.publish.update_size import Update, require_within, updates_of
 from builder.publish.verdicts import Trust
-from builder.tools.registry.client import Manifest, Repository
 
 OVER_BUDGET = (
     "`builder compare` shows the layers of two images; to push it all the same: "

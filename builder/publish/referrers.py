@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.publish.registry import MANIFESTS, Manifest, Repository
 
 TITLE = "org.opencontainers.image.title"
 EMPTY = b"{}"

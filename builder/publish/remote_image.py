@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.families.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
-from builder.tools.registry import responses
-from builder.tools.registry.client import Manifest, Repository
-from builder.tools.registry.responses import Configuration
+from builder.engines.layout import CREATED, LABEL_KEY, LABEL_RECIPE_KEY, REVISION, VERSION
+from builder.publish import responses
+from builder.publish.registry import Manifest, Repository
+from builder.publish.responses import Configuration
 
 PLATFORM = "linux/amd64"
 """An index takes the labels of its image for this platform."""

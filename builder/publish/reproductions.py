@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from builder.errors import WorldError
+from builder.core.errors import WorldError
+from builder.core.files import workspace
+from builder.core.settings import Settings
 from builder.publish.referrers import annotations_of
 from builder.publish.verdicts import trust_of
-from builder.settings import Settings
-from builder.tools.files import workspace
 
 REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
 TEXT = "builder.reproduction"

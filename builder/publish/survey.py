@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from builder.errors import GoneError, RegistryError
-from builder.families.layout import CREATED
+from builder.core.errors import GoneError, RegistryError
+from builder.engines.layout import CREATED
+from builder.publish.registry import Manifest, Repository
 from builder.publish.remote_image import configuration
 from builder.publish.tag_history import Note, notes_in
 from builder.publish.verdicts import Trust, built_at
-from builder.tools.registry.client import Manifest, Repository
 
 KEY = r"[0-9a-f]{12}"
 DEEPEST = 4  # indexes within each other

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from builder.errors import RegistryError
+from builder.core.errors import RegistryError
 from builder.publish.referrers import Attachment, annotations_of, referrers
+from builder.publish.registry import Repository
+from builder.publish.responses import TAG, Digest
 from builder.publish.update_size import Update
 from builder.publish.verdicts import Trust
-from builder.tools.registry.client import Repository
-from builder.tools.registry.responses import TAG, Digest
 
 MOVE = "application/vnd.builder.move.v2+json"
 TEXT = "builder.move"

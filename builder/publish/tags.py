@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from builder import settings
-from builder.errors import RegistryError
-from builder.families.layout import LABEL_KEY, LABEL_RECIPE
+from builder.build.record import Record
+from builder.core import settings
+from builder.core.errors import RegistryError
+from builder.core.log import Log
+from builder.docker.engine import HUB
+from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.publish.referrers import attach_all
+from builder.publish.registry import Repository
 from builder.publish.remote_image import described, images_in, remote_image
 from builder.publish.tag_history import By, Move, new_note, no_image, notes_of_tag, past_moves
 from builder.publish.update_size import Update, updates_of
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
-from builder.records.record import Record
-from builder.tools.log import Log
-from builder.tools.registry.client import Repository
-from builder.tools.registry.credentials import HUB
 
 NIGHTLY, TAGS = "nightly", "tags"
 """Locks on this machine: of a nightly run, and of moving tags; deleting takes both."""

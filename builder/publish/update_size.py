@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from builder.errors import GoneError, RegistryError
+from builder.core import sizes
+from builder.core.errors import GoneError, RegistryError
+from builder.core.log import Log
+from builder.publish.registry import Repository
 from builder.publish.remote_image import PlatformImage, images_in, layer_sizes
-from builder.tools import sizes
-from builder.tools.log import Log
-from builder.tools.registry.client import Repository
 
 MB = 1_000_000
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from builder.errors import SmokeError
+from builder.build.record import Record
+from builder.core.errors import SmokeError
+from builder.core.settings import Settings
+from builder.publish import cosign
 from builder.publish.referrers import Attachment, annotations_of
-from builder.records.record import Record
-from builder.settings import Settings
-from builder.tools.registry import cosign
 
 VERDICT = "application/vnd.builder.verdict.v1+json"
 TEXT = "builder.verdict"

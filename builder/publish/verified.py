@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import RegistryError, UnvouchedError
-from builder.families.layout import LABEL_KEY
-from builder.pipeline.check import contract_of
-from builder.pipeline.session import BuildSession
+from builder.build import record
+from builder.build.record import Record
+from builder.build.session import BuildSession
+from builder.build.verify import contract_of
+from builder.core.errors import RegistryError, UnvouchedError
+from builder.engines.layout import LABEL_KEY
 from builder.plan.plan import Plan
 from builder.publish.referrers import referrers
+from builder.publish.registry import Repository
 from builder.publish.remote_image import described
 from builder.publish.verdicts import trust_of, verdict_signers
-from builder.records import record
-from builder.records.record import Record
-from builder.tools.registry.client import Repository
 
 
 @dataclass(frozen=True, slots=True)

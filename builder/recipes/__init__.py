@@ -1,1 +1,1 @@
-"""TOML files become models: the format, the catalog, lock files, and edits of them."""
+"""TOML files become recipes: the format, the catalog, lock files, and edits of them."""

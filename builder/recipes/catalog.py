@@ -11,11 +11,13 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from builder.errors import Problem, RecipeError, suggestion
-from builder.farm import no_recipes
+from builder.core.errors import Problem, RecipeError, suggestion
+from builder.core.farm import no_recipes
+from builder.core.toml_lines import line_numbers, line_of
+from builder.recipes.base import BaseRecipe
 from builder.recipes.parse import parse, read_text
-from builder.recipes.schema import BaseRecipe, GitSource, Recipe
-from builder.recipes.toml_lines import line_numbers, line_of
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource
 
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R", Recipe, BaseRecipe)

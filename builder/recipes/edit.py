@@ -13,11 +13,13 @@ import tomlkit
 from tomlkit import TOMLDocument
 from tomlkit.items import AoT, Array, SingleKey, Table
 
-from builder.errors import WorldError
+from builder.core.errors import WorldError
+from builder.core.files import atomic_write
 from builder.recipes.catalog import locks_of
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import GitSource, PullPatch, PypiSource, Recipe
-from builder.tools.files import atomic_write
+from builder.recipes.patches import PullPatch
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource, PypiSource
 
 Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit

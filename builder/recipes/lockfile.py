@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, model_validator
 
+from builder.recipes.fields import Model, PythonProject, Sha256, Version
 from builder.recipes.parse import read_model
-from builder.recipes.schema.fields import Model, PythonProject, Sha256, Version
 
 
 @dataclass(frozen=True, slots=True, order=True)

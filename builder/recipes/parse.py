@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import tomli
 from pydantic import BaseModel, ValidationError
 
-from builder.errors import Problem, RecipeError, suggestion
-from builder.recipes.schema import PATCHES, PATTERNS, PROBES, SOURCES
-from builder.recipes.toml_lines import line_numbers, line_of
+from builder.core.errors import Problem, RecipeError, suggestion
+from builder.core.toml_lines import line_numbers, line_of
+from builder.recipes.fields import PATTERNS
+from builder.recipes.patches import PATCHES
+from builder.recipes.probes import PROBES
+from builder.recipes.sources import SOURCES
 
 R = TypeVar("R", bound=BaseModel)
 TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}

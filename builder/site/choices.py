@@ -7,14 +7,11 @@ import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 
-from builder.choose import machine
-from builder.choose.choice import Fitting
-from builder.exports import compose
-from builder.presets import model_files
+from builder.presets import cards, compose, machine, model_files
+from builder.presets.choose import Fitting
+from builder.presets.known import Known
 from builder.presets.schema import ModelFile, Preset
 from builder.presets.service import OPTIONS_OF_PLACES, Run, service
-from builder.receipts.known import Known
-from builder.simulator import cards
 from builder.site.facts import CardFact, Figure, ImageFact, NextStep, Option, Refusal
 
 PROGRAM = "./farm"

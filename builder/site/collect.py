@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from builder import __version__
-from builder.compilers import table as tables
+from builder.build import compiler_table as tables
+from builder.build.record import newest_good
+from builder.core.log import Log
+from builder.core.settings import Settings
 from builder.presets import catalog as preset_files
+from builder.presets.known import known
+from builder.presets.receipts_catalog import ReceiptEntry
 from builder.publish.tags import open_repository
-from builder.receipts.catalog import ReceiptEntry
-from builder.receipts.known import known
 from builder.recipes.catalog import BrokenEntry, Catalog
-from builder.records.record import newest_good
-from builder.settings import Settings
 from builder.site import choices
 from builder.site.facts import Site
 from builder.site.images import UNPUBLISHED, image_fact
 from builder.site.published import published
 from builder.site.speeds import measurements, speeds
-from builder.tools.log import Log
 
 
 def collect(

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from builder.choose.choice import ReceiptFigure
-from builder.compilers.table import Table, Thread
-from builder.kernels.paths import CodePaths
-from builder.nightly.history import NightlyRun
+from builder.build.compiler_table import Table, Thread
+from builder.image.code_paths import CodePaths
+from builder.presets.choose import ReceiptFigure
+from builder.publish.nights import NightlyRun
 from builder.site.published import PublishedTag
 
 FORMAT = 3

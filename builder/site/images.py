@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.choose import needs
-from builder.families import complete
-from builder.families.device_code import codes_of
+from builder.build.record import Record
+from builder.engines.device_code import codes_of
+from builder.engines.families import complete
 from builder.plan.explain import explained
+from builder.presets import needs
 from builder.presets.catalog import PresetEntry
 from builder.recipes.catalog import Catalog
-from builder.records.record import Record
 from builder.site.facts import ImageFact, PatchFact
 from builder.site.published import PublishedRecipe
 

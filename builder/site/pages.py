@@ -17,13 +17,13 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.compilers.table import LIMIT
-from builder.errors import WorldError
-from builder.kernels import paths as code
+from builder.build.compiler_table import LIMIT
+from builder.core import sizes
+from builder.core.errors import WorldError
+from builder.core.files import is_disk_full, require_writable
+from builder.docker.gpus import version_numbers
+from builder.image import code_paths as code
 from builder.site.facts import CardFact, Option, Site
-from builder.tools import sizes
-from builder.tools.docker.gpus import version_numbers
-from builder.tools.files import is_disk_full, require_writable
 
 WEB = re.compile(r"https?://[^\s<>\"'\\]+")
 ASSETS = ("site.css", "scripted.js", "copy.js", "choose.js")

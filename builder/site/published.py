@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from builder import sbom
-from builder.families.layout import LABEL_RECIPE
-from builder.nightly import history
-from builder.nightly.history import NightlyRun
+from builder.core.files import workspace
+from builder.core.settings import Settings
+from builder.engines.layout import LABEL_RECIPE
+from builder.publish import builder_sbom
+from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.referrers import referrers
+from builder.publish.registry import Repository
 from builder.publish.remote_image import RemotePlatform, described
 from builder.publish.reproductions import of_all, reproduced
 from builder.publish.survey import SIGNATURES
 from builder.publish.tag_history import Move, moves
 from builder.publish.verdicts import trust_of, verdicts_on
 from builder.recipes.schema import Recipe
-from builder.settings import Settings
-from builder.tools.files import workspace
-from builder.tools.registry.client import Repository
 
-DOCUMENTS = {sbom.SPDX: "SPDX", sbom.PROVENANCE: "SLSA provenance"}
+DOCUMENTS = {builder_sbom.SPDX: "SPDX", builder_sbom.PROVENANCE: "SLSA provenance"}
 """The attached documents that a page names, by media type."""
 
 
@@ -64,7 +63,7 @@ def published(
     others = {*recipes} - {recipe.name}
     found = [_tag(repository, name, settings, others) for name in names]
     channel = recipe.track.channel if recipe.track else None
-    nights = history.nightly_runs(repository, channel) if channel else []
+    nights = nightly_runs(repository, channel) if channel else []
     return PublishedRecipe(tuple(each for each in found if each is not None), tuple(nights))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from builder.presets.catalog import PresetEntry
 from builder.presets.figures import PresetUse
+from builder.presets.of_preset import interval
+from builder.presets.receipts import Receipt
 from builder.presets.schema import Preset
-from builder.receipts.of_preset import interval
-from builder.receipts.schema import Receipt
 from builder.site.facts import ImageFact, Mark, Measurement, PublishedFigure, Speed
 
 

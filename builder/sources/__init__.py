@@ -1,1 +1,1 @@
-"""The inputs of a plan, fetched, verified and patched below a work directory."""
+"""The inputs of a build, fetched, verified, patched and laid out: git, PyPI, Debian, patches."""

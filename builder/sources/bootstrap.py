@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from builder.errors import FetchError, WorldError
+from builder.core.errors import FetchError, WorldError
+from builder.core.files import full_disk, mentions_full_disk
+from builder.core.log import Log
+from builder.core.platforms import Architecture
 from builder.plan.inputs import OF_THIS_MACHINE, BootstrappedRoot
-from builder.platforms import Architecture
-from builder.tools.apt import index
-from builder.tools.files import full_disk, mentions_full_disk
-from builder.tools.log import Log
+from builder.sources import index
 
 PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 PATH_INCLUDES = ("/usr/share/doc/*/copyright",)

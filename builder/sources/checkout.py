@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from builder.errors import FetchError
+from builder.core import archives
+from builder.core.errors import FetchError
+from builder.core.log import Log
+from builder.core.remote_file import PartialReadError
 from builder.plan import tree_hash
 from builder.plan.inputs import GitCommit, Installed, LocalTree, PypiFile, SourceChoice
-from builder.tools import archives
-from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import EMPTY_TREE
-from builder.tools.git.scratch import NoTreeError
-from builder.tools.log import Log
-from builder.tools.python import pypi
-from builder.tools.web.remote_file import PartialReadError
+from builder.sources import pypi
+from builder.sources.repositories import Repositories
+from builder.sources.repository import EMPTY_TREE
+from builder.sources.scratch import NoTreeError
 
 
 def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:

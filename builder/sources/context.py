@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder import farm
-from builder.families.layout import LAYOUT
+from builder.core import farm
+from builder.docker import buildx
+from builder.engines.layout import LAYOUT
 from builder.plan.plan import AnyPlan
-from builder.tools.docker import buildx
 
 WRAPPERS = "wrappers"
 """The named context of both scripts."""

@@ -13,27 +13,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.errors import FetchError, GoneError
-from builder.families.tree import is_lfs_pointer
-from builder.patches.context import PatchContext
-from builder.patches.series import apply_all, pieces
+from builder.core.errors import FetchError, GoneError
+from builder.core.files import workspace
+from builder.core.log import Log
+from builder.core.settings import Servers
+from builder.engines.tree import is_lfs_pointer
 from builder.plan.debian import DebianPackages
 from builder.plan.inputs import BootstrappedRoot, GitCommit
 from builder.plan.plan import AnyPlan, Plan
-from builder.recipes.debian_lock import DebianFile
-from builder.recipes.schema import PickPatch, PullPatch
-from builder.settings import Servers
-from builder.sources import checkout, overlay
+from builder.recipes.locks import DebianFile
+from builder.recipes.patches import PickPatch, PullPatch
+from builder.sources import apt as debs
+from builder.sources import checkout, overlay, pypi
+from builder.sources import sources as apt
+from builder.sources.apt import archive_of
 from builder.sources.bootstrap import bootstrap
 from builder.sources.context import BuildContext, keeping_ptx
-from builder.tools.apt import archive as debs
-from builder.tools.apt import sources as apt
-from builder.tools.apt.archive import archive_of
-from builder.tools.files import workspace
-from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import EMPTY_TREE
-from builder.tools.log import Log
-from builder.tools.python import pypi
+from builder.sources.patches import apply_all, pieces
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
+from builder.sources.repository import EMPTY_TREE
 
 LARGEST_POINTER = 1024  # bytes: git-lfs's docs/spec.md
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.errors import PatchError
-from builder.tools.git.repositories import Repositories
+from builder.core.errors import PatchError
+from builder.sources.repositories import Repositories
 
 NO_OBJECT = "0" * 40
 EXECUTABLE = "100755"

@@ -1,1 +1,1 @@
-"""Follows the upstreams of recipes: newer commits, patches that still apply, pins, lock files."""
+"""What moved upstream: newer commits, patches that still apply, nights, bisects."""

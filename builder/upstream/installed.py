@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.recipes import lockfile
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BaseRecipe, InstalledSource, PypiSource, Recipe
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import InstalledSource, PypiSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from builder.families import ENGINES
-from builder.families.cmake_calls import merged
-from builder.families.layout import LAYOUT
-from builder.platforms import Platforms
+from builder.core.platforms import Platforms
+from builder.engines.cmake_calls import merged
+from builder.engines.families import ENGINES
+from builder.engines.layout import LAYOUT
 from builder.recipes.draft import DraftTable, Line, lines_of
-from builder.recipes.schema import GitSource, LibraryProbe, OptionProbe, Recipe, RunProbe
+from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource
 from builder.upstream.source_names import OF_CMAKE
 from builder.upstream.source_tree import SourceTree
 

@@ -12,25 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from builder import families
-from builder.errors import PROGRAM, RecipeError
-from builder.families.family import EngineFamily
-from builder.families.tree import Draft
+from builder.core.errors import PROGRAM, RecipeError
+from builder.engines import families
+from builder.engines.family import EngineFamily
+from builder.engines.tree import Draft
 from builder.plan import lint
 from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.draft import DraftTable, Line, text
+from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.parse import parse
-from builder.recipes.schema import (
-    Cuda,
-    GitSource,
-    PathSource,
-    Recipe,
-    checked_ref,
-    checked_url,
-)
-from builder.recipes.schema.fields import TAG_GLOB
-from builder.tools.git import arguments
-from builder.tools.git.repositories import Repositories
+from builder.recipes.schema import Cuda, Recipe
+from builder.recipes.sources import GitSource, PathSource
+from builder.sources import arguments
+from builder.sources.repositories import Repositories
 from builder.upstream import like_recipe, track
 from builder.upstream.source_names import absent_paths, absent_submodules
 from builder.upstream.source_tree import (

@@ -9,9 +9,10 @@ from typing import Any
 
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import SHORT_COMMIT
-from builder.recipes.schema import GitSource, Recipe
-from builder.upstream.compatibility import PIN, diagnose
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PIN, diagnose
 from builder.upstream.session import SourceSession
 from builder.upstream.track import Lag
 

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from builder.errors import FetchError, GoneError, PatchError, UntriedError
-from builder.patches.apply import Attempt, attempt, targets_of
-from builder.patches.context import AbsentError, HalfDoneError, PatchContext
-from builder.patches.diff import FileDiff
-from builder.patches.history import History
-from builder.patches.ranges import Piece, diff_of
-from builder.patches.series import files_of, overlapping, pieces, require_absence
-from builder.patches.state import PatchState
+from builder.core.errors import FetchError, GoneError, PatchError, UntriedError
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.edit import NamedCommit
-from builder.tools.git.errors import GitError
+from builder.sources.apply import Attempt, attempt, targets_of
+from builder.sources.diff import FileDiff
+from builder.sources.errors import GitError
+from builder.sources.history import History
+from builder.sources.patch_state import PatchState
+from builder.sources.patches import files_of, overlapping, pieces, require_absence
+from builder.sources.patches_context import AbsentError, HalfDoneError, PatchContext
+from builder.sources.ranges import Piece, diff_of
 
 APPLIES, UPSTREAM, CONFLICTS = PatchState.APPLIES, PatchState.UPSTREAM, PatchState.CONFLICTS
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from builder import families
-from builder.families.family import Packages
-from builder.images import roots
-from builder.patches.series import pieces
+from builder.build import roots
+from builder.core.log import Log
+from builder.core.platforms import Architecture, Platforms, architecture
+from builder.core.settings import Settings
+from builder.engines import families
+from builder.engines.family import Packages
 from builder.plan.debian import AnyEntry, lock_file
 from builder.plan.inputs import GitCommit, PypiFile
-from builder.platforms import Architecture, Platforms, architecture
-from builder.recipes import debian_lock
+from builder.recipes import locks
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Entry
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import AddPatch, BaseRecipe, Recipe, ScriptPatch
-from builder.settings import Settings
-from builder.sources import checkout
-from builder.tools.apt import archive
-from builder.tools.log import Log
-from builder.tools.python import pypi
+from builder.recipes.patches import AddPatch, ScriptPatch
+from builder.recipes.schema import Recipe
+from builder.sources import apt, checkout, pypi
+from builder.sources.patches import pieces
 from builder.upstream import track
-from builder.upstream.compatibility import PatchSet
-from builder.upstream.lock_debian import wanted_on
+from builder.upstream.locks import wanted_on
+from builder.upstream.patches import PatchSet
 
 
 def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
@@ -99,11 +99,11 @@ def _mirror_debian(
     file = lock_file(entry)
     if file is None:
         return
-    lock = debian_lock.read(file, entry.name)
+    lock = locks.read(file, entry.name)
     machine = architecture() or "amd64"
     wanted = (wanted_on(entry.recipe, Platforms(machine, target)) for target in targets)
     keys = {each.key for several in wanted for each in several}
     needed = [deb for each in lock.install if each.key in keys for deb in each.files]
-    place = archive.archive_of(lock.suite, settings.debian_servers)
-    archive.fetch(needed, lock.as_of, place, settings.cache_dir, log)
+    place = apt.archive_of(lock.suite, settings.debian_servers)
+    apt.fetch(needed, lock.as_of, place, settings.cache_dir, log)
     yield from (f"{each.name} {each.version} {each.architecture}" for each in needed)

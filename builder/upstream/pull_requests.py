@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.errors import FetchError, PatchError
-from builder.patches.diff import NotADiffError, parse
-from builder.patches.history import History
-from builder.patches.ranges import Piece, diff_of
-from builder.tools.git.repositories import Repositories
-from builder.tools.git.server import PULL_REFS
+from builder.core.errors import FetchError, PatchError
+from builder.sources.diff import NotADiffError, parse
+from builder.sources.history import History
+from builder.sources.ranges import Piece, diff_of
+from builder.sources.repositories import Repositories
+from builder.sources.server import PULL_REFS
 
 
 @dataclass(frozen=True, slots=True)

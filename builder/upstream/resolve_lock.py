@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
+from builder.core.log import Log
 from builder.recipes import edit, lockfile
+from builder.recipes.base import BasePython, BaseRecipe
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
-from builder.tools.log import Log
-from builder.tools.python import pypi, uv
+from builder.recipes.schema import Python, Recipe
+from builder.sources import pypi, uv
 
 # https://packages.debian.org/search?keywords=python3&exact=1
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}

@@ -8,23 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic
 
-from builder.errors import BuilderError, RecipeError
-from builder.images.roots import in_engine
-from builder.patches.context import PatchContext
+from builder.build.roots import in_engine
+from builder.core.errors import BuilderError, RecipeError
+from builder.core.files import workspace
+from builder.core.log import Log
+from builder.core.platforms import architecture
+from builder.core.settings import Settings
+from builder.docker import engine as docker
 from builder.plan.inputs import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver
-from builder.platforms import architecture
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Catalog, Entry, R, locks_of
 from builder.recipes.edit import difference, write
 from builder.recipes.parse import parse, read_text
-from builder.recipes.schema import BaseRecipe, Recipe, ScriptPatch
-from builder.settings import Settings
-from builder.tools.docker import engine as docker
-from builder.tools.files import workspace
-from builder.tools.git.repositories import Repositories
-from builder.tools.log import Log
-from builder.upstream.compatibility import PatchSet, diagnose
+from builder.recipes.patches import ScriptPatch
+from builder.recipes.schema import Recipe
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PatchSet, diagnose
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.errors import RecipeError
-from builder.families import ENGINES
-from builder.patches.state import PatchState
+from builder.core.errors import RecipeError
+from builder.engines.families import ENGINES
 from builder.recipes import edit
+from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Catalog, Entry, R
 from builder.recipes.edit import NamedCommit
 from builder.recipes.parse import parse
-from builder.recipes.schema import BaseRecipe, Recipe
-from builder.tools.git import command as git
-from builder.tools.git.errors import GitError
-from builder.upstream.compatibility import on_pin
+from builder.recipes.schema import Recipe
+from builder.sources import git
+from builder.sources.errors import GitError
+from builder.sources.patch_state import PatchState
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import on_pin
 from builder.upstream.session import SourceSession
 
 COMMIT_DIGITS = 9

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from builder.errors import RecipeError
-from builder.families import ENGINES
-from builder.families.tree import ReadableTree
-from builder.recipes.schema import BaseRecipe, GitSource, OptionProbe, Recipe
-from builder.tools.git.repository import GITLINK
-from builder.tools.git.scratch import Scratch
+from builder.core.errors import RecipeError
+from builder.engines.families import ENGINES
+from builder.engines.tree import ReadableTree
+from builder.recipes.base import BaseRecipe
+from builder.recipes.probes import OptionProbe
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource
+from builder.sources.repository import GITLINK
+from builder.sources.scratch import Scratch
 
 KeyPath = tuple[str | int, ...]
 Missing = Iterator[tuple[KeyPath, str]]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from builder.errors import FetchError
+from builder.core.errors import FetchError
+from builder.core.versions import RELEASE, version_order
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
-from builder.tools.git.repositories import Repositories
-from builder.tools.git.repository import GITLINK, Item
-from builder.tools.git.submodules import submodule_urls
-from builder.tools.licenses import identified
-from builder.tools.versions import RELEASE, version_order
+from builder.sources.repositories import Repositories
+from builder.sources.repository import GITLINK, Item
+from builder.sources.submodules import submodule_urls
 from builder.upstream import track
+from builder.upstream.licenses import identified
 from builder.upstream.source_names import cmake_text
 
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[._-][\w.-]*)?", re.IGNORECASE)

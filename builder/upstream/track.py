@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import translate
 
-from builder.errors import FetchError
+from builder.core.errors import FetchError
+from builder.core.versions import version_order
 from builder.recipes.catalog import Catalog
 from builder.recipes.edit import NamedCommit
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import GitSource, Recipe, Track
-from builder.tools.git.arguments import COMMIT
-from builder.tools.git.mirrors import Mirror
-from builder.tools.git.repositories import Repositories
-from builder.tools.git.server import Advertised
-from builder.tools.python import pypi
-from builder.tools.versions import version_order
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource, Track
+from builder.sources import pypi
+from builder.sources.arguments import COMMIT
+from builder.sources.mirrors import Mirror
+from builder.sources.repositories import Repositories
+from builder.sources.server import Advertised
 from builder.upstream.installed import release_of
 
 LONG_AGO = 2012

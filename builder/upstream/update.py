@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from builder.errors import GoneError, PatchError, Problem, RecipeError
-from builder.families import ENGINES
+from builder.core.errors import GoneError, PatchError, Problem, RecipeError
+from builder.engines.families import ENGINES
 from builder.plan.inputs import GitCommit, resolve_source
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import NamedCommit, edited, moved, released, with_pull_request
+from builder.recipes.fields import checked_ref, checked_url
 from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import (
-    GitSource,
-    InstalledSource,
-    PullPatch,
-    PypiSource,
-    Recipe,
-    checked_ref,
-    checked_url,
-)
-from builder.sources import checkout
-from builder.tools.python import pypi
+from builder.recipes.patches import PullPatch
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource, InstalledSource, PypiSource
+from builder.sources import checkout, pypi
 from builder.upstream import track
-from builder.upstream.compatibility import PIN, PYTHON
 from builder.upstream.installed import locked_package
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PIN, PYTHON
 from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
 from builder.upstream.session import RecipeChange, SourceSession
 from builder.upstream.source_names import (

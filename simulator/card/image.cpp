@@ -1,5 +1,5 @@
-// Images of device code. The layout of fat binaries is not specified: builder/tools/fatbin.py says
-// how it was found. Which code a card takes: builder/kernels/selection.py.
+// Images of device code. The layout of fat binaries is not specified: simulator/fatbin.py says
+// how it was found. Which code a card takes: simulator/selection.py.
 #include "image.h"
 
 #include <elf.h>

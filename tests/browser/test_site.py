@@ -21,13 +21,12 @@ from urllib.parse import parse_qsl
 import html5lib
 import pytest
 
-from builder.choose import machine
-from builder.families import load_catalog
-from builder.presets import short_names
+from builder.core.settings import Settings
+from builder.engines.families import load_catalog
+from builder.presets import machine, short_names
+from builder.presets.known import known
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
-from builder.receipts.known import known
-from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.facts import ImageFact, Site
 from builder.site.pages import write

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuilderError, FetchError, GoneError, RegistryError
-from builder.images import roots
+from builder.build import roots
+from builder.core.errors import BuilderError, FetchError, GoneError, RegistryError
+from builder.docker import engine as docker
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolver import Resolver
-from builder.recipes.schema import Published
-from builder.tools.docker import engine as docker
-from builder.tools.registry.client import Repository
+from builder.publish.registry import Repository
+from builder.recipes.base import Published
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY

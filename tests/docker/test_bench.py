@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from builder.bench.results import parse
-from builder.receipts.catalog import read
+from builder.measure.results import parse
+from builder.presets.receipts_catalog import read
 from support.commands import Builder
 
 

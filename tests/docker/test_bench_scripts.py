@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.pipeline import ccache
+from builder.build import ccache
 from support.ccaches import records_of
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.contents.reading import read
-from builder.tools.docker.blobs import blobs_of
+from builder.docker.blobs import blobs_of
+from builder.image.reading import read
 from support.smoke_tests import SmokeTest, small
 
 
@@ -18,7 +18,7 @@ def test_an_image_is_the_same_in_the_store_and_saved(
     reference = smoke_test.build(small(images))
     stored = blobs_of(reference, tmp_path)
     assert tmp_path not in stored.folder.parents
-    monkeypatch.setattr("builder.tools.docker.blobs.CONTENT", "not-here")
+    monkeypatch.setattr("builder.docker.blobs.CONTENT", "not-here")
     saved = blobs_of(reference, tmp_path)
     assert tmp_path in saved.folder.parents
     assert read(stored, tmp_path) == read(saved, tmp_path)

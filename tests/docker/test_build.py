@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.recipes import debian_lock
+from builder.recipes import locks as debian_lock
 from support.commands import Builder, ForkServer
 from support.environment import REPOSITORY, abandoned
 from support.smoke_tests import docker

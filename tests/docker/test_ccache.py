@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuildError, WorldError
-from builder.images.log import BuildLog
-from builder.images.stages import build_image
-from builder.pipeline import ccache
-from builder.pipeline.ccache import ID
+from builder.build import ccache
+from builder.build.ccache import ID
+from builder.build.log import BuildLog
+from builder.build.stages import build_image
+from builder.core.errors import BuildError, WorldError
+from builder.docker import buildx
 from builder.sources.context import BuildContext
-from builder.tools.docker import buildx
 from support.catalogs import rendered
 from support.ccaches import Mount
 from support.commands import Builder

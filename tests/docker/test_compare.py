@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from builder.compare.contents import compare_contents
-from builder.compare.results import CodeDifference, FileDifference
+from builder.image.compare_contents import compare_contents
+from builder.image.results import CodeDifference, FileDifference
 from support.commands import Builder
 from support.cuda_tools import compile_in
 from support.smoke_tests import SmokeTest, docker

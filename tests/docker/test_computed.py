@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from builder.servers import test_model
-from builder.servers.server import ServeSpec, launched
-from builder.simulator import build, cards, run
-from builder.simulator.outputs import first_difference
-from builder.simulator.report import Report
-from builder.smoke import serves
-from builder.tools.docker import copies
+from builder.checks import build, run, serves, test_model
+from builder.checks.server import ServeSpec, launched
+from builder.docker import copies
+from builder.presets import cards
+from simulator.outputs import first_difference
+from simulator.report import Report
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import Case, digest_of, run_cases
 from support.smoke_tests import docker, hello_recipe

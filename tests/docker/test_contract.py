@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from builder.recipes.schema import Accept, Budget
-from builder.smoke.check import check_image
-from builder.smoke.subject import Subject
-from builder.smoke.verdict import Verdict
+from builder.checks.check import check_image
+from builder.checks.smoke_subject import Subject
+from builder.checks.verdict import Verdict
+from builder.recipes.probes import Accept, Budget
 from support.smoke_tests import SmokeTest, as_root, compiled, docker, failed, failures_of, of, small
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -250,8 +250,8 @@ def test_layers_of_every_compression_are_read(
 PEAK = """
 import re, sys, tempfile
 from pathlib import Path
-from builder.smoke.check import check_image
-from builder.smoke.subject import Subject
+from builder.checks.check import check_image
+from builder.checks.smoke_subject import Subject
 with tempfile.TemporaryDirectory() as folder:
     verdict = check_image(Subject(sys.argv[1], ""), Path(folder))
 # Not getrusage: what it counts begins with the process that this one was forked from.

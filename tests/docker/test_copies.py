@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UntriedError
-from builder.tools.docker import copies
+from builder.core.errors import UntriedError
+from builder.docker import copies
 from support.smoke_tests import SmokeTest
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]

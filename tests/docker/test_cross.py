@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from builder.compare.device_code import compare_code
-from builder.compare.results import CodeDifference
-from builder.tools.docker import buildx
+from builder.docker import buildx
+from builder.image.device_code import compare_code
+from builder.image.results import CodeDifference
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker

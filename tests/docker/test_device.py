@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from builder.contents import reading
-from builder.contents.contents import Contents
-from builder.simulator import build, cards
-from builder.smoke.device import check, check_absent
-from builder.smoke.subject import DeviceTest
-from builder.smoke.verdict import Check, DeviceUse
-from builder.tools.docker.blobs import blobs_of
+from builder.checks import build
+from builder.checks.smoke_device import check, check_absent
+from builder.checks.smoke_subject import DeviceTest
+from builder.checks.verdict import Check, DeviceUse
+from builder.docker.blobs import blobs_of
+from builder.image import reading
+from builder.image.contents import Contents
+from builder.presets import cards
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import TREES, recipe_of

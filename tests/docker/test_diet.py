@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from builder.compare.device_code import compare_code
-from builder.kernels import ledger
-from builder.kernels.selection import Capability
+from builder.image.device_code import compare_code
+from builder.presets import cards
 from builder.recipes.lockfile import PinnedFile
-from builder.simulator import cards
-from builder.tools.python import pypi
+from builder.sources import pypi
+from simulator import ledger
+from simulator.selection import Capability
 from support.commands import Builder
 from support.cuda_tools import compile_in
 from support.environment import REPOSITORY, SHARED_CACHE

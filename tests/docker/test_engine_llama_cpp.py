@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from builder.models import shapes
-from builder.servers import test_model
-from builder.simulator.memory import MIB
+from builder.checks import test_model
+from builder.presets import shapes
+from simulator.figures import MIB
 from support import caches
 from support.commands import Builder
 from support.environment import REPOSITORY

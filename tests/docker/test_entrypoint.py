@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from builder.contents.contents import Contents
-from builder.families import entrypoint
-from builder.families.layout import LAYOUT
-from builder.simulator import cards, run
-from builder.smoke import entry
+from builder.checks import entry, run
+from builder.engines import entrypoint
+from builder.engines.layout import LAYOUT
+from builder.image.contents import Contents
+from builder.presets import cards
 from support.environment import REPOSITORY
 from support.smoke_tests import context_of, docker, hello_recipe, run_image
 

@@ -18,17 +18,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from builder.errors import RecipeError
-from builder.exports import compose, llama_swap, quadlet
-from builder.exports.quadlet import LOST
-from builder.presets import schema
+from builder.checks.client import ServerClient
+from builder.checks.server import Server
+from builder.core.errors import RecipeError
+from builder.docker.client import executable
+from builder.docker.containers import Container
+from builder.engines.api_flavor import API_FLAVORS
+from builder.presets import compose, llama_swap, quadlet, schema
+from builder.presets.quadlet import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.client import ServerClient
-from builder.servers.server import Server
-from builder.tools.apt import sources as apt
-from builder.tools.docker.client import executable
-from builder.tools.docker.containers import Container
+from builder.sources import sources as apt
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
 from support.smoke_tests import docker
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from builder.models import shapes
-from builder.servers import test_model
+from builder.checks import test_model
+from builder.presets import shapes
 from support import caches, model_hub
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from builder.contents import reading
-from builder.contents.contents import Contents
-from builder.simulator import cards
-from builder.simulator.receiver import DRAIN
-from builder.smoke.device import check
-from builder.smoke.subject import DeviceTest
-from builder.smoke.verdict import Check, timed
-from builder.tools.docker.blobs import blobs_of
+from builder.checks.smoke_device import check
+from builder.checks.smoke_subject import DeviceTest
+from builder.checks.verdict import Check, timed
+from builder.docker.blobs import blobs_of
+from builder.image import reading
+from builder.image.contents import Contents
+from builder.presets import cards
+from simulator.receiver import DRAIN
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import recipe_of
 from support.smoke_tests import context_of, docker

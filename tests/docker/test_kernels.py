@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from builder.kernels import ledger
-from builder.kernels.selection import Capability
-from builder.tools.cubin import Kernel
+from simulator import ledger
+from simulator.cubin import Kernel
+from simulator.selection import Capability
 from support.commands import Builder
 from support.cuda_tools import compile_in
 from support.smoke_tests import SmokeTest

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry.client import MANIFESTS
+from builder.publish.registry import MANIFESTS
 from support.commands import ForkServer, Running
 from support.overlaid import PACKAGE, StandIn, write_catalog
 from support.smoke_tests import docker, images_at

@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from builder.errors import BusyError, Interrupted, UntriedError
-from builder.launch import start as launch_start
-from builder.launch.start import existing, identity, start, wait
+from builder.checks.answers import ModelList
+from builder.checks.client import ServerClient
+from builder.core.errors import BusyError, Interrupted, UntriedError
+from builder.docker import client, containers
+from builder.engines.api_flavor import API_FLAVORS
+from builder.presets import start as launch_start
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from builder.servers.answers import ModelList
-from builder.servers.api_flavor import API_FLAVORS
-from builder.servers.client import ServerClient
-from builder.tools.docker import client, containers
+from builder.presets.start import existing, identity, start, wait
 from support.commands import Builder
 from support.runs import RUNS, recipe_of
 from support.services import BASE, free_port

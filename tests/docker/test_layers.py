@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.compare.image_tree import read_image
-from builder.contents.reading import read
-from builder.errors import UntriedError
+from builder.core.errors import UntriedError
+from builder.image.image_tree import read_image
+from builder.image.reading import read
 from support.layouts import Entry, Image, layer, layer_of, member
 
 TAKEN: dict[str, list[list[Entry]]] = {

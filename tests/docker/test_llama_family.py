@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from builder.contents.contents import Contents
-from builder.families import complete, load_catalog
+from builder.checks import preset_options
+from builder.checks.server_trials import TRIALS
+from builder.engines.families import complete, load_catalog
+from builder.image.contents import Contents
 from builder.presets.schema import Preset
-from builder.smoke import preset_options
-from builder.smoke.server_trials import TRIALS
 from support import upstreams
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.log import BuildLog
-from builder.images.stages import build_image
+from builder.build.log import BuildLog
+from builder.build.stages import build_image
+from builder.docker import buildx, engine
+from builder.docker.blobs import build_contexts
 from builder.sources.context import BuildContext
-from builder.tools.docker import buildx, engine
-from builder.tools.docker.blobs import build_contexts
 from support.commands import Builder
 from support.environment import abandoned
 from support.machines import CONTEXT, REMOTE, Machine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.tools.registry.client import Repository
+from builder.publish.registry import Repository
 from support.platforms import Two, frozen_session, put_together, write_recipe
 from support.upstreams import Upstream
 

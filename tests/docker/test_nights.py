@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from builder.tools.files import named_lock
-from builder.tools.registry.client import Repository
+from builder.core.files import named_lock
+from builder.publish.registry import Repository
 from support import upstreams
 from support.commands import ForkServer
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction

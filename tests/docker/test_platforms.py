@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.tools.docker import buildx
+from builder.docker import buildx
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from builder.contents.contents import Contents
+from builder.checks.preset_trial import check
+from builder.checks.smoke_subject import DeviceTest
+from builder.checks.verdict import Check
+from builder.image.contents import Contents
+from builder.presets import cards
+from builder.presets.cards import Card
 from builder.presets.figures import PresetUse
 from builder.presets.schema import Preset
-from builder.simulator import cards
-from builder.simulator.cards import Card
-from builder.smoke.preset_trial import check
-from builder.smoke.subject import DeviceTest
-from builder.smoke.verdict import Check
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import recipe_of
 from support.smoke_tests import context_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.recipes.schema import FilePatch, FileProbe, LibraryProbe, PythonProbe
+from builder.recipes.patches import FilePatch
+from builder.recipes.probes import FileProbe, LibraryProbe, PythonProbe
 from support.smoke_tests import SmokeTest, as_root, compiled, of, small
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 import requests
 
-from builder.errors import UntriedError
-from builder.tools.docker import proxy as proxies
-from builder.tools.docker.containers import Container, started
-from builder.tools.docker.proxy import network_of, proxy
+from builder.core.errors import UntriedError
+from builder.docker import proxy as proxies
+from builder.docker.containers import Container, started
+from builder.docker.proxy import network_of, proxy
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from builder.errors import RegistryError
-from builder.families.layout import CREATED, LABEL_KEY, VERSION
+from builder.core.errors import RegistryError
+from builder.core.files import named_lock
+from builder.engines.layout import CREATED, LABEL_KEY, VERSION
 from builder.publish import prune as pruning
 from builder.publish import tags
 from builder.publish.referrers import AttachedFile, attach
+from builder.publish.registry import Manifest, Repository
 from builder.publish.survey import survey
 from builder.publish.verdicts import UNSIGNED
-from builder.tools.files import named_lock
-from builder.tools.registry.client import Manifest, Repository
 from support.moves import attach_note
 from support.prunes import (
     ATTESTED,

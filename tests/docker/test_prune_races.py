@@ -11,7 +11,7 @@ import pytest
 
 from builder.publish import prune as pruning
 from builder.publish.referrers import referrers
-from builder.tools.registry.client import Repository
+from builder.publish.registry import Repository
 from support.commands import ForkServer
 from support.prunes import (
     BELONGS,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RegistryError
+from builder.core.errors import RegistryError
 from builder.publish import prune as pruning
 from builder.publish import tags
+from builder.publish.hub import Hub
 from builder.publish.referrers import AttachedFile, attach
-from builder.tools.registry.client import Repository
-from builder.tools.registry.hub import Hub
+from builder.publish.registry import Repository
 from support.hub import DockerHub, Page
 from support.moves import attach_note
 from support.prunes import (

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from builder.errors import RegistryError
+from builder.build import ptx
+from builder.core.errors import RegistryError
+from builder.core.files import named_lock
+from builder.docker.engine import split
 from builder.publish import tags as publish_tags
 from builder.publish.referrers import AttachedFile, attach
+from builder.publish.registry import Repository
 from builder.publish.remote_image import layer_sizes
 from builder.publish.tag_history import MOVE
 from builder.publish.verdicts import VERDICT
-from builder.records import ptx
-from builder.tools.files import named_lock
-from builder.tools.registry.client import Repository
-from builder.tools.registry.transport import split
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.prunes import CYCLONEDX, worn

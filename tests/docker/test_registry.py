@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from builder.cli.session import build_session
-from builder.errors import BuilderError, GoneError, RegistryError
+from builder.core import retry
+from builder.core.errors import BuilderError, GoneError, RegistryError
 from builder.plan.resolver import Resolver
 from builder.publish import referrers
+from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.remote_image import remote_image
 from builder.publish.verified import find_published
-from builder.tools.registry.client import MANIFESTS, Manifest, Repository
-from builder.tools.web import retry
 from support.prunes import CONFIG, PATH, unheard
 from support.registries import Fault, proxied, put_image
 

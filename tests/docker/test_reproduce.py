@@ -10,9 +10,9 @@ from subprocess import PIPE
 
 import pytest
 
-from builder.reproduce import rebuild
-from builder.tools.docker import containers, engine
-from builder.tools.registry.client import Repository
+from builder.build import rebuild
+from builder.docker import containers, engine
+from builder.publish.registry import Repository
 from support.commands import Builder
 from support.prunes import image as image_of
 from support.prunes import index

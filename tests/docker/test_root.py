@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from builder import settings
+from builder.build.log import BuildLog
+from builder.build.roots import AskingResolver
+from builder.build.stages import ActiveBuild, ensure_bases
 from builder.cli.progress import BuildProgress
-from builder.compare.image_tree import read_image
-from builder.errors import FetchError
-from builder.images.log import BuildLog
-from builder.images.roots import AskingResolver
-from builder.images.stages import ActiveBuild, ensure_bases
+from builder.core import settings
+from builder.core.errors import FetchError
+from builder.core.platforms import Platforms, architecture
+from builder.core.settings import RootWay
+from builder.docker import engine as docker
+from builder.docker.blobs import blobs_of
+from builder.image.image_tree import read_image
 from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.resolver import plan_base
-from builder.platforms import Platforms, architecture
 from builder.recipes.catalog import Catalog
-from builder.settings import RootWay
-from builder.tools.docker import engine as docker
-from builder.tools.docker.blobs import blobs_of
 from support.catalogs import load, with_image
 from support.commands import Builder
 

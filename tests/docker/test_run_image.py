@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from builder.launch.images import Images
-from builder.settings import Settings
-from builder.tools.docker import containers
-from builder.tools.web import retry
+from builder.core import retry
+from builder.core.settings import Settings
+from builder.docker import containers
+from builder.presets.images import Images
 from support import catalogs
 from support.commands import Builder
 from support.registries import Fault, Proxy

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from builder.errors import UntriedError
-from builder.sbom.debian import STATUS, Dpkg, Package, installed
+from builder.core.errors import UntriedError
+from builder.publish.debian import STATUS, Dpkg, Package, installed
 from support.bills import faults, package, purl, relations
 from support.commands import Builder
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from builder.errors import PatchError, UntriedError
-from builder.patches.context import PatchContext
-from builder.patches.series import apply_all
+from builder.core.errors import PatchError, UntriedError
 from builder.plan.inputs import GitCommit, PlannedPatch
-from builder.recipes.schema import Script, ScriptPatch
-from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import PatchSet, on_pin
+from builder.recipes.patches import Script, ScriptPatch
+from builder.sources.patches import apply_all
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PatchSet, on_pin
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 from support.upstreams import Upstream

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from builder.contents import reading
-from builder.contents.options import ReadOptions
-from builder.kernels.selection import Capability
-from builder.models.tiny import TinyModel
-from builder.numbers.cases import CaseResult
-from builder.pipeline.compare_numbers import servers_compared
-from builder.recipes.schema import Serve
-from builder.simulator import cards
-from builder.simulator.server import SimulatedServer
-from builder.smoke import model_numbers
-from builder.smoke.model_numbers import ModelNumbers, Numbers
-from builder.smoke.server_trials import Drafting, ModelTrial
-from builder.smoke.verdict import Check, CheckState
-from builder.tools.docker import engine
-from builder.tools.docker.blobs import blobs_of
+from builder.build.compare_numbers import servers_compared
+from builder.checks import logit_test
+from builder.checks.cases import CaseResult
+from builder.checks.logit_test import ModelNumbers, Numbers
+from builder.checks.server_trials import Drafting, ModelTrial
+from builder.checks.simulated import SimulatedServer
+from builder.checks.verdict import Check, CheckState
+from builder.docker import engine
+from builder.docker.blobs import blobs_of
+from builder.image import reading
+from builder.image.options import ReadOptions
+from builder.presets import cards
+from builder.presets.tiny import TinyModel
+from builder.recipes.probes import Serve
+from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.smoke_tests import SmokeTest
 
@@ -131,7 +131,7 @@ def test_a_model_that_is_refused_with_its_block_is_tried_without(checked: Checke
 def test_two_servers_part_at_the_launch_that_stores_other_bytes(
     numbers: Callable[[str], Numbers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_numbers, "TRIALS", (LLAMA, QWEN))
+    monkeypatch.setattr(logit_test, "TRIALS", (LLAMA, QWEN))
     right, wrong, refusing = (
         replace(numbers(fault), outputs=True) for fault in ("", "layer", "block")
     )

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from builder.contents import reading
-from builder.contents.options import ReadOptions
-from builder.kernels.selection import Capability
-from builder.simulator import cards
-from builder.simulator.server import SimulatedServer
-from builder.smoke.model_numbers import Numbers
-from builder.smoke.server_trials import TOKENS
-from builder.smoke.verdict import Check, CheckState
-from builder.tools.docker import copies, engine
-from builder.tools.docker.blobs import blobs_of
+from builder.checks.logit_test import Numbers
+from builder.checks.server_trials import TOKENS
+from builder.checks.simulated import SimulatedServer
+from builder.checks.verdict import Check, CheckState
+from builder.docker import copies, engine
+from builder.docker.blobs import blobs_of
+from builder.image import reading
+from builder.image.options import ReadOptions
+from builder.presets import cards
+from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import digest_of
 from support.smoke_tests import SmokeTest, hello_recipe

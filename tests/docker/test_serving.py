@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from builder.contents.contents import Contents
-from builder.recipes.schema import Recipe, Serve
-from builder.servers.measure import RunSettings
-from builder.servers.server import ServeSpec, launched
-from builder.smoke import gpu, serves
-from builder.smoke.subject import GpuTest
-from builder.smoke.verdict import Check
-from builder.tools.docker import client as docker_client
-from builder.tools.docker import containers
+from builder.checks import gpu, serves
+from builder.checks.server import ServeSpec, launched
+from builder.checks.smoke_subject import GpuTest
+from builder.checks.speed import RunSettings
+from builder.checks.verdict import Check
+from builder.docker import client as docker_client
+from builder.docker import containers
+from builder.image.contents import Contents
+from builder.recipes.probes import Serve
+from builder.recipes.schema import Recipe
 from support.environment import REPOSITORY
 from support.smoke_tests import SmokeTest, context_of, docker, hello_recipe
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from builder.errors import WorldError
-from builder.tools.docker import engine as docker
+from builder.core.errors import WorldError
+from builder.docker import engine as docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 

@@ -19,10 +19,10 @@ import pytest
 import requests
 import trustme
 
+from builder.publish import cosign
 from builder.publish.referrers import referrers
+from builder.publish.registry import Repository
 from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT
-from builder.tools.registry import cosign
-from builder.tools.registry.client import Repository
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified

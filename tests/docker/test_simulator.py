@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from builder.simulator import build, cards
+from builder.checks import build
+from builder.presets import cards
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import Case, code_of, run_cases
 from support.smoke_tests import docker

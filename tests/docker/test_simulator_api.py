@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.farm import installed
-from builder.simulator import cards
+from builder.core.farm import installed
+from builder.presets import cards
 from support.simulators import Simulated
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.simulator import build
+from builder.checks import build
 from support.environment import REPOSITORY, SHARED_CACHE
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]

@@ -10,21 +10,13 @@ from typing import Any
 
 import pytest
 
-from builder.recipes.schema import LibraryProbe, OptionProbe, RunProbe
-from builder.smoke import context as contexts
-from builder.smoke.check import check_layers, run_programs
-from builder.smoke.subject import Subject
-from builder.smoke.verdict import CheckState, Verdict
+from builder.checks import subject as contexts
+from builder.checks.check import check_layers, run_programs
+from builder.checks.smoke_subject import Subject
+from builder.checks.verdict import CheckState, Verdict
+from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from support.environment import SHARED_CACHE
-from support.smoke_tests import (
-    SmokeTest,
-    compiled,
-    docker,
-    failed,
-    failures_of,
-    of,
-    small,
-)
+from support.smoke_tests import SmokeTest, compiled, docker, failed, failures_of, of, small
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.tools.docker import engine as docker
+from builder.docker import engine as docker
 from support.commands import Builder
 from support.smoke_tests import SmokeTest, small
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from builder.families.layout import LAYOUT
+from builder.engines.layout import LAYOUT
 from support.environment import REPOSITORY
 from support.overlaid import OVERLAID, PACKAGE, SITE, Build, StandIn, ran
 from support.smoke_tests import docker, run_image

@@ -11,15 +11,14 @@ import pytest
 import time_machine
 
 from builder.cli.nightly import overview_of_statuses
-from builder.errors import FetchError, StaleError
-from builder.nightly import history
-from builder.nightly.status import Status, require_fresh, statuses
-from builder.publish import tags
-from builder.settings import Settings
-from builder.tools.git.repositories import Repositories
-from builder.tools.registry import client
-from builder.tools.registry.client import Repository
-from builder.tools.web import retry
+from builder.core import retry
+from builder.core.errors import FetchError, StaleError
+from builder.core.settings import Settings
+from builder.publish import nights, tags
+from builder.publish import registry as client
+from builder.publish.registry import Repository
+from builder.sources.repositories import Repositories
+from builder.upstream.status import Status, require_fresh, statuses
 from support import catalogs, indexes, upstreams
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -133,7 +132,7 @@ def test_a_branch_that_goes_back(world: World) -> None:
     status = world.status(3)
     assert told(status) == ("behind", None, 2)
     # Nights say until when it was all there was.
-    history.write(world.repository, night(channel="master", started="2026-11-20T03:00:00+00:00"))
+    nights.write(world.repository, night(channel="master", started="2026-11-20T03:00:00+00:00"))
     assert told(world.status(3)) == ("behind", None, 1)
 
 
@@ -212,7 +211,7 @@ def test_an_image_channel_grows_old_though_upstream_is_new_every_day(world: Worl
     world.follow(f'image   = "{world.repository.registry}/them/vllm:nightly"')
     first = put_image(theirs, "one", "nightly", **{CREATED: "2026-11-18T01:00:00+00:00"})
     world.serve("*", f"master-{first.digest[7:19]}")
-    history.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
+    nights.write(world.repository, night(channel="master", started="2026-11-19T03:00:00+00:00"))
     assert told(world.status(1)) == ("current", 0, 0)
     for day in range(2, 30, 9):
         made = {CREATED: f"2026-11-{18 + day % 12:02}T01:00:00+00:00"}
@@ -239,7 +238,7 @@ def test_an_upstream_that_stands_still_is_told(track: str, world: World) -> None
         world.serve(digest, "master-b9")
     for day in ("18", "19"):
         ran = night(channel="master", commit=digest, started=f"2026-11-{day}T03:00:00+00:00")
-        history.write(world.repository, ran)
+        nights.write(world.repository, ran)
     for day, state in ((0, "current"), (30, "current"), (31, "still"), (400, "still")):
         status = world.status(day)
         assert (status.state, status.days, status.still) == (state, 0, day)

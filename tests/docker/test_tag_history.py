@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 import time_machine
 
-from builder.errors import BuilderError, RegistryError
-from builder.nightly import history
-from builder.nightly.night import _held
-from builder.publish import referrers, tag_history
+from builder.core.errors import BuilderError, RegistryError
+from builder.publish import nights, referrers, tag_history
+from builder.publish import registry as registries
 from builder.publish import tags as publish_tags
 from builder.publish.prune_plan import targets_of
+from builder.publish.registry import Manifest, Repository
 from builder.publish.survey import survey
 from builder.publish.verdicts import UNSIGNED, Trust
-from builder.tools.registry import client as registries
-from builder.tools.registry.client import Manifest, Repository
+from builder.upstream.night import _held
 from support.moves import attach_note
 from support.prunes import PATH
 from support.registries import Fault, Proxy, proxied, put_image
@@ -230,7 +229,7 @@ def test_a_tag_that_leads_there_already_is_no_failure(repository: Repository, pr
 
 def test_only_images_of_ours_are_moved_to_and_only_tags_that_move(repository: Repository) -> None:
     ours = put_image(repository, "k1", "1-0123456789ab")
-    referrers.store(repository, "nightly.nights", history.NIGHTLY_RUNS, [])
+    referrers.store(repository, "nightly.nights", nights.NIGHTLY_RUNS, [])
     for tag in ("1-0123456789ab", "nightly.nights", f"sha256-{'0' * 64}"):
         with pytest.raises(RegistryError, match="is not a moving tag"):
             publish_tags.move(repository, tag, ours.digest, "so")

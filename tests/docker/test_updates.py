@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from builder.images.log import BuildLog
-from builder.images.stages import build_image
+from builder.build.log import BuildLog
+from builder.build.stages import build_image
+from builder.docker import buildx
+from builder.docker.blobs import blobs_of, build_contexts
 from builder.publish import tags
 from builder.publish.push import LocalImage, upload
+from builder.publish.registry import Manifest, Repository
 from builder.sources.context import BuildContext
-from builder.tools.docker import buildx
-from builder.tools.docker.blobs import blobs_of, build_contexts
-from builder.tools.registry.client import Manifest, Repository
 from support.machines import REMOTE, Machine
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from builder.docker import copies
 from builder.recipes import lockfile
-from builder.recipes.schema import PypiSource
-from builder.tools import elf
-from builder.tools.docker import copies
-from builder.tools.python import pypi
+from builder.recipes.sources import PypiSource
+from builder.sources import pypi
+from simulator import library as elf
 from support import upstreams
 from support.catalogs import load
 from support.commands import Builder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.host.setup import engine_settings
+from builder.measure.setup import engine_settings
 from builder.plan.plan import BasePlan
 from support.catalogs import rendered
 from support.commands import Builder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.compilers.table import LIMIT
+from builder.build.compiler_table import LIMIT
 from support.commands import Builder
 from support.environment import REPOSITORY
 

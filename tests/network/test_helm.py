@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from builder.exports import helm, kubernetes
+from builder.presets import helm, kubernetes
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.environment import REPOSITORY

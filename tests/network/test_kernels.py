@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.kernels import ledger
-from builder.kernels.selection import Capability
+from simulator import ledger
+from simulator.selection import Capability
 
 PACKAGE = "@node-llama-cpp/linux-x64-cuda@3.22.1"
 LIBRARY = "package/bins/linux-x64-cuda/libggml-cuda.so"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from builder.models import gguf
-from builder.servers import test_model
-from builder.simulator import build, cards, config, frames, memory, run
-from builder.tools.docker import containers
+from builder.checks import build, config, run, test_model
+from builder.docker import containers
+from builder.presets import cards
+from simulator import frames, gguf, memory
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import code_of
 

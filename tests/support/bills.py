@@ -9,12 +9,12 @@ from typing import Any
 
 from jsonschema import Draft7Validator
 
-from builder import sbom
+from builder.build.record import Record
+from builder.checks.verdict import Verdict
+from builder.core.platforms import Platforms
 from builder.plan.plan import Plan
-from builder.platforms import Platforms
-from builder.records.record import Record
-from builder.sbom.debian import Dpkg, parse
-from builder.smoke.verdict import Verdict
+from builder.publish import builder_sbom
+from builder.publish.debian import Dpkg, parse
 from support.catalogs import AMD64, rendered
 from support.environment import REPOSITORY
 
@@ -188,7 +188,7 @@ def record_of(made: Plan, **changed: Any) -> Record:
 @cache
 def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
     made = of_catalog(name)
-    return sbom.documents(made, record_of(made), dpkg)
+    return builder_sbom.documents(made, record_of(made), dpkg)
 
 
 def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
@@ -196,7 +196,9 @@ def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
 
 
 def spdx_of(made: Plan, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sbom.documents(made, record_of(made), dpkg)[sbom.SPDX])
+    found: dict[str, Any] = json.loads(
+        builder_sbom.documents(made, record_of(made), dpkg)[builder_sbom.SPDX]
+    )
     return found
 
 
@@ -213,7 +215,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 
 def provenance(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name)[sbom.PROVENANCE])
+    found: dict[str, Any] = json.loads(texts(name)[builder_sbom.PROVENANCE])
     return found
 
 

@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from builder.bisect import search
-from builder.bisect import state as bisect_state
-from builder.bisect.request import BisectRequest
-from builder.bisect.search import BisectOptions, BisectResult
-from builder.bisect.state import BisectState
 from builder.cli.progress import BuildProgress
 from builder.cli.session import build_session
+from builder.upstream import bisect
+from builder.upstream import state as bisect_state
+from builder.upstream.bisect import BisectOptions, BisectResult
+from builder.upstream.request import BisectRequest
+from builder.upstream.state import BisectState
 from support.commands import Builder
 from support.upstreams import Upstream
 
@@ -76,7 +76,7 @@ class Farm:
         request = BisectRequest(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         self.lines.clear()
         builds = build_session(self.catalog, progress=Recorded(self.lines))
-        return search.bisect(builds, "eng", request, BisectOptions(**more))
+        return bisect.bisect(builds, "eng", request, BisectOptions(**more))
 
     @property
     def state(self) -> BisectState | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from builder.models import shapes
+from builder.presets import shapes
 
 BITS = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
 """Bits of an element of a cache: q8_0 has 34 bytes for 32, q4_0 has 18 (ggml-common.h)."""

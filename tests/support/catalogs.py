@@ -7,15 +7,15 @@ import tomllib
 from pathlib import Path
 from shutil import copytree
 
-from builder import families
-from builder.families import load_catalog as load
+from builder.core.platforms import Platforms
+from builder.engines import families
+from builder.engines.families import load_catalog as load
 from builder.plan.inputs import RootChoice
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver, bootstrapped_root
-from builder.platforms import Platforms
-from builder.recipes import catalog, debian_lock
+from builder.recipes import catalog, locks
 from builder.recipes.catalog import Catalog
-from builder.recipes.debian_lock import Install
+from builder.recipes.locks import Install
 from support.environment import REPOSITORY
 
 AMD64 = Platforms("amd64")
@@ -42,8 +42,8 @@ def write_lock(file: Path, text: str) -> None:
     """Write a Debian lock from a text without its digest, or with another text's digest."""
     data = tomllib.loads(text)
     installs = [Install.model_validate(each) for each in data["install"]]
-    lock = debian_lock.make(data["suite"], data["as_of"], installs)
-    file.write_text(debian_lock.text_of(lock, file.stem))
+    lock = locks.make(data["suite"], data["as_of"], installs)
+    file.write_text(locks.text_of(lock, file.stem))
 
 
 def without_locks(root: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from platformdirs import user_cache_path
 
-from builder.tools.files import file_lock
-from builder.tools.web import retry
+from builder.core import retry
+from builder.core.files import file_lock
 from support import model_hub
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -44,16 +44,16 @@ LAZY = (
 
 def preload() -> None:
     import builder
-    from builder import farm
     from builder.cli.app import all_commands
-    from builder.contents import scans
-    from builder.errors import BuilderError
+    from builder.core import farm
+    from builder.core.errors import BuilderError
+    from builder.docker import client
+    from builder.image import scans
     from builder.plan.dockerfile import templates
-    from builder.recipes import debian_lock
+    from builder.recipes import locks
     from builder.recipes.parse import parse
     from builder.recipes.schema import Recipe
-    from builder.tools.docker import client
-    from builder.tools.python import pypi
+    from builder.sources import pypi
 
     for module in walk_packages(builder.__path__, "builder."):
         if not module.name.endswith("__main__"):
@@ -67,7 +67,7 @@ def preload() -> None:
     for name in compiled.list_templates(["j2"]):
         compiled.get_template(name)
     for lock in (farm.installed() / "recipes/bases/locks").glob("*.debian.toml"):
-        debian_lock.read(lock, lock.name)
+        locks.read(lock, lock.name)
     for setting in ("cert", "index-url"):
         pypi._configured(setting)
     with suppress(BuilderError):
@@ -120,7 +120,7 @@ def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
     for file in files:
         os.close(file)
     if _docker(os.environ) != _docker(request["environment"]):
-        from builder.tools.docker import client
+        from builder.docker import client
 
         client.executable.cache_clear()
         client._info.cache_clear()

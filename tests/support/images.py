@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pytest
 
-from builder.smoke.verdict import Verdict
-from builder.tools.files import file_lock
+from builder.checks.verdict import Verdict
+from builder.core.files import file_lock
 from support.commands import ForkServer
 from support.environment import REPOSITORY, SHARED_CACHE, sealed_environment
 from support.smoke_tests import SmokeTest, hello_recipe, small

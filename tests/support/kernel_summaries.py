@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from builder.kernels.ledger import FatBinary, Library
-from builder.kernels.selection import Capability
-from builder.kernels.summary import KernelSummary, summary
-from builder.tools.cubin import Kernel
+from builder.image.summary import KernelSummary, summary
+from simulator.cubin import Kernel
+from simulator.ledger import FatBinary, Library
+from simulator.selection import Capability
 
 
 def summary_of(*spills: int, path: str = "/opt/lib/liba.so.1", card: int = 120) -> KernelSummary:

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.host.setup import engine_settings
-from builder.tools.docker import buildx
+from builder.docker import buildx
+from builder.measure.setup import engine_settings
 from support.environment import DOCKER_CONFIG
 
 AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.tools.git.mirrors import Mirror
-from builder.tools.git.repositories import Repositories
+from builder.sources.mirrors import Mirror
+from builder.sources.repositories import Repositories
 from support.upstreams import Upstream
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from builder.publish.referrers import attach_all
+from builder.publish.registry import Manifest, Repository
 from builder.publish.tag_history import By, Move, new_note, notes_of_tag
 from builder.publish.verdicts import UNSIGNED, Trust
-from builder.tools.registry.client import Manifest, Repository
 
 
 def attach_note(

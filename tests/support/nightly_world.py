@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry.client import MANIFESTS
+from builder.publish.registry import MANIFESTS
 from support import upstreams
 from support.commands import ForkServer
 from support.overlaid import PACKAGE, SITE, StandIn, write_catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.nightly.history import NightlyRun
+from builder.publish.nights import NightlyRun
 
 
 def night(**changes: Any) -> NightlyRun:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from builder.tools.files import named_lock
+from builder.core.files import named_lock
 from support.commands import Builder
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.small_root import PYTHON

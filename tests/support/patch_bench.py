@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from builder.patches.context import PatchContext
-from builder.patches.series import apply_all
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch
-from builder.tools.git.repositories import Repositories
+from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
+from builder.sources.patches import apply_all
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
 from support.upstreams import Upstream, numbered
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.patches.context import PatchContext
 from builder.plan.inputs import GitCommit, PlannedPatch
-from builder.recipes.schema import FilePatch, Pick, PickPatch, PullPatch, Track
-from builder.tools.git.repositories import Repositories
-from builder.upstream.compatibility import PatchSet, diagnose
+from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
+from builder.recipes.sources import Track
+from builder.sources.patches_context import PatchContext
+from builder.sources.repositories import Repositories
 from builder.upstream.patch_state import PatchFinding
+from builder.upstream.patches import PatchSet, diagnose
 from support.upstreams import Upstream
 
 FUNCTION = """\

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from builder.build import record
+from builder.build.record import Record
+from builder.build.session import BuildSession
+from builder.checks.verdict import Verdict
 from builder.cli.session import build_session
-from builder.nightly import channels
-from builder.pipeline.session import BuildSession
 from builder.plan.plan import Plan
-from builder.records import record
-from builder.records.record import Record
-from builder.smoke.verdict import Verdict
+from builder.upstream import channels
 from builder.upstream.session import open_session
 from support.commands import Builder
 from support.registries import Proxy

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from builder import sbom
 from builder.cli.app import main
-from builder.families.layout import CREATED, LABEL_KEY
-from builder.publish import prune_plan
+from builder.engines.layout import CREATED, LABEL_KEY
+from builder.publish import builder_sbom, prune_plan
 from builder.publish.referrers import AttachedFile, attach, referrers
+from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.survey import survey
 from builder.publish.tag_history import MOVE
 from builder.publish.verdicts import UNSIGNED
-from builder.tools.registry.client import MANIFESTS, Manifest, Repository
 from support.environment import REPOSITORY
 from support.moves import attach_note
 
@@ -33,7 +32,7 @@ BASE = b"the layer that all have" * 100
 SIGNED = "application/vnd.dev.cosign.simplesigning.v1+json"
 ATTESTED = "application/vnd.dsse.envelope.v1+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"  # builder attached one until SPDX was enough
-BELONGS = (MOVE, CYCLONEDX, sbom.SPDX)
+BELONGS = (MOVE, CYCLONEDX, builder_sbom.SPDX)
 Prune = Callable[..., Any]
 
 
@@ -128,7 +127,7 @@ def signature(
 
 def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
-    for kind in (CYCLONEDX, sbom.SPDX):
+    for kind in (CYCLONEDX, builder_sbom.SPDX):
         attach(repository, of, kind, {}, [AttachedFile("bom.json", kind, of.digest.encode())])
     attach_note(repository, of, "nightly", "", "a night")
     return of

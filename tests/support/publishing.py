@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry.client import MANIFESTS
+from builder.publish.registry import MANIFESTS
 from support.commands import Builder
 from support.overlaid import Build
 from support.registries import Proxy, proxied

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from builder.presets.receipts import Receipt
 from builder.presets.schema import Preset
-from builder.receipts.schema import Receipt
 
 DIGEST = f"sha256:{'d' * 64}"
 KEY = "0123456789ab" + "0" * 52

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import requests
 
-from builder.tools.registry.client import MANIFESTS, Manifest, Repository
+from builder.publish.registry import MANIFESTS, Manifest, Repository
 from support.loopback import Quiet, listening
 
 CONFIGURATION = """version: 0.1

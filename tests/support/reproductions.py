@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.publish import cosign
 from builder.publish.reproductions import SIGNATURE, TEXT, ReproductionStatement
-from builder.tools.registry import cosign
 
 
 def statement(digest: str, day: int, key: Path | None) -> dict[str, str]:

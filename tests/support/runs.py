@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.families.layout import LABEL_KEY, LABEL_RECIPE
+from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.plan.resolver import Resolver
 from support.catalogs import load
 from support.environment import REPOSITORY

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from builder.contents import reading
-from builder.contents.contents import Contents
-from builder.contents.options import ReadOptions
-from builder.families import llama_cpp
-from builder.families.layout import LAYOUT
-from builder.kernels.selection import Capability
+from builder.docker.blobs import blobs_of
+from builder.engines import llama_cpp
+from builder.engines.layout import LAYOUT
+from builder.image import reading
+from builder.image.contents import Contents
+from builder.image.options import ReadOptions
 from builder.recipes.schema import Recipe
-from builder.tools.docker.blobs import blobs_of
+from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.smoke_tests import docker, hello_recipe
 

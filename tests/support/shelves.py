@@ -11,7 +11,7 @@ import pytest
 from builder.plan.inputs import PypiFile
 from builder.recipes.lockfile import PinnedFile
 from builder.sources import checkout
-from builder.tools.git.repositories import Repositories
+from builder.sources.repositories import Repositories
 from support.indexes import Index, served, wheel
 
 LIBRARY = os.urandom(6_000_000)

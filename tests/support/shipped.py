@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.families import load_catalog
+from builder.engines.families import load_catalog
 from builder.presets import catalog
 from support.environment import REPOSITORY
 

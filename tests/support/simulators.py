@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from builder.kernels import ledger
-from builder.kernels.ledger import code_table
-from builder.kernels.selection import Capability, taken
-from builder.simulator import build
-from builder.simulator import run as run_of
-from builder.simulator.cards import Card
-from builder.simulator.receiver import Receiver, receiving
-from builder.tools import elf, fatbin
+from builder.checks import build
+from builder.checks import run as run_of
+from builder.presets.cards import Card
+from simulator import fatbin, ledger, library
+from simulator.ledger import code_table
+from simulator.receiver import Receiver, receiving
+from simulator.selection import Capability, taken
 from support.environment import SHARED_CACHE
 from support.smoke_tests import docker
 
@@ -167,7 +166,7 @@ def digest_of(file: Path) -> str:
     with file.open("rb") as stream:
         regions = [
             region
-            for section in elf.loaded_fatbins(stream)
+            for section in library.loaded_fatbins(stream)
             for region in fatbin.regions(stream, section.offset, section.offset + section.size)
         ]
         codes = [taken(region.entries, Capability(12, 0)) for region in regions]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from builder.tools.apt import sources as apt
-from builder.tools.files import named_lock
+from builder.core.files import named_lock
+from builder.sources import sources as apt
 from support.environment import SHARED_CACHE
 from support.smoke_tests import docker
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.contents.contents import Contents
+from builder.checks.check import check_image
+from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Context
+from builder.checks.verdict import Check, Verdict
+from builder.docker.engine import Image
+from builder.image.contents import Contents
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
-from builder.smoke.check import check_image
-from builder.smoke.context import Context
-from builder.smoke.subject import Subject
-from builder.smoke.verdict import Check, Verdict
-from builder.tools.docker.engine import Image
 from support.environment import SHARED_CACHE
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.smoke.verdict import Check, Verdict
+from builder.checks.verdict import Check, Verdict
 
 GOOD = replace(Check.of("runs", "server --version", "exit status 0", "0", True), seconds=0.25)
 FOUND = "none\x00 [a](b) `c`"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.smoke.check import CHECKS_VERSION
+from builder.checks.check import CHECKS_VERSION
 from support.environment import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/development.md").read_text()
@@ -130,7 +130,7 @@ FAMILY = '''\
 
 from __future__ import annotations
 
-from builder.families.cmake import CmakeTree
+from builder.engines.cmake import CmakeTree
 
 
 class Tiny(CmakeTree):
@@ -167,8 +167,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.smoke.context import Context
-from builder.smoke.verdict import Check
+from builder.checks.subject import Context
+from builder.checks.verdict import Check
 
 
 def check(context: Context) -> Iterator[Check]:
@@ -178,10 +178,10 @@ def check(context: Context) -> Iterator[Check]:
 '''
 NEXT = CHECKS_VERSION + 1
 MADE = f"""\
-from builder.contents.contents import Contents
+from builder.image.contents import Contents
 from builder.smoke import check
-from builder.smoke.context import Context
-from builder.smoke.subject import Subject
+from builder.checks.subject import Context
+from builder.checks.smoke_subject import Subject
 from pathlib import Path
 
 context = Context(Subject("image", ""), Contents({{}}, {{}}, (), 0), Path())
@@ -210,22 +210,22 @@ EXAMPLES = {
     "a check": Example(
         {
             "builder/smoke/NAME.py": text(CHECK),
-            "builder/smoke/check.py": inserted(
+            "builder/checks/check.py": inserted(
                 ("    serves,", "    tiny,"),
                 ('    Row("times", ', f'    Row("tiny", tiny.check, _any_image, {NEXT}),'),
             ),
             "docs/checks.md": inserted(("| `times` |", "| `tiny` | there is no file |")),
         },
         ("-c", MADE),
-        (("builder/smoke/NAME.py",), ("builder/smoke/check.py",), ("docs/checks.md",)),
+        (("builder/smoke/NAME.py",), ("builder/checks/check.py",), ("docs/checks.md",)),
     ),
     "a family": Example(
         {
             "builder/families/NAME.py": text(FAMILY),
-            "builder/families/__init__.py": inserted(
+            "builder/engines/families.py": inserted(
                 (
-                    "from builder.families.tabbyapi import",
-                    "from builder.families.tiny import Tiny",
+                    "from builder.engines.tabbyapi import",
+                    "from builder.engines.families.tiny import Tiny",
                 ),
                 ("        Artifact(),", "        Tiny(),"),
             ),
@@ -244,7 +244,7 @@ EXAMPLES = {
         ("show", "tiny-1.0", "--dockerfile"),
         (
             ("builder/families/NAME.py",),
-            ("builder/families/__init__.py",),
+            ("builder/engines/families.py",),
             ("dockerfiles/NAME.Dockerfile.j2", "recipes/ENGINE-VERSION.toml", "docs/recipes.md"),
             ("tests/data/golden/ENGINE-VERSION.Dockerfile",),
         ),
@@ -284,29 +284,29 @@ EXAMPLES = {
     "an export": Example(
         {
             "builder/exports/NAME.py": text(EXPORT),
-            "builder/exports/formats.py": inserted(("FORMATS: ", ROW)),
+            "builder/presets/formats.py": inserted(("FORMATS: ", ROW)),
             "docs/run.md": inserted(("| `compose` |", "| `tiny` | x | y | z |")),
         },
         ("export", "qwen3.6-27b-dflash@5090-laptop", "--format", "tiny", "--allow-incomplete"),
-        (("builder/exports/NAME.py", "docs/run.md"), ("builder/exports/formats.py",)),
+        (("builder/exports/NAME.py", "docs/run.md"), ("builder/presets/formats.py",)),
     ),
     "a card": Example(
         {
             "cards/NAME.toml": of("cards/5090.toml", name='"NVIDIA GeForce RTX tiny"'),
-            "tests/unit/simulator/test_cards.py": inserted(("NOMINAL = {", '    "tiny": 32,')),
+            "tests/unit/presets/test_cards.py": inserted(("NOMINAL = {", '    "tiny": 32,')),
         },
         ("choose", "--card", "tiny"),
-        (("cards/NAME.toml",), ("tests/unit/simulator/test_cards.py",)),
+        (("cards/NAME.toml",), ("tests/unit/presets/test_cards.py",)),
     ),
     "a model's shape": Example(
         {
             "shapes/NAME.toml": of("shapes/qwen3-0.6b.toml"),
-            "tests/unit/models/test_shapes.py": inserted(
+            "tests/unit/presets/test_shapes.py": inserted(
                 ("COUNTS = {", '    "tiny": (310, 0.596),')
             ),
         },
         ("-c", "from builder.models import shapes; assert len(shapes.of('tiny').tensors) == 310"),
-        (("shapes/NAME.toml",), ("tests/unit/models/test_shapes.py",)),
+        (("shapes/NAME.toml",), ("tests/unit/presets/test_shapes.py",)),
     ),
 }
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from builder.kernels.paths import paths
-from builder.kernels.selection import Capability, preferred
-from builder.tools import elf, fatbin
+from builder.image.code_paths import paths
+from simulator import fatbin
+from simulator import library as elf
+from simulator.selection import Capability, preferred
 from support.environment import REPOSITORY
 from support.fatbins import AT, ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, library, region
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from builder.kernels.selection import Capability, runs
-from builder.tools import elf
-from builder.tools.fatbin import Code
+from simulator import library as elf
+from simulator.fatbin import Code
+from simulator.selection import Capability, runs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "dockerfiles" / "entrypoint"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import errors
-from builder.errors import BuilderError, FetchError
+from builder.core import errors
+from builder.core.errors import BuilderError, FetchError
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
 

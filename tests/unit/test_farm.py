@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
-from builder.farm import farm_root, folder, installed
-from builder.simulator.build import COMPILED, SOURCES
+from builder.checks.build import COMPILED, SOURCES
+from builder.core.errors import RecipeError
+from builder.core.farm import farm_root, folder, installed
 from support.environment import REPOSITORY
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "BUILDER_DEBIAN_ROOT": "mmdebstrap"}
@@ -121,7 +121,7 @@ def test_without_one_around_the_installed_farm_is_taken(
         patched.chdir(tmp_path)
         assert farm_root() == installed() == REPOSITORY
         (tmp_path / "package").mkdir()
-        patched.setattr("builder.farm.PACKAGE", tmp_path / "package")
+        patched.setattr("builder.core.farm.PACKAGE", tmp_path / "package")
         with pytest.raises(RecipeError, match="has no recipes/ directory"):
             farm_root()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.platforms import Platforms, architecture, of_target
+from builder.core.platforms import Platforms, architecture, of_target
 
 
 def test_what_is_linked_is_of_the_images_architecture() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import settings
-from builder.errors import WorldError
-from builder.settings import Settings
+from builder.core import settings
+from builder.core.errors import WorldError
+from builder.core.settings import Settings
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from builder.cli import app as app_module
 from builder.cli.app import all_commands, app
-from builder.errors import EXIT_CODES, WorldError
+from builder.core.errors import EXIT_CODES, WorldError
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.shipped import PRESETS
@@ -137,20 +137,20 @@ UNNEEDED = [
         "tomlkit",
         "rich.table",
         "rich.progress",
-        "builder.pipeline.build",
-        "builder.records.crashes",
+        "builder.build.build",
+        "builder.build.crashes",
     ),
-    *("builder.smoke.subject", "builder.kernels.ledger", "builder.cli.progress"),
+    *("builder.checks.smoke_subject", "simulator.ledger", "builder.cli.progress"),
 ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
-        (["--help"], [*ENGINES, "pydantic", "tomlkit", "rich.progress", "builder.pipeline.build"]),
+        (["--help"], [*ENGINES, "pydantic", "tomlkit", "rich.progress", "builder.build.build"]),
         (["list"], [*ENGINES, *UNNEEDED, "builder.presets.schema", "pydantic_settings"]),
         (["list", "--presets"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
-        (["choose", "--card", "5090"], [*ENGINES, *UNNEEDED, "builder.receipts.schema"]),
+        (["choose", "--card", "5090"], [*ENGINES, *UNNEEDED, "builder.presets.receipts"]),
         (["show", "qwen3.6-27b-dflash@5090-laptop"], [*ENGINES, *UNNEEDED, "pydantic_settings"]),
         # Its plan has a Dockerfile, and asks the engine.
         (
@@ -226,8 +226,8 @@ def test_without_a_namespace_push_and_status_end_at_once(builder: Builder) -> No
 
 def test_a_fault_of_our_own_leaves_a_report(tmp_path: Path) -> None:
     code = (
-        "import builder.cli.app, builder.host.doctor, sys\n"
-        "builder.host.doctor.examine = lambda settings: 1 / 0\n"
+        "import builder.cli.app, builder.measure.doctor, sys\n"
+        "builder.measure.doctor.examine = lambda settings: 1 / 0\n"
         "sys.argv = ['builder', 'doctor']\n"
         "builder.cli.app.main()\n"
     )

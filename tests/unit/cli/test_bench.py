@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.bench.results import parse
+from builder.measure.results import parse
 from support.benchmarks import benchmark
 from support.commands import Builder
 from support.loopback import Quiet, serving_with

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from builder.build.build import BuildOutcome
 from builder.cli.build import _print_outcome
-from builder.kernels.paths import CodePaths
-from builder.pipeline.build import BuildOutcome
+from builder.image.code_paths import CodePaths
 from support.bills import of_catalog, record_of
 
 

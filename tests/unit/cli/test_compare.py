@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from builder.cli import compare_tables, tables
-from builder.compare.files import compare_trees
-from builder.compare.tree import read_files
+from builder.image.files import compare_trees
+from builder.image.tree import read_files
 from support.commands import Builder, ForkServer
 from support.cubins import Function, cubin
 from support.fatbins import ELF, PTX, entry, library, region

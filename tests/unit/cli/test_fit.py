@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.cli import fit
-from builder.fit.results import Fit, FitCard, FitTrial, LoadedFile
+from builder.presets.results import Fit, FitCard, FitTrial, LoadedFile
 
 MAXIMUM = 262144
 

@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from builder.cli import kernels, tables
-from builder.kernels.ledger import FatBinary, Ledger, Library
-from builder.kernels.selection import Capability
-from builder.tools.cubin import Kernel
+from builder.cli import image, tables
+from simulator.cubin import Kernel
+from simulator.ledger import FatBinary, Ledger, Library
+from simulator.selection import Capability
 
 KERNELS = tuple(
     Kernel(f"_Z{len(name)}{name}Pf", 32, 0, 16, spills, 0, 0, 0, 128, "d" * 64)
@@ -29,14 +29,14 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal of 100 columns shows."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100, soft_wrap=True, color_system=None)
-    for module in (kernels, tables):
+    for module in (image, tables):
         monkeypatch.setattr(module, "out", lambda: console)
     monkeypatch.setattr("builder.cli.terminal.out", lambda: console)
     return text
 
 
 def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> None:
-    kernels.print_ledger(ledger(), as_json=False)
+    image.print_ledger(ledger(), as_json=False)
     lines = screen.getvalue().splitlines()
     assert lines[0].split()[:2] == ["library", "kernel"]
     assert lines[tables.FIRST_ROWS + 1 :][:2] == [
@@ -49,7 +49,7 @@ def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> 
 
 
 def test_a_pipe_gets_every_kernel_below_the_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    kernels.print_ledger(ledger(), as_json=False)
+    image.print_ledger(ledger(), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("library\tcode\tkernels\t")
     assert lines[1].startswith("/opt/libone.so\t1 sm_120a\t40\t")

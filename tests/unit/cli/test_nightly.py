@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from builder.build import reports
 from builder.cli import nightly, tables
-from builder.nightly.history import NightlyRun
-from builder.nightly.status import Status
+from builder.publish.nights import NightlyRun
 from builder.publish.remote_image import RemoteImage
 from builder.publish.reproductions import Reproduced
-from builder.records import markdown
+from builder.upstream.status import Status
 
 
 def test_a_status_fits_a_terminal_and_tells_the_last_night(
@@ -58,7 +58,7 @@ def test_a_status_fits_a_terminal_and_tells_the_last_night(
     told = "last nightly run 2026-11-21 03:10 UTC: failed; last good one: 2026-11-20 03:10 UTC"
     assert overview.notes[0].endswith(told)
     assert overview.notes[1].endswith("is built, and 1 of 40 checks failed")
-    assert told in markdown.of_table(overview)
+    assert told in reports.of_table(overview)
     updated = replace(status, update=83_100_000, image=replace(image, download_size=512_000_000))
     (_, _, note, _) = nightly.overview_of_statuses([updated]).notes
     sizes = "83.1 MB for somebody who has the image before, 512.0 MB anew"

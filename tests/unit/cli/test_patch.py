@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.cli.sources import collected
-from builder.tools.git.errors import GitError
-from builder.tools.web import retry
+from builder.core import retry
+from builder.sources.errors import GitError
 from support.farms import Farm, states
 from support.upstreams import Upstream, numbered, smart_http
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.families import load_catalog
-from builder.kernels.work import WorkPath
-from builder.records import record, trials
-from builder.records.record import Record
-from builder.simulator.server import why_never
-from builder.smoke.verdict import Check, DeviceUse
+from builder.build import record, trials
+from builder.build.record import Record
+from builder.checks.simulated import why_never
+from builder.checks.verdict import Check, DeviceUse
+from builder.engines.families import load_catalog
+from simulator.work import WorkPath
 from support.bills import of_catalog, record_of
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from builder.build.log import BuildLog
 from builder.cli.progress import BuildProgress
-from builder.images.log import BuildLog
 from support.buildx_output import COMPILE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.tools.registry.client import Repository
+from builder.publish.registry import Repository
 from support.commands import Builder
 from support.receipts import KEY, data
 from support.registries import put_image

@@ -10,9 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from builder.kernels.paths import CodePaths
-from builder.records import record, trials
-from builder.smoke.verdict import Check
+from builder.build import record, trials
+from builder.checks.verdict import Check
+from builder.image.code_paths import CodePaths
 from support.bills import of_catalog, record_of
 from support.commands import Builder
 from support.environment import REPOSITORY

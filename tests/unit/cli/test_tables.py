@@ -10,7 +10,7 @@ from rich.console import Console
 
 from builder.cli import tables, terminal
 from builder.cli.tables import minute, paragraph, table
-from builder.tools.log import duration
+from builder.core.log import duration
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
+from builder.core.platforms import Platforms
 from builder.plan.dockerfile import LONGEST_LINE, lints
 from builder.plan.inputs import BootstrappedRoot, RegistryRoot
 from builder.plan.plan import Plan
 from builder.plan.resolver import plan, plan_base
-from builder.platforms import Platforms
 from builder.recipes.parse import parse
 from builder.recipes.schema import Recipe
 from support.catalogs import AMD64, load, mmdebstrap, rendered, unasked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.plan.explain import _probe, explained
-from builder.recipes.schema import FileProbe, RunProbe
+from builder.recipes.probes import FileProbe, RunProbe
 from support.catalogs import load
 from support.environment import REPOSITORY
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FetchError, RecipeError
+from builder.core.errors import FetchError, RecipeError
+from builder.core.platforms import Platforms
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolver import plan
-from builder.platforms import Platforms
 from support.catalogs import AMD64, load, mmdebstrap, rendered, write_lock
 from support.environment import REPOSITORY
 

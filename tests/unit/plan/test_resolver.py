@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
-from builder.families.layout import LABEL_ARCHITECTURES
-from builder.pipeline.check import contract_of
+from builder.build.verify import contract_of
+from builder.core.errors import RecipeError
+from builder.engines.layout import LABEL_ARCHITECTURES
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
-from builder.recipes.schema import LibraryProbe
+from builder.recipes.probes import LibraryProbe
 from support.catalogs import load
 from support.environment import REPOSITORY
 

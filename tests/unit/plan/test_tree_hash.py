@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FetchError
+from builder.core.errors import FetchError
 from builder.plan import tree_hash
 
 

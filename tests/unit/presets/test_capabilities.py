@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.choose.choice import capabilities
+from builder.presets.choose import capabilities
 from builder.presets.schema import Preset
 from support.shipped import PRESETS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 from builder.presets import catalog
 from builder.presets.catalog import BrokenPreset
 from builder.presets.short_names import is_preset

@@ -1,312 +1,138 @@
-"""Rules of presets: each is broken once, and the problem names file, line and key."""
+"""Which cards of a machine a run gets, and what stands in its way."""
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from builder.errors import Problem
-from builder.families import load_catalog
-from builder.presets import catalog
+from builder.core.errors import BuilderError, WorldError
+from builder.core.settings import Settings
+from builder.presets import machine
+from builder.presets.described import LaunchRequest, prepared
+from builder.presets.figures import PresetUse
+from builder.presets.launch_check import cards_of, port_faults, question_of, require
+from builder.presets.machine import HostCard, Machine
+from simulator.selection import Capability
 from support.environment import REPOSITORY
+from support.preset_uses import use_of
+from support.services import BASE
 from support.shipped import RECIPES
 
-DFLASH = "qwen3.6-27b-dflash@5090-laptop"
-MTP = "qwen3.6-35b-a3b-mtp@5090-laptop"
-ATOMIC = "gemma-4-26b-a4b-mtp@5090-laptop"
-DRAFT = "qwen3.6-35b-a3b-draft@3090"
-VLLM = "gemma-4-e4b-mtp@5090-laptop"
-LOWERED = "qwen3.6-27b-mtp-128k@5090-laptop"
-LUCEBOX = "qwen3.6-27b-dflash-lucebox@5090"
-A100 = "qwen3.6-35b-a3b-hifi-mtp@a100-80gb"
+SETTINGS = Settings(state_dir=REPOSITORY / "none")
+Chosen = tuple[tuple[int, ...], list[BuilderError]]
+ALL: Chosen = ((), [])
+"""All cards of the machine, and no fault."""
+PRESET = "qwen3.6-35b-a3b-mtp@5090-laptop"
+TWO = "qwen3.6-35b-a3b-awq-mtp@2x3090"
 
 
-def problems(root: Path, name: str, edits: dict[str, str], stem: str = "") -> list[Problem]:
-    """The problems of a shipped preset whose text was edited; each names a line of its key."""
-    text = (REPOSITORY / "presets" / f"{name}.toml").read_text()
-    for old, new in edits.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    folder = root / "presets"
-    folder.mkdir()
-    (folder / f"{stem or name}.toml").write_text(text)
-    found = catalog.load(replace(RECIPES, root=root)).problems()
-    for problem in found:
-        line = text.splitlines()[problem.line - 1]
-        missing = problem.key not in text and problem.line == 1
-        assert missing or any(part in line for part in problem.key.split(".")), line
-    return list(found)
+def chosen(
+    target: str,
+    *cards: str,
+    driver: str = "590.10",
+    card: str = "auto",
+    context: int | None = None,
+    trial: PresetUse | None = None,
+) -> Chosen:
+    here = machine.named(REPOSITORY, cards, driver)
+    return chosen_on(here, LaunchRequest(target, context=context), card, trial)
 
 
-BROKEN = {
-    "unknown recipe": (
-        MTP,
-        {'"llama-cpp-b9261"': '"llama-cpp-b9262"'},
-        "recipe: no recipe is named llama-cpp-b9262; did you mean llama-cpp-b9261?",
-    ),
-    "no server": (
-        MTP,
-        {'"llama-cpp-b9261"': '"hami-core-pr188"'},
-        "recipe: hami-core-pr188 is no server: its image has no port",
-    ),
-    "unknown card": (
-        A100,
-        {'"a100-80gb"': '"h100-80gb"', 'card = "the source': 'source = "the source'},
-        "card: no card is named h100-80gb",
-    ),
-    "no source": (
-        MTP,
-        {"[source]": "", 'title     = "249': '# "249', "url       =": "#", "published =": "#"},
-        "source: results have no source: name it, or list source in [unverified]",
-    ),
-    "empty source": (
-        LOWERED,
-        {"url =": 'published = "2026-05" #'},
-        "source: give title or url",
-    ),
-    "no month": (MTP, {'"2026-05"': '"May 2026"'}, "source.published: 'May 2026': must be a"),
-    "context twice": (
-        MTP,
-        {'"--parallel", "1",': '"-c", "4096",'},
-        "serve.arguments: -c is set by context",
-    ),
-    "context with =": (
-        VLLM,
-        {'"--dtype", "auto",': '"--max-model-len=4096",'},
-        "serve.arguments: --max-model-len=4096 is set by context",
-    ),
-    "model twice": (
-        MTP,
-        {'"--parallel", "1",': '"-m", "/model.gguf",'},
-        "serve.arguments: -m is set by the table [model]",
-    ),
-    "value in the word of the option": (
-        DFLASH,
-        {'"--jinja",': '"--threads=8",'},
-        "serve.arguments: --threads=8 is no option of llama.cpp",
-    ),
-    "option twice": (
-        DFLASH,
-        {'"--jinja",': '"--n-gpu-layers", "98",'},
-        "serve.arguments: --n-gpu-layers is given 2 times",
-    ),
-    "option twice under two names": (
-        DFLASH,
-        {'"--jinja",': '"-nkvo", "--kv-offload",'},
-        "serve.arguments: -nkvo is given 2 times",
-    ),
-    "option twice in a result": (
-        A100,
-        {'["--spec-draft-n-max", "6"]': '["-ngl", "9", "--n-gpu-layers", "9"]'},
-        "result.2.arguments: --n-gpu-layers is given 2 times",
-    ),
-    "drafter without an option": (
-        LUCEBOX,
-        {', "--draft", "{draft}"': ""},
-        "drafter: no option takes it: name it as {draft} in arguments of [serve]",
-    ),
-    "context without an option": (
-        LUCEBOX,
-        {"[serve]": "[serve]\ncontext = 512"},
-        "serve: no option sets the context: name it as {context} in arguments of [serve]",
-    ),
-    "placeholder without a drafter": (
-        ATOMIC,
-        {"[drafter]": "[mmproj]"},
-        "serve.arguments: {draft} needs the table [drafter]",
-    ),
-    "large context": (
-        DFLASH,
-        {"context           = 204800": "context           = 400000"},
-        "result.2.context: is larger than the context of [serve], 262144",
-    ),
-    "larger than the published context": (
-        LOWERED,
-        {"published_context = 262144": "published_context = 262143"},
-        "result.0.context: is larger than the context as published, 262143",
-    ),
-    "no smaller context": (
-        LOWERED,
-        {"context   = 131072": "context   = 262144"},
-        "published_context: [serve] must have a context that is smaller",
-    ),
-    "no context beside a published one": (
-        LOWERED,
-        {"context   = 131072": ""},
-        "published_context: [serve] must have a context that is smaller",
-    ),
-    "a result without its published context": (
-        LOWERED,
-        {"context           = 262144\ntokens_per_second": "tokens_per_second"},
-        "result.0: must have its context",
-    ),
-    "the same result twice": (
-        DFLASH,
-        {"context           = 204800": "context           = 131072"},
-        "result.1: two results have the same context and settings",
-    ),
-    "mean outside": (
-        DFLASH,
-        {"mean = 116.0,": "mean = 16.0,"},
-        "result.1.tokens_per_second: the mean 16 is not between 107.12 and 127.32",
-    ),
-    "mean of other runs": (
-        VLLM,
-        {"mean = 178.6": "mean = 180"},
-        "result.0.tokens_per_second: the mean is 180, and the mean of the runs 178.613",
-    ),
-    "count of listed runs": (
-        VLLM,
-        {"mean = 178.6": "count = 3"},
-        "result.0.tokens_per_second: count is for runs that are not listed",
-    ),
-    "half a range": (
-        VLLM,
-        {"{ mean = 77.3 }": "{ max = 77.3 }"},
-        "result.0.acceptance: give runs, mean, or min and max",
-    ),
-    "accepted more than drafted": (
-        ATOMIC,
-        {"[1974]": "[2974]"},
-        "result.0: more tokens were accepted than drafted",
-    ),
-    "drafted of fewer runs": (
-        ATOMIC,
-        {"[1974]": "[1974, 1975]"},
-        "result.0: drafted and accepted are not of the same number of runs",
-    ),
-    "acceptance of other runs": (
-        ATOMIC,
-        {"78.15": "87.15"},
-        "result.0: accepted is 78.15 % of drafted, unlike acceptance",
-    ),
-    "acceptance above all": (
-        VLLM,
-        {"77.3": "177.3"},
-        "result.0: acceptance is a percentage: at most 100",
-    ),
-    "another time": (
-        ATOMIC,
-        {"23.12": "32.12"},
-        "result.0: tokens in seconds are 100.81 a second, not 140.03",
-    ),
-    "parts above the total": (
-        MTP,
-        {"total = 21.9": "total = 20"},
-        "memory: its kinds sum up to more than total",
-    ),
-    "no memory": (
-        VLLM,
-        {"total = 8": "", '"memory.total" =': '"memory" ='},
-        "memory: give total or kinds",
-    ),
-    "digest of no file": (A100, {"file       =": "#"}, "model: sha256 and size need file as well"),
-    "unknown key in unverified": (
-        VLLM,
-        {'"memory.total"': '"memory.totl"'},
-        "unverified.memory.totl: names no key of a preset; did you mean total?",
-    ),
-    "no thread": (
-        DFLASH,
-        {'"Anbeeld/beellama.cpp#7"': '"beellama 7"'},
-        "caveat.1.thread: 'beellama 7': must be an issue or a pull request of GitHub",
-    ),
-    "unknown better one": (
-        DRAFT,
-        {'"qwen3.6-35b-a3b@3090"': '"qwen3.6-35b-a3b-drft@3090"'},
-        "loses_to: no other preset is named qwen3.6-35b-a3b-drft@3090",
-    ),
-}
+def chosen_on(
+    here: Machine, wanted: LaunchRequest, card: str = "auto", trial: PresetUse | None = None
+) -> Chosen:
+    job = prepared(RECIPES, wanted, SETTINGS, print)
+    question = replace(question_of(job), trials={wanted.target: trial} if trial else {})
+    return cards_of(here, job, card, question)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *('"--port", "9000"', '"--port=9000"', '"--host", "::1"', '"--host", "x.sock"'),
-        *('"--api-prefix", "/x"', '"--api_prefix=/x"', '"--uds", "/run/x"', '"--root-path", "/x"'),
-        *('"--ssl-key-file", "x"', '"--ssl_keyfile=x"', '"--server-port", "1"', '"--ssl"'),
-    ],
-)
-def test_an_option_that_moves_the_server_is_refused(tmp_path: Path, words: str) -> None:
-    (found,) = problems(tmp_path, MTP, {"arguments = [": f"arguments = [{words},"})
-    option = words.split('"')[1].partition("=")[0]
-    assert found.key == "serve.arguments"
-    assert found.message.startswith(f"{option} would move the server from the port of its image")
+def why(found: Chosen) -> str:
+    (fault,) = found[1]
+    assert found[0] == ()
+    return fault.what
 
 
-@pytest.mark.parametrize(
-    ("name", "refused"),
-    [
-        ("LLAMA_ARG_PORT", True),
-        ("LLAMA_ARG_HOST", True),
-        ("LLAMA_ARG_API_PREFIX", True),
-        ("LLAMA_ARG_SSL_CERT_FILE", True),
-        ("HELLO_ARG_PORT", True),
-        ("TABBY_NETWORK_PORT", True),
-        ("PORT", True),
-        ("SSL_KEYFILE", True),
-        ("SSL_CERT_FILE", False),  # OpenSSL's: the certificates that a client trusts
-        ("VLLM_PORT", False),  # of vLLM's own processes, not of its API
-        ("MASTER_PORT", False),
-    ],
-)
-def test_a_variable_that_moves_the_server_is_refused(
-    tmp_path: Path, name: str, *, refused: bool
-) -> None:
-    found = problems(tmp_path, MTP, {"[serve]\n": f'[serve]\nenvironment = {{ {name} = "1" }}\n'})
-    assert [each.key for each in found] == ([f"serve.environment.{name}"] if refused else [])
+def test_the_only_card_is_not_numbered() -> None:
+    assert chosen(PRESET, "5090-laptop") == ALL
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_rule_that_is_broken_is_named_with_line_and_key(tmp_path: Path, case: str) -> None:
-    name, edits, words = BROKEN[case]
-    found = [f"{each.key}: {each.message}" for each in problems(tmp_path, name, edits)]
-    assert [each for each in found if each.startswith(words)], found
-    assert len(found) == (2 if case == "the same result twice" else 1), found
+def test_the_first_card_that_suffices_is_taken() -> None:
+    assert chosen(PRESET, "5080", "3090", "5090-laptop", "5090")[0] == (2,)
+    assert chosen(PRESET, "5080", "5090-laptop", "5090", card="5090")[0] == (2,)
+    assert chosen("hello-sm120", "3090", "5080")[0] == (1,)
 
 
-def test_the_name_of_the_file_ends_with_the_card(tmp_path: Path) -> None:
-    (found,) = problems(tmp_path, MTP, {}, stem="qwen@5090")
-    assert found.message == "the file must be MODEL@5090-laptop.toml, not qwen@5090.toml"
+def test_a_card_that_the_machine_does_not_have() -> None:
+    found = chosen(PRESET, "5090", card="5080")
+    assert why(found) == "this machine has no card 5080"
+    assert found[1][0].hint == "it has: NVIDIA GeForce RTX 5090"
 
 
-def test_two_cards_are_in_the_name(tmp_path: Path) -> None:
-    name = "qwen3.6-27b-awq@3090"
-    (found,) = problems(tmp_path, name, {'"3090"': '"3090"\ncards = 2'})
-    assert found.message == f"the file must be MODEL@2x3090.toml, not {name}.toml"
+def test_a_card_of_the_same_name_is_another_one() -> None:
+    small = chosen("hello-sm120", "5060-ti-16gb", "5060-ti-8gb", card="5060-ti-8gb")
+    assert small[0] == (1,)
 
 
-def test_a_better_preset_is_of_the_same_card(tmp_path: Path) -> None:
-    name = "qwen3.6-35b-a3b@3090"
-    other = (REPOSITORY / "presets" / f"{MTP}.toml").read_text()
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / f"{MTP}.toml").write_text(f'loses_to = "{name}"\n{other}')
-    shipped = (REPOSITORY / "presets" / f"{name}.toml").read_text()
-    (tmp_path / "presets" / f"{name}.toml").write_text(shipped)
-    (problem,) = catalog.load(replace(RECIPES, root=tmp_path)).problems()
-    assert problem.message == f"{name} was run on other cards"
-    assert (problem.line, problem.key) == (1, "loses_to")
+def test_a_card_with_too_little_memory() -> None:
+    found = why(chosen(PRESET, "5080"))
+    assert "RTX 5080: its weights and its cache take 16.9 GiB at least, and here are" in found
 
 
-def test_a_preset_of_a_broken_recipe_is_broken(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "llama-cpp-b9261.toml").write_text('engine = "llama-cpp"\n')
-    (tmp_path / "presets").mkdir()
-    text = (REPOSITORY / "presets" / f"{MTP}.toml").read_text()
-    (tmp_path / "presets" / f"{MTP}.toml").write_text(text)
-    (problem,) = catalog.load(load_catalog(tmp_path)).problems()
-    assert problem.message == "the recipe llama-cpp-b9261 is invalid"
+def test_a_larger_context_is_the_users_choice_unless_it_was_published_and_too_large() -> None:
+    assert chosen("gemma-4-26b-a4b-mtp@5090-laptop", "5090", context=200_000) == ALL
+    found = why(chosen(PRESET, "5090-laptop", context=400_000))
+    assert "its model was trained for 262144 tokens of context, not for 400000" in found
+    narrow = "qwen3.6-27b-mtp-128k@5090-laptop"
+    assert chosen(narrow, "5090-laptop", context=65536) == ALL
+    text = why(chosen(narrow, "5090-laptop", context=262144))
+    assert "the published 262144 did not fit the 5090-laptop" in text
 
 
-def test_an_unknown_card_is_one_problem_not_two(tmp_path: Path) -> None:
-    found = problems(tmp_path, MTP, {'card    = "5090-laptop"': 'card = "5091"'})
-    assert [each.message for each in found] == [
-        "no card is named 5091; did you mean 5090? List one without a file in [unverified]"
-    ]
+def test_the_larger_of_a_recorded_trial_and_the_source_counts() -> None:
+    small, large = use_of(20 * 10**9, context=262144), use_of(10**11, context=262144)
+    assert chosen(PRESET, "5090-laptop", trial=small) == ALL
+    assert "it takes 93.1 GiB (as tried)" in why(chosen(PRESET, "5090", trial=large))
+    less = why(chosen("qwen3.6-27b-dflash-buun@5090-laptop", "5080", trial=use_of(16 * 10**9)))
+    assert "at least, and here are" in less
 
 
-def test_an_option_that_adds_up_may_be_given_twice(tmp_path: Path) -> None:
-    words = '"--override-tensor", "a=CPU", "-ot", "b=CPU",'
-    assert problems(tmp_path, DFLASH, {'"--jinja",': words}) == []
+@pytest.mark.parametrize("target", [PRESET, "hello-sm120"])
+def test_a_card_without_code_and_an_old_driver(target: str) -> None:
+    assert "has no code for compute capability 8.6" in why(chosen(target, "3090"))
+    old = chosen(target, "5090", "5090", driver="570.86")
+    assert why(old) == "the driver 570.86 is too old: the image needs 580 or newer"
+    assert old[1][0].hint == "install NVIDIA's driver 580 or newer"
+
+
+def test_a_card_of_the_second_platform() -> None:
+    gb10 = HostCard("NVIDIA GB10", Capability(12, 1), 128 << 30, 0)
+    here = Machine((gb10,), "580.173.02")
+    for target, able in (("llama-cpp-b9831", True), ("llama-cpp-b9397", False)):
+        found = chosen_on(here, LaunchRequest(target))
+        assert (found == ALL) is able
+    assert "no code for compute capability 12.1, only sm_120a" in why(found)
+
+
+def test_two_cards() -> None:
+    assert "needs 2 cards" in why(chosen(TWO, "5090"))
+    assert chosen(TWO, "5090", "5090")[0] == ()
+    assert chosen(TWO, "5090", "5090", "5090")[0] == (0, 1)
+    assert chosen(TWO, "3090", "5090", "5090")[0] == (1, 2)
+
+
+def test_a_port_that_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        (fault,) = port_faults(replace(BASE, published=port))
+    assert fault.what == f"port {port} of 127.0.0.1 cannot be used"
+    assert fault.why == "Address already in use"
+    assert list(port_faults(replace(BASE, published=port))) == []
+
+
+def test_all_faults_are_told_with_their_next_steps() -> None:
+    require("a", [])
+    with pytest.raises(WorldError) as caught:
+        require("a", [WorldError("no GPU", hint="buy one"), WorldError("no", "image")])
+    assert str(caught.value) == "a cannot run here\nno GPU\n  -> buy one\nno: image"

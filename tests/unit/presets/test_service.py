@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 from builder.presets import command
 from builder.presets import service as module
 from builder.presets.schema import Preset

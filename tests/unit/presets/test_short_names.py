@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 from builder.presets import short_names
 from support.shipped import PRESETS
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RegistryError
+from builder.build import ptx
+from builder.build.record import Record
+from builder.core.errors import RegistryError
 from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
 from builder.publish.referrers import AttachedFile, Attachment, attach, attach_all
-from builder.records import ptx
-from builder.records.record import Record
-from builder.tools.registry.client import Repository
+from builder.publish.registry import Repository
 from support.catalogs import load, rendered
 from support.commands import Builder
 from support.environment import REPOSITORY

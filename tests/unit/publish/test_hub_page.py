@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from builder.kernels.paths import CodePaths
+from builder.build import record
+from builder.build.record import Record
+from builder.checks.verdict import Check, DeviceUse, Verdict
+from builder.image.code_paths import CodePaths
 from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
-from builder.records import record
-from builder.records.record import Record
-from builder.smoke.verdict import Check, DeviceUse, Verdict
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.publish.prune_plan import PrunePlan, plan
+from builder.publish.registry import MANIFESTS, Manifest
 from builder.publish.survey import SurveyedImage
 from builder.publish.tag_history import Move, Note, rollback_targets
-from builder.tools.registry.client import MANIFESTS, Manifest
 
 TAGS = ("nightly", "latest", "stable")
 DAY = datetime(2026, 11, 1, tzinfo=UTC)

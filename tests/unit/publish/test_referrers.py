@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from builder.publish.referrers import referrers
-from builder.tools.registry.client import MANIFESTS, Repository
+from builder.publish.registry import MANIFESTS, Repository
 from support.registries import NO_BLOB, Reply, Request, answering
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from builder.publish.push import image_index, key_of_index
-from builder.tools.registry.client import MANIFESTS, Manifest
-from builder.tools.registry.responses import INDEX
+from builder.publish.registry import MANIFESTS, Manifest
+from builder.publish.responses import INDEX
 
 AMD64, ARM64 = (Manifest(content, MANIFESTS[0]) for content in (b'{"a": 1}', b'{"b": 2}'))
 

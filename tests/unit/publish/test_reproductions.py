@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from builder.core.settings import Settings
 from builder.publish.reproductions import REPRODUCTION, TEXT, Reproduced, reproduced
-from builder.settings import Settings
 from support.reproductions import statement
 
 DIGEST = "sha256:" + "a" * 64

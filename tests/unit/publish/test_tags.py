@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import RegistryError
+from builder.core.errors import RegistryError
 from builder.publish import tags
 from builder.publish.attachments import RECIPE
 from builder.publish.push_tags import push_tags
 from builder.publish.referrers import AttachedFile, attach, attach_all
+from builder.publish.registry import Repository
 from builder.publish.tag_history import past_moves
 from builder.publish.tags import Tags, require_moving
 from builder.publish.verdicts import UNSIGNED
-from builder.tools.registry.client import Repository
 from support.prunes import PATH
 from support.registries import put_image
 

@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from builder.errors import RegistryError
-from builder.families.layout import BASE_DIGEST, BASE_NAME
+from builder.core.errors import RegistryError
+from builder.core.log import Log
+from builder.docker.blobs import Blobs
+from builder.engines.layout import BASE_DIGEST, BASE_NAME
 from builder.publish import push, tag_history, tags
-from builder.publish.remote_image import (
-    RemotePlatform,
-    images_in,
-    remote_image,
-)
+from builder.publish.registry import Manifest, Repository, blobs_of
+from builder.publish.remote_image import RemotePlatform, images_in, remote_image
 from builder.publish.update_size import Update, require_within, updates_of
 from builder.publish.verdicts import UNSIGNED
-from builder.tools.docker.blobs import Blobs
-from builder.tools.log import Log
-from builder.tools.registry.client import Manifest, Repository, blobs_of
 from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied, put_image
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 from support.catalogs import load, without_locks
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
+from builder.core.errors import RecipeError
 from builder.recipes import lockfile
 
 

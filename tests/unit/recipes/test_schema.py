@@ -8,7 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from builder.presets.schema import Preset
-from builder.recipes.schema import PATTERNS, BaseRecipe, Recipe, json_schema
+from builder.recipes.base import BaseRecipe, json_schema
+from builder.recipes.fields import PATTERNS
+from builder.recipes.schema import Recipe
 
 every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe, Preset])
 PLAIN = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.simulator import frames, report
-from builder.tools import elf
+from simulator import frames, report
+from simulator import library as elf
 
 
 @pytest.fixture(scope="module")

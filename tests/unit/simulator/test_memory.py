@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from builder.simulator import frames, memory, report
-from builder.simulator.figures import MIB
-from builder.simulator.memory import Use
+from simulator import frames, memory, report
+from simulator.figures import MIB
+from simulator.memory import Use
 
 # Mangled names of llama.cpp's functions, innermost first.
 ALLOCATE = "/opt/engine/bin/libggml-base.so+0x1 ggml_backend_buft_alloc_buffer"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.simulator.outputs import first_difference
-from builder.simulator.report import KernelUse, Output, Report
+from simulator.outputs import first_difference
+from simulator.report import KernelUse, Output, Report
 
 SCALE, ADD = "_Z5scalePfi", "_Z3addPKfPfi"
 

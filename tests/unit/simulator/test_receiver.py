@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.simulator import receiver
-from builder.simulator.errors import SimulatorError
-from builder.simulator.receiver import Receiver, receiving
+from simulator import receiver
+from simulator.errors import SimulatorError
+from simulator.receiver import Receiver, receiving
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from builder.simulator import report
-from builder.simulator.errors import SimulatorError
+from simulator import report
+from simulator.errors import SimulatorError
 
 STACK = ["/opt/engine/lib/libllama.so+0x10 _ZN11llama_model12load_tensorsEv"]
 ONE: dict[str, Any] = {

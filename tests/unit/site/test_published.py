@@ -11,24 +11,22 @@ import html5lib
 import pytest
 import yaml
 
-from builder import sbom
-from builder.errors import FetchError
-from builder.kernels.paths import CodePaths
-from builder.nightly import history
+from builder.build import record
+from builder.build.record import Record
+from builder.core.errors import FetchError
+from builder.core.settings import Settings
+from builder.image.code_paths import CodePaths
 from builder.presets.figures import PresetUse
-from builder.publish import tags
+from builder.publish import builder_sbom, nights, tags
 from builder.publish.referrers import attach
+from builder.publish.registry import Manifest, Repository
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.reproductions import REPRODUCTION
 from builder.publish.verdicts import TEXT, VERDICT, Statement, Trust
-from builder.records import record
-from builder.records.record import Record
-from builder.settings import Settings
 from builder.site.collect import collect
 from builder.site.images import image_fact
 from builder.site.pages import pages, write
 from builder.site.published import published
-from builder.tools.registry.client import Manifest, Repository
 from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
@@ -62,7 +60,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
         created="2026-11-02T02:00:00+00:00",
     )
     attach(repository, second, VERDICT, {TEXT: statement.model_dump_json()})
-    attach(repository, second, sbom.SPDX, {})
+    attach(repository, second, builder_sbom.SPDX, {})
     repository.put_manifest(f"{second.digest.replace(':', '-')}.sig", image(repository, day=3))
     return repository, first, second
 
@@ -238,8 +236,8 @@ def test_a_registry_that_does_not_answer_is_an_error(
 
 def test_every_night_is_shown_and_why_it_failed(registry: str, tmp_path: Path) -> None:
     repository = Repository(f"{registry}/me/llama-cpp", print)
-    history.write(repository, night(channel="master", outcome="moved"))
-    history.write(repository, night(channel="master", outcome="failed", reason=LOST))
+    nights.write(repository, night(channel="master", outcome="moved"))
+    nights.write(repository, night(channel="master", outcome="failed", reason=LOST))
     settings = Settings(namespace=f"{registry}/me", state_dir=tmp_path / "state")
     facts = collect(RECIPES, settings, print)
     assert [each.recipe for each in facts.images if each.nights] == ["llama-cpp-master"]

@@ -14,15 +14,14 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from builder.choose import machine
-from builder.compilers.table import Compiler, Table, Thread
-from builder.errors import WorldError
-from builder.families import load_catalog
-from builder.nightly.history import NightlyRun
-from builder.presets import model_files
+from builder.build.compiler_table import Compiler, Table, Thread
+from builder.core.errors import WorldError
+from builder.core.settings import Settings
+from builder.engines.families import load_catalog
+from builder.presets import machine, model_files
+from builder.presets.known import known
+from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
-from builder.receipts.known import known
-from builder.settings import Settings
 from builder.site import choices
 from builder.site.collect import collect
 from builder.site.facts import (

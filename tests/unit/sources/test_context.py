@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.core.platforms import Platforms
 from builder.plan.dockerfile import instructions, lints
-from builder.platforms import Platforms
 from builder.sources import context
 from support.catalogs import rendered
 from support.environment import REPOSITORY

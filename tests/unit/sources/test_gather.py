@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FetchError, PatchError
+from builder.core.errors import FetchError, PatchError
 from builder.plan.plan import Plan
 from builder.sources.context import BuildContext
 from builder.sources.gather import GatherOptions, fetch, fetch_commits, gather
-from builder.tools.apt.sources import sources_for
+from builder.sources.sources import sources_for
 from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from builder import families
-from builder.errors import PatchError
-from builder.families.overlay import Overlay
-from builder.families.package_paths import PackagePaths
-from builder.patches.state import PatchState
-from builder.recipes.schema import Serve
-from builder.settings import Settings
+from builder.core.errors import PatchError
+from builder.core.settings import Settings
+from builder.engines import families
+from builder.engines.overlay import Overlay
+from builder.engines.package_paths import PackagePaths
+from builder.recipes.probes import Serve
 from builder.sources.gather import GatherOptions, gather
-from builder.upstream.compatibility import on_pin
+from builder.sources.patch_state import PatchState
+from builder.upstream.patches import on_pin
 from builder.upstream.session import open_session
 from support.catalogs import load, rendered
 from support.upstreams import Upstream

@@ -39,8 +39,8 @@ def test_the_size_is_no_looser_than_a_hundredth(house: Any) -> None:
 
 def test_a_command_reaches_what_its_functions_import(house: Any) -> None:
     reached = house.reach("builder.cli.build")
-    assert {"builder", "builder.errors", "builder.recipes.catalog"} <= reached
+    assert {"builder", "builder.core.errors", "builder.recipes.catalog"} <= reached
     assert "builder.cli.show" not in reached
-    assert house.lines("builder.errors") == len(
+    assert house.lines("builder.core.errors") == len(
         (REPOSITORY / "builder" / "errors.py").read_text().splitlines()
     )

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from builder.choose import speeds
+from builder.presets import speeds
 from support.environment import REPOSITORY
 
 

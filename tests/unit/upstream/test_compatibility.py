@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import FetchError
+from builder.core.errors import FetchError
+from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
-from builder.settings import Settings
 from builder.upstream import snapshot
-from builder.upstream.compatibility import PIN, diagnose, on_pin
+from builder.upstream.patches import PIN, diagnose, on_pin
 from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
 from support import catalogs, faults

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from builder.errors import FetchError, RecipeError
+from builder.core.errors import FetchError, RecipeError
+from builder.core.platforms import Platforms
+from builder.core.settings import Servers
 from builder.plan.inputs import BootstrappedRoot
 from builder.plan.plan import BasePlan
 from builder.plan.resolver import plan_base
-from builder.platforms import Platforms
-from builder.recipes import debian_lock
-from builder.recipes.debian_lock import DebianFile, DebianLock
-from builder.settings import Servers
-from builder.upstream.lock_debian import DebianSession, NewDebianLock
+from builder.recipes import locks
+from builder.recipes.locks import DebianFile, DebianLock
+from builder.upstream.locks import DebianSession, NewDebianLock
 from support.catalogs import load, rendered, write_lock
 from support.debian_archive import SUITE, DebianArchive, served
 from support.environment import REPOSITORY
@@ -112,7 +112,7 @@ class Farm:
     def locked(self) -> dict[str, DebianLock]:
         folders = {"root": self.bases, "cuda": self.bases, "x-1": self.bases.parent}
         return {
-            name: debian_lock.read(folder / "locks" / f"{name}.debian.toml", name)
+            name: locks.read(folder / "locks" / f"{name}.debian.toml", name)
             for name, folder in folders.items()
         }
 
@@ -206,7 +206,7 @@ def test_the_key_follows_the_files_and_not_their_place(farm: Farm) -> None:
     text = lock.read_text()
     write_lock(lock, text.replace("pool/main/h/http/http_1", "pool/main/x/http_1"))
     assert rendered(farm.catalog, "x-1").key == plan.key
-    digest = debian_lock.read(lock, "x-1").install[0].files[0].sha256
+    digest = locks.read(lock, "x-1").install[0].files[0].sha256
     write_lock(lock, text.replace(digest, "0" * 64))
     assert rendered(farm.catalog, "x-1").key != plan.key
 
@@ -223,7 +223,7 @@ def test_a_newer_version_is_a_visible_change(farm: Farm) -> None:
     # The root stays: the base upgrades the library that its headers need.
     made = farm.lock("cuda")
     assert list(made.changes) == ["libc added -> 1:2.0-2", "libc-dev 1:2.0-1 -> 1:2.0-2"]
-    assert debian_lock.read(made.file, "cuda").as_of == datetime(2025, 11, 29, tzinfo=UTC)
+    assert locks.read(made.file, "cuda").as_of == datetime(2025, 11, 29, tzinfo=UTC)
     farm.lock("root")
     assert list(farm.lock("cuda").changes) == ["libc 1:2.0-2 -> removed"]
 

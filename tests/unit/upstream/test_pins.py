@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.platforms import Architecture
+from builder.core.platforms import Architecture
 from builder.upstream import pins
 from support.catalogs import load
 from support.environment import REPOSITORY

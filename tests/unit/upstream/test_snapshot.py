@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import RecipeError
-from builder.nightly.channels import channels
+from builder.core.errors import RecipeError
+from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
-from builder.recipes.schema import Track
-from builder.settings import Settings
-from builder.tools.git.repositories import Repositories
+from builder.recipes.sources import Track
+from builder.sources.repositories import Repositories
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
+from builder.upstream.channels import channels
 from builder.upstream.snapshot import version_of
 from support import catalogs, upstreams
 from support.environment import REPOSITORY

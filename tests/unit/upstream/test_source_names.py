@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.tools.git.scratch import Scratch
+from builder.sources.scratch import Scratch
 from builder.upstream.source_names import absent_paths, absent_submodules, naming
 from support.catalogs import load
 from support.environment import REPOSITORY

@@ -1,1 +1,0 @@
-"""Benchmarks of engines: measured run by run, evaluated, saved, compared, drawn."""

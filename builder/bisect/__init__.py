@@ -1,1 +1,0 @@
-"""Finds the upstream commit that broke an engine: asks git, builds, evaluates, keeps the state."""

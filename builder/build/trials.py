@@ -1,0 +1,159 @@
+"""What images showed without a GPU, such as the memory of presets: ``trials/RECIPE.json``.
+
+A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
+built the image.  ``trials/README.md`` has tables of all these files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from builder.build.record import Record
+from builder.core.errors import RecipeError
+from builder.core.files import write_json
+from builder.core.platforms import Platform
+from builder.image.code_paths import CodeSums, sums
+from builder.image.summary import KernelSummary
+from builder.presets.figures import PresetUse
+from simulator.work import WorkPath
+
+FOLDER = "trials"
+WORST = 3
+"""Spilling kernels of each library that a file keeps."""
+COVERAGE = ("coverage", "kernels on a simulated card that computes")
+"""Subjects of the check ``numbers``: how many cases were compared, or why none could be."""
+
+
+class KeptBuild(BaseModel):
+    """One build of an image, without its base."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    seconds: float
+    objects: int = 0
+    """As in ``Record``."""
+    reused: int = 0
+    """As in ``Record``."""
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the compiler cache had at least half of its objects."""
+        return self.objects > 0 and 2 * self.reused >= self.objects
+
+
+class KeptTrials(BaseModel):
+    """One image: its builds, its checks, and the presets that were tried."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    recipe: str
+    platform: Platform = "linux/amd64"
+    key: str
+    """The build key of the image."""
+    digest: str
+    commit: str
+    """The source's; empty: not known."""
+    created: str
+    """As in ``Record``."""
+    builds: tuple[KeptBuild, ...] = ()
+    """The newest cold build of the commit, and the newest warm one."""
+    check_seconds: float | None = None
+    """Seconds of its checks; None: not known."""
+    download_size: int
+    """Bytes."""
+    checks: int
+    """The number of checks that passed."""
+    failed: Mapping[str, int] = {}
+    """The number of checks that failed, by kind; empty: the image is verified."""
+    kernels: int
+    """Different kernels that the server launched on its simulated card."""
+    code: KernelSummary | None = None
+    """Its libraries that spill, with the kernels that spill most; None: not known."""
+    device_code: tuple[CodeSums, ...] = ()
+    """What each card does with the device code of all libraries; empty: not known."""
+    paths: tuple[WorkPath, ...] = ()
+    """As in ``DeviceUse``, of the server with the test model; empty: none, or not known."""
+    stated: str = ""
+    """As in ``DeviceUse``."""
+    coverage: str
+    """The cases that the check ``numbers`` compared, or why there are none; empty: not known."""
+    presets: Mapping[str, PresetUse]
+
+
+def write(root: Path, record: Record) -> Path:
+    """Keep the facts of a record's image in the repository; an earlier file is replaced.
+
+    The earlier file's builds stay if they are of the same commit and the file is valid.
+    Of a refused image, the paths and the memory of the presets are left out: they may be wrong.
+    Raises ``OSError`` where the file cannot be written.
+    """
+    before = None
+    with suppress(RecipeError):
+        before = kept_of(root, record.recipe)
+    verdict = record.verdict
+    ran = None if verdict.failures else verdict.device
+    numbers = (each for each in verdict.checks if each.kind == "numbers")
+    kept = KeptTrials(
+        recipe=record.recipe,
+        platform=record.platform,
+        key=record.key,
+        digest=record.digest,
+        commit=record.commit,
+        created=record.created,
+        builds=_builds(before, record),
+        check_seconds=record.check_seconds,
+        download_size=verdict.download_size,
+        checks=sum(verdict.passed_by_kind.values()),
+        failed=verdict.failed_by_kind,
+        kernels=len(verdict.device.launches) if verdict.device else 0,
+        code=verdict.kernels.shortened(WORST) if verdict.kernels else None,
+        device_code=sums(verdict.code),
+        paths=ran.paths if ran else (),
+        stated=ran.stated if ran else "",
+        coverage=next((each.found for each in numbers if each.subject in COVERAGE), ""),
+        presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
+    )
+    path = root / FOLDER / f"{record.recipe}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, kept.model_dump(mode="json"))
+    return path
+
+
+def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
+    source = (record.platform, record.commit)
+    known = before.builds if before and (before.platform, before.commit) == source else ()
+    took = record.build_seconds
+    if took is not None:
+        newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
+        # A build without objects, and a shorter one of an engine that has none, had layers in
+        # BuildKit's cache.
+        if not newest.objects and any(each.objects or each.seconds > took for each in known):
+            return known
+        known = (newest, *(each for each in known if each.is_warm != newest.is_warm))
+    return known
+
+
+def kept(root: Path) -> list[KeptTrials]:
+    """All files of ``trials/``, by recipe.  Raises ``RecipeError`` where one is invalid."""
+    found = (_read(file) for file in sorted((root / FOLDER).glob("*.json")))
+    return [each for each in found if each is not None]
+
+
+def kept_of(root: Path, recipe: str) -> KeptTrials | None:
+    """The file of a recipe; None where it has none."""
+    return _read(root / FOLDER / f"{recipe}.json")
+
+
+def _read(file: Path) -> KeptTrials | None:
+    try:
+        return KeptTrials.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
+        raise RecipeError(f"{file} cannot be read", fault, hint) from error

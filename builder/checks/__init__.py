@@ -1,0 +1,1 @@
+"""What a finished image must satisfy: the table of checks, servers asked, numbers compared."""

@@ -1,0 +1,403 @@
+"""The numbers of one model: the answers of a server on a card that computes, against its CPU's.
+
+The models are tiny and random (``models.tiny``).  The simulated card computes with the kernels of
+the image, so a kernel that is compiled wrong, or is wrong, gives other probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+from builder.checks.client import UnansweredError
+from builder.checks.device import refused
+from builder.checks.predictions import SECONDS, Continued, continued, described, difference
+from builder.checks.run import Simulation
+from builder.checks.server import NotServingError, Server, ServeSpec, launched, shared_folder
+from builder.checks.server_trials import (
+    CACHE_LIMIT,
+    CACHE_LIMITS,
+    CACHE_OPTIONS,
+    CONTEXT,
+    OPTIONS,
+    OTHER,
+    OWN_TYPES,
+    PROMPT,
+    TOKENS,
+    TRIALS,
+    USUAL_CACHE,
+    Drafting,
+    ModelTrial,
+    cache_types,
+    drafts,
+    limit_beside_f16,
+)
+from builder.checks.simulated import SimulatedServer
+from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.verdict import Check, CheckState
+from builder.engines.api_flavor import API_FLAVORS
+from builder.presets import tiny
+from builder.presets.cards import Card
+from builder.presets.tiny import TinyModel
+from simulator import gguf
+from simulator.demangle import function_of
+from simulator.report import Report
+
+KIND = "numbers"
+NAMED = 6  # kernels that a check names
+RACE_SECONDS = 120.0
+"""For an answer while kernels are searched for races; after one, a server may never answer."""
+RACE = "race: "  # ptx.h, Fault::Kind::race
+Found = TypeVar("Found")
+UNKNOWN = "unknown model architecture"  # llama.cpp, src/llama-model-loader.cpp and llama-model.cpp
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The facts that all trials of an image share."""
+
+    server: SimulatedServer
+    card: Card
+    ptx: Path
+    """A directory with the PTX of the image's machine code: ``DIGEST.ptx``."""
+    drafts: Collection[str] = ()
+    """The values of ``--spec-type`` that the engine lists."""
+    caches: Sequence[str] = ()
+    """The types of the cache that are tried beside the usual one."""
+    driver_stub: Path | None = None
+    """For an engine that does not start on a CPU without the driver's library."""
+    outputs: bool = False
+    """Whether reports have a checksum of the values that each launch stored."""
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether the server is given a model; else it has one of its own."""
+        return any("{model}" in word for word in self.server.serve.arguments)
+
+    def models(self, work: Path) -> Iterator[ModelNumbers]:
+        """The trial of each model; ``work`` is a directory.
+
+        Raises ``InapplicableError`` where the server has no probabilities.
+        """
+        if API_FLAVORS[self.server.serve.api_flavor].predictions is None:
+            raise InapplicableError("its API has no probabilities")
+        agreeing: set[str] = set()
+        for trial in TRIALS if self.reads_models else TRIALS[:1]:
+            folder = shared_folder(work / trial.model.name.replace(" ", "-"))
+            yield ModelNumbers(self, trial, folder, agreeing)
+
+    def checks(self, work: Path) -> Iterator[Check]:
+        """All checks.  Raises like ``models``, and like ``SimulatedServer.on``."""
+        for each in self.models(work):
+            yield from each.checks()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNumbers:
+    """The checks of one model."""
+
+    numbers: Numbers
+    trial: ModelTrial
+    work: Path
+    agreeing: set[str]
+    """Kernels of models whose numbers agree with the CPU's."""
+
+    def answered(self) -> tuple[Continued, Report | None] | str:
+        """The continued prompt on the card, with the report; or why there is none."""
+        tiny.write(self.trial.model, self._model)
+        found = self._asked(_alone, card="alone")
+        return found.why if isinstance(found, _Failed) else found
+
+    def checks(self) -> Iterator[Check]:
+        """All checks of the model, and with the first one of each type of the cache.
+
+        An architecture that the engine does not know is skipped.
+        """
+        expected, name = "the numbers of its CPU", self._name
+        tiny.write(self.trial.model, self._model)
+        on_cpu = self._asked(_alone)
+        if not isinstance(on_cpu, _Failed):
+            yield from self._on_card(on_cpu[0])
+            for kind in self.numbers.caches if self.trial is TRIALS[0] else ():
+                yield self._of_cache(kind, on_cpu[0])
+        elif on_cpu.unknown:
+            yield Check.skipped(KIND, name, expected, _unknown(self.trial.model))
+        else:
+            yield Check.skipped(KIND, name, expected, f"on its CPU: {on_cpu.why}")
+            # Forks count the tensors of a file, and know none of a block's: BeeLlama 0.1.1.
+            if tiny.has_block(self.trial.model):
+                part = self._variant("without-block", replace(self.trial.model, block=False))
+                drafts = [each for each in part.trial.draftings if each.drafter is not None]
+                yield from replace(part, trial=replace(part.trial, draftings=drafts)).checks()
+
+    @property
+    def _name(self) -> str:
+        return self.trial.model.name
+
+    @property
+    def _model(self) -> Path:
+        return self.work / "model.gguf"
+
+    def _on_card(self, on_cpu: Continued) -> Iterator[Check]:
+        found = self._asked(_three, card="alone")
+        if isinstance(found, _Failed):
+            yield self._unanswered("its answers", found)
+            return
+        (alone, again, beside), report = found
+        yield check_kernels(f"{self._name}: kernels", report)
+        same = self._compared("card and CPU", on_cpu, alone, report)
+        if not same.passed and self.numbers.reads_models:
+            same = replace(same, found=f"{same.found}; {self._first_wrong_layer()}")
+        if same.passed and report is not None:
+            self.agreeing.update(report.kernels)
+        reuse = ""
+        if alone.read is not None and again.read is not None:
+            cached = alone.read - again.read
+            reuse = f"; {cached} of {alone.read} tokens of the prompt were in the cache"
+        compared = [
+            same,
+            self._compared("after a reuse of the cache", alone, again, report, reuse),
+            self._compared("beside another prompt", alone, beside, report),
+        ]
+        wrong = [number for number, check in enumerate(compared) if not check.passed]
+        if wrong:
+            first = compared[wrong[0]]
+            compared[wrong[0]] = replace(first, found=f"{first.found}; {self._race()}")
+        yield from compared
+        for drafting in self.trial.draftings:
+            if drafting.kind in self.numbers.drafts:
+                yield self._drafted(drafting, alone)
+
+    def _of_cache(self, kind: str, usual: Continued) -> Check:
+        """A type of the cache, against the CPU; a fork's own type, or a type that the engine's CPU
+        lacks, against the usual type."""
+        options = CACHE_OPTIONS.format(kind=kind).split()
+        subject, wanted, more = f"cache of {kind}", usual, f"; compared with {USUAL_CACHE}"
+        limit = limit_beside_f16(kind)
+        on_cpu = self._asked(_alone, options) if kind in OWN_TYPES else None
+        if isinstance(on_cpu, tuple):
+            wanted, limit, more = on_cpu[0], CACHE_LIMITS.get(kind, CACHE_LIMIT), ""
+        found = self._asked(_alone, options, card=subject.replace(" ", "-"))
+        if isinstance(found, _Failed):
+            return self._unanswered(subject, found)
+        return self._compared(subject, wanted, *found, more, limit=limit)
+
+    def _race(self) -> str:
+        ask = partial(_alone, seconds=RACE_SECONDS)
+        answer = self._asked(ask, card="races", races=True)
+        found, report = "no race was found for the prompt alone", None
+        if isinstance(answer, _Failed):
+            found, report = f"races were looked for until: {answer.why}", answer.report
+        else:
+            report = answer[1]
+        return next((each for each in refused(report) if RACE in each), found) if report else found
+
+    def _first_wrong_layer(self) -> str:
+        """Which layer makes the numbers differ: the same model, whose first layers alone add to
+        their input."""
+        layers = tiny.layers(self.trial.model)
+        for count in range(layers):
+            part = self._variant(f"{count}-layers", replace(self.trial.model, layers=count))
+            tiny.write(part.trial.model, part._model)
+            sides = []
+            for card in ("", "alone"):
+                found = part._asked(_alone, card=card)
+                if isinstance(found, _Failed):
+                    return f"with {count} of {layers} layers: {found.why}"
+                sides.append(found[0])
+            if not difference(*sides).within(self.trial.limit):
+                return f"from layer {count} of {layers} on" if count else "also without its layers"
+        return f"from layer {layers} of {layers} on"
+
+    def _variant(self, name: str, model: TinyModel) -> Self:
+        folder = shared_folder(self.work / name)
+        return replace(self, trial=replace(self.trial, model=model), work=folder)
+
+    def _drafted(self, drafting: Drafting, alone: Continued) -> Check:
+        kind, drafter, draft = drafting.kind, drafting.drafter, None
+        subject, expected = f"drafts by {kind}", "the text without drafts"
+        if drafter is not None:
+            draft = self.work / f"{kind}.gguf"
+            tiny.write(drafter, draft)
+        found = self._asked(_alone, drafting.options, draft, card=kind)
+        if isinstance(found, _Failed):
+            if drafter is not None and found.unknown:
+                why = _unknown(drafter)
+                return Check.skipped(KIND, f"{self._name}: {subject}", expected, why)
+            return self._unanswered(subject, found)
+        drafted = found[0].drafted
+        if not drafted:
+            return Check.skipped(KIND, f"{self._name}: {subject}", expected, "nothing was drafted")
+        accepted = f"; {found[0].accepted or 0} of {drafted} drafts accepted"
+        return self._compared(subject, alone, *found, accepted, drafted=True)
+
+    def _compared(
+        self,
+        subject: str,
+        wanted: Continued,
+        found: Continued,
+        report: Report | None,
+        more: str = "",
+        *,
+        drafted: bool = False,
+        limit: float | None = None,
+    ) -> Check:
+        limit = self.trial.limit if limit is None else limit
+        compared = difference(wanted, found)
+        # llama.cpp has no probabilities of tokens that were drafted.
+        known = drafted or len(compared.distances) == min(compared.equal + 1, TOKENS)
+        agrees = known and compared.within(limit)
+        text = f"{described(compared, TOKENS, limit)}{more}"
+        if not agrees and report is not None:
+            text += f"; {_suspects(report.kernels - self.agreeing)}"
+        expected = f"the same text, logarithms of probabilities within {limit:g}"
+        return Check.of(KIND, f"{self._name}: {subject}", expected, text, agrees)
+
+    def _unanswered(self, subject: str, failed: _Failed) -> Check:
+        """The faults of its kernels are named as the cause."""
+        report = failed.report
+        faults = refused(report)[:NAMED] if report else []
+        text = "; ".join([*faults, failed.why])
+        expected = f"{TOKENS} tokens with probabilities"
+        if report is not None and report.lacks_only:
+            return Check.skipped(KIND, f"{self._name}: {subject}", expected, text)
+        return Check.of(KIND, f"{self._name}: {subject}", expected, text, False)
+
+    def _asked(
+        self,
+        ask: Callable[[Server], Found],
+        options: Sequence[str] = (),
+        draft: Path | None = None,
+        *,
+        card: str = "",
+        races: bool = False,
+    ) -> tuple[Found, Report | None] | _Failed:
+        """What the server answers on the simulated card, whose files are in a directory of this
+        name, and the report; without a name on its CPU."""
+        numbers, image = self.numbers, self.numbers.server
+        with ExitStack() as stack:
+            simulation: Simulation | None = None
+            if card:
+                with self._model.open("rb") as stream:
+                    header = gguf.read(stream)
+                on = image.on(
+                    [numbers.card],
+                    header,
+                    self.work / card,
+                    ptx=numbers.ptx,
+                    races=races,
+                    outputs=numbers.outputs,
+                )
+                simulation = stack.enter_context(on)
+            spec = ServeSpec(
+                self._model,
+                CONTEXT,
+                draft,
+                [*OPTIONS.get(image.serve.api_flavor, ()), *options],
+                simulator=simulation.mounts if simulation else None,
+                driver_stub=None if simulation else numbers.driver_stub,
+                limited=False,  # the memory of the card is the simulator's
+            )
+            started = launched(image.reference, image.serve, image.port, spec)
+            server = stack.enter_context(started)
+            try:
+                server.wait(image.serve.seconds)
+                answer = ask(server)
+            except (NotServingError, UnansweredError) as error:
+                refuses = isinstance(error, NotServingError)
+                unknown = refuses and UNKNOWN in server.container.end_of_log()
+                why = str(error) if refuses else server.explained(error)
+                return _Failed(why, simulation.settled() if simulation else None, unknown)
+            return answer, simulation.settled() if simulation else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A server that does not serve a model, or does not answer."""
+
+    why: str
+    report: Report | None
+    unknown: bool
+    """It does not know the architecture of the model."""
+
+
+def _unknown(model: TinyModel) -> str:
+    return f"the engine does not know the architecture of {model.shape}"
+
+
+def _alone(server: Server, seconds: float = SECONDS) -> Continued:
+    return continued(server, PROMPT, TOKENS, seconds=seconds)
+
+
+def _three(server: Server) -> tuple[Continued, Continued, Continued]:
+    """The prompt, continued alone, again with the cache, and while another one is."""
+    alone, again = _alone(server), continued(server, PROMPT, TOKENS, cached=True)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(_alone, server)
+        other = pool.submit(continued, server, OTHER, TOKENS)
+        other.result()
+        return alone, again, first.result()
+
+
+def check(context: Context) -> Iterator[Check]:
+    """The server's answers on a card that computes, against the answers of its CPU."""
+    return on_a_card(_checks(context), KIND, "the server", "the numbers of its CPU")
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    work = shared_folder(context.work / "server-numbers")
+    for found in numbers_of(context).checks(work):
+        if found.state is CheckState.FAILED and context.rules.accepts(KIND, found.subject):
+            offender = (found.subject, found.found)
+            yield context.rules.check(KIND, found.subject, found.expected, [offender])
+        else:
+            yield found
+
+
+def numbers_of(context: Context, *, outputs: bool = False) -> Numbers:
+    """The trials of an image's server; ``outputs`` is as in ``Numbers``.
+
+    Raises ``InapplicableError`` where there is nothing to try, ``BuilderError``.
+    """
+    server, test = context.server, context.numbers_test  # where there is none, nothing is started
+    text = context.help(context.recipe.image.entrypoint)
+    return Numbers(
+        server,
+        context.card,
+        test.ptx,
+        drafts(text),
+        sorted(cache_types(text) - {USUAL_CACHE}),
+        driver_stub=context.stub,
+        outputs=outputs,
+    )
+
+
+def check_kernels(subject: str, report: Report | None) -> Check:
+    """Whether each launch was computed, and without a fault."""
+    expected = "all launches computed, without a fault"
+    if report is None:
+        return Check.of(KIND, subject, expected, "it called no function of CUDA", False)
+    instructions = sum(each.instructions for each in report.launches)
+    found = (
+        f"{report.computed} of {report.launched} launches of {len(report.kernels)} kernels, "
+        f"{instructions:,} instructions"
+    )
+    if report.violations:
+        found = f"{found}; {'; '.join(refused(report)[:NAMED])}"
+    if report.lacks_only:
+        return Check.skipped(KIND, subject, expected, found)
+    passed = 0 < report.computed == report.launched and not report.violations
+    return Check.of(KIND, subject, expected, found, passed)
+
+
+def _suspects(kernels: Collection[str]) -> str:
+    if not kernels:
+        return "a model that agrees launches the same kernels"
+    names = sorted({function_of(kernel) for kernel in kernels})
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"launched by no model that agrees: {', '.join(names[:NAMED])}{more}"

@@ -1,1 +1,0 @@
-"""Continuous integration: the matrix of jobs."""

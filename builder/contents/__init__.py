@@ -1,2 +1,0 @@
-"""The contents of an image: files, ELF files, texts, GPU code, read from its layers without running
-it."""

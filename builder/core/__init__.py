@@ -1,0 +1,1 @@
+"""Errors, settings, files, archives, progress, and the client for all HTTP."""

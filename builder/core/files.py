@@ -1,0 +1,315 @@
+"""Locks, work directories, atomic writes and disk space.
+
+A run that is killed at any moment leaves nothing that hinders the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from builder.core.errors import BusyError, SpaceError, WorldError
+
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+ALMOST_FULL = 1 / 16  # GiB: a tool that meets a full disk may leave this much
+FULL_WORDS = ("no space left on device", "out of diskspace", "disk quota exceeded")
+FREE_SPACE_HINT = (
+    "free some space there (`docker system df` shows Docker's use, `docker builder prune` "
+    "removes build caches), then run the same command again"
+)
+ACTIVITIES = {
+    "tags": "gives or deletes tags",
+    "nightly": "builds the nightly images",
+    "reproduce": "reproduces an image",
+}
+"""The activity of a run while it holds a lock that belongs to no recipe or base."""
+PID_DIGITS = 10  # of the largest process id, with room (proc(5), pid_max)
+
+
+@contextmanager
+def workspace(cache: Path) -> Iterator[Path]:
+    """An empty directory for this run, removed afterwards; directories of dead runs are removed
+    first.
+
+    A run holds a lock beside its directory while it lives, so a directory whose lock is free has no
+    owner.  The lock of all directories protects the moment between a directory and its lock.
+    """
+    work = cache / "work"
+    with ExitStack() as mine:
+        with file_lock(work / ".lock"):
+            for old in work.iterdir():
+                if old.is_dir() and not old.is_symlink():
+                    with suppress(BlockingIOError), file_lock(_beside(old), wait=False):
+                        _remove(old)
+            folder = Path(tempfile.mkdtemp(dir=work))
+            mine.enter_context(file_lock(_beside(folder)))
+        try:
+            with _name_full_disk(folder):
+                yield folder
+        finally:
+            _remove(folder)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _beside(folder).unlink(missing_ok=True)
+
+
+@contextmanager
+def named_lock(cache: Path, name: str, wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a recipe, a base, the tags or the nightly builds, on this machine.
+
+    Where another run holds it, ``wait`` gets a line and the lock is waited for; without ``wait``
+    raises ``BusyError``.  The lock file holds the id of the process that has the lock.
+    """
+    lock = _opened(cache / "locks" / f"{name}.lock")
+    does = ACTIVITIES.get(name, f"is at work on {name}")
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            by = os.pread(lock, PID_DIGITS, 0).decode("ascii", "replace").strip() or "unknown"
+            if wait is None:
+                raise BusyError(
+                    f"another run on this machine {does}",
+                    f"process {by}",
+                    "wait for it, or stop it",
+                ) from error
+            wait(f"waiting for process {by}, which {does}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def file_lock(file: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold the lock file ``file`` and give its descriptor; both it and its directory are created.
+
+    The directory must be this user's own; other users lose the permission to write to it.  Raises
+    ``BlockingIOError`` where another process holds the lock and ``wait`` is false; ``WorldError``
+    where the file is a link or a directory, or its directory is a link or another user's.
+    """
+    lock = _opened(file)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _opened(file: Path) -> int:
+    """Open a lock file in this user's directory; links are not followed."""
+    folder = _own_directory(file.parent)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        lock = os.open(file.name, flags, 0o600, dir_fd=folder)
+    except IsADirectoryError as error:
+        raise WorldError(
+            f"the lock file {file} cannot be used",
+            "it is a directory",
+            f"find out who created it, then remove it: `rm -r {shlex.quote(str(file))}`",
+        ) from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _is_link(file) from error
+    finally:
+        os.close(folder)
+    if os.fstat(lock).st_nlink > 1:
+        os.close(lock)
+        raise _is_link(file)
+    return lock
+
+
+def _is_link(file: Path) -> WorldError:
+    return WorldError(
+        f"the lock file {file} is a link to another file",
+        "locking it would overwrite that file",
+        f"find out who created the link, then remove it: `rm {shlex.quote(str(file))}`",
+    )
+
+
+def _own_directory(folder: Path) -> int:
+    """Open a directory of this user, created if absent."""
+    hint = "set BUILDER_CACHE_DIR and BUILDER_STATE_DIR to directories of your own"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        why = error.strerror or str(error)
+        raise WorldError(f"cannot create the directory {folder}", why, hint) from error
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except NotADirectoryError as error:  # also a link, with both flags (open(2))
+        raise WorldError(f"{folder} is not a directory", "it is a link or a file", hint) from error
+    found = os.fstat(opened)
+    if found.st_uid != os.geteuid():
+        os.close(opened)
+        raise WorldError(
+            f"the directory {folder} belongs to another user",
+            f"its owner is user {found.st_uid}, this is user {os.geteuid()}",
+            hint,
+        )
+    if found.st_mode & WRITABLE_BY_OTHERS:
+        os.fchmod(opened, stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
+    return opened
+
+
+@contextmanager
+def atomic_write(file: Path) -> Iterator[Path]:
+    """A path to write to; on success it replaces ``file``, on failure it is removed.
+
+    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory is not writable.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{uuid4().hex}")
+    try:
+        with _name_full_disk(file.parent):
+            yield temporary
+            temporary.replace(file)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def keep_newest(folder: Path, most: int, pattern: str = "*") -> None:
+    """Remove the files of ``folder`` that match, save the ``most`` that were written last."""
+    found = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in found[most:]:
+        file.unlink(missing_ok=True)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write ``value`` to ``file`` as JSON, atomically and synced to the disk.
+
+    Raises like ``atomic_write``.
+    """
+    with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=2)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def nearest_existing(path: Path) -> Path:
+    """``path``, or the nearest directory above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def require_writable(folder: Path, hint: str = "") -> None:
+    """Raise ``WorldError`` where ``folder``, whether it exists or not, cannot be written.
+
+    It is tried: a file in it, and directories that do not exist, are created and removed.
+    """
+    there = nearest_existing(folder)
+    missing = [each for each in (folder, *folder.parents) if there in each.parents]
+    why = ""
+    if not there.is_dir():
+        why = f"{there} is not a directory"
+    elif not os.access(there, os.W_OK):
+        why = f"this user may not write to {there}, or its disk is read-only"
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            if is_disk_full(error):
+                raise
+            why = f"{error.filename or folder}: {error.strerror or error}"
+        finally:
+            for each in missing:
+                with suppress(OSError):  # it was not created, or another run uses it
+                    each.rmdir()
+    if why:
+        raise WorldError(f"cannot write to the directory {folder}", why, hint)
+
+
+def require_space(folder: Path, gib: float, what: str) -> None:
+    """Raise ``SpaceError`` unless the disk of ``folder`` has ``gib`` GiB free."""
+    for error in too_full([(folder, gib, what)]):
+        raise error
+
+
+def too_full(needs: Iterable[tuple[Path, float, str]]) -> Iterator[SpaceError]:
+    """An error for each disk that lacks the GiB that all of its folders need together."""
+    disks: dict[Path, list[tuple[Path, float, str]]] = {}
+    for need in needs:
+        disks.setdefault(_disk_of(need[0])[0], []).append(need)
+    for several in disks.values():
+        mount, free, total = _disk_of(several[0][0])
+        gib, folders = sum(each[1] for each in several), {str(each[0]): "" for each in several}
+        if free < gib:
+            what = " and ".join(each[2] for each in several)
+            yield SpaceError(
+                f"{what} need{'s' if len(several) == 1 else ''} {gib:.1f} GiB of free disk space",
+                f"{' and '.join(folders)} {'is' if len(folders) == 1 else 'are'} on the disk "
+                f"mounted at {mount}, which has {free:.1f} of {total:.1f} GiB free",
+                FREE_SPACE_HINT,
+            )
+
+
+def full_disk(why: str, *folders: Path) -> SpaceError:
+    """The error of a full disk: the fullest disk among the disks of ``folders``.
+
+    The disk is named only where it is almost full: otherwise its space was freed in the meantime,
+    or another disk is meant.
+    """
+    mount, free, total = min(map(_disk_of, folders), key=lambda disk: disk[1])
+    if free > ALMOST_FULL:
+        hint = "`df -h` shows the disks: free some space, then run the same command again"
+        return SpaceError("a disk is full", why, hint)
+    space = f"{free:.1f} of its {total:.1f} GiB are free"
+    return SpaceError(f"the disk mounted at {mount} is full: {space}", why, FREE_SPACE_HINT)
+
+
+def mentions_full_disk(text: str) -> bool:
+    """Whether a program's output says that a disk, or a quota, is full."""
+    return any(words in text.lower() for words in FULL_WORDS)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an exception means that a disk, or a quota, is full."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def _name_full_disk(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a ``SpaceError`` before anything is removed from it."""
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error) and _disk_of(folder)[1] <= ALMOST_FULL:
+            raise full_disk(f"writing to {folder}: {error.strerror}", folder) from error
+        raise
+
+
+def _disk_of(folder: Path) -> tuple[Path, float, float]:
+    """The mount point, the free and the total GiB of a directory's disk; it need not exist."""
+    mount = nearest_existing(folder).resolve()
+    usage = shutil.disk_usage(mount)
+    while not mount.is_mount():
+        mount = mount.parent
+    return mount, usage.free / 2**30, usage.total / 2**30

@@ -1,0 +1,1 @@
+"""The only room that talks to Docker: the engine, buildx, containers, blobs."""

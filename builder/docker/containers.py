@@ -1,0 +1,338 @@
+"""Sandboxed containers: programs and servers of an image, always removed afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from builder.core.errors import UntriedError
+from builder.core.platforms import PLATFORMS, architecture
+from builder.docker.client import MOST_OUTPUT, Finished, LateError, call, output, whales
+from builder.docker.engine import engine
+
+OWNER = "builder.owner"
+SANDBOX = (
+    *("--network=none", "--read-only", "--pids-limit=4096"),
+    *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
+)
+TMP = "--tmpfs=/tmp"  # mounted noexec without more options (docker run(1))
+LOGS = ("--log-driver=json-file", "--log-opt=max-size=4m", "--log-opt=max-file=2")
+LONGEST_LOG = 8 << 20  # bytes: what LOGS keeps
+LOG_TAIL = 64 << 10  # letters of a log's end
+ENGINE_FAILED = 125  # docker run(1), "Exit status": the engine's own error
+ENGINE_TIMEOUT = 60.0  # seconds for the engine to answer
+NUMBER = re.compile(r"[0-9a-f]{64}")  # of a container: what `docker run --detach` prints
+ADVICE = re.compile("(Run|See) 'docker run --help'")  # clients since 28, and before
+NO_GPU_DRIVER = "could not select device driver"  # moby, daemon/devices.go
+TOOLKIT = (
+    "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker` and "
+    "restart Docker"
+)
+"""How an engine gets NVIDIA's runtime (the toolkit's installation guide)."""
+
+
+class TimedOutError(UntriedError):
+    """A container was stopped because it did not end in time."""
+
+
+class NotRunnableError(UntriedError):
+    """The image does not have the program, or it cannot be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """Whether a container runs; if not, its exit status."""
+
+    running: bool
+    status: int
+    out_of_memory: bool
+
+
+def owner() -> str:
+    """This process, by host, id and start time: the label of its containers, for example."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_start_of(os.getpid())}"
+
+
+def _start_of(process: int) -> str:
+    """When a process began, in ticks of the kernel (proc(5), stat, field 22); empty if gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def has_ended(owner: str) -> bool:
+    """Whether a process of this host, as ``owner`` names it, has ended; not of another host."""
+    host, _, rest = owner.partition(":")
+    process, _, start = rest.partition(":")
+    return host == socket.gethostname() and process.isdigit() and _start_of(int(process)) != start
+
+
+def remove_orphans() -> None:
+    """Remove the containers of runs on this host that were killed before they could do so."""
+    template = '--format={{.ID}} {{.Label "' + OWNER + '"}}'
+    listed = call("ps", "--all", f"--filter=label={OWNER}", template).stdout.splitlines()
+    found = (line.partition(" ") for line in listed)
+    orphans = [container for container, _, process in found if has_ended(process)]
+    if orphans:
+        remove(*orphans)
+
+
+def remove(*names: str) -> None:
+    """Remove containers, also running ones; absence is no error."""
+    from python_on_whales.exceptions import DockerException
+
+    with suppress(DockerException):  # they may be gone
+        whales().container.remove([*names], force=True, volumes=True)
+
+
+_ended: ContextVar[list[str] | None] = ContextVar("_ended", default=None)
+"""Containers that have ended, or never ran, and are removed later; None: each at once."""
+
+
+@contextmanager
+def removed_together() -> Iterator[None]:
+    """Remove the containers that end in the body together, at its end.
+
+    With each removal Docker waits for a garbage collection of containerd, a second where an engine
+    has many images and a large build cache; removals at the same time wait for the same collection.
+    """
+    ended: list[str] = []
+    token = _ended.set(ended)
+    try:
+        yield
+    finally:
+        _ended.reset(token)
+        if ended:
+            remove(*ended)
+
+
+_platform: ContextVar[tuple[str, ...]] = ContextVar("_platform", default=())
+"""Options of ``docker run``."""
+
+
+@contextmanager
+def of_platform(platform: str) -> Iterator[None]:
+    """The body runs programs of an image for this platform: "linux/arm64".
+
+    Where that is not the engine's own platform and ``docker run`` does not name it, Docker prints a
+    warning into the program's output.
+    """
+    own = f"linux/{architecture(engine().architecture) or ''}"
+    foreign = platform in PLATFORMS and platform != own
+    token = _platform.set((f"--platform={platform}",) if foreign else ())
+    try:
+        yield
+    finally:
+        _platform.reset(token)
+
+
+def _stub_options(driver_stub: Path | None) -> list[str]:
+    if driver_stub is None:
+        return []
+    place = "/run/driver"
+    return [f"--volume={driver_stub}:{place}/libcuda.so.1:ro", f"--env=LD_LIBRARY_PATH={place}"]
+
+
+def run(
+    reference: str,
+    command: Sequence[str],
+    *,
+    entrypoint: str,
+    timeout: float,
+    driver_stub: Path | None = None,
+    extra: Sequence[str] = (),
+    once: bool = False,
+    most: int = MOST_OUTPUT,
+) -> Finished:
+    """Run a program of an image in a sandbox: no network, read-only root, no privileges.
+
+    ``driver_stub`` stands in for the driver's libcuda.so.1; ``extra`` are more options of
+    ``docker run``; ``most``: bytes that are kept of the beginning of the output, and of its end.  A
+    program that prints nothing runs a second time, in a new container, unless
+    ``once``: on a busy machine, Docker sometimes loses all output of a program that ends at once,
+    and its log has none either (the daemon says "stream copy error: reading from a closed fifo").
+    Raises ``UntriedError`` when the container cannot be started, ``TimedOutError`` when it does
+    not end within ``timeout`` seconds.
+    """
+    arguments = [*_platform.get(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
+    arguments += [*extra, "--", reference, *command]
+    try:
+        done = _in_sandbox(arguments, timeout, most)
+        if not done.output and not once:
+            done = _in_sandbox(arguments, timeout, most)
+    except LateError as error:
+        raise TimedOutError(
+            f"{' '.join([entrypoint, *command])} did not end",
+            f"stopped after {timeout:.0f} s",
+        ) from error
+    if done.status == ENGINE_FAILED:
+        raise UntriedError("Docker cannot start a container", reason_of(done.output))
+    if done.status != 0 and "exec format error" in done.output:
+        raise UntriedError("Docker cannot run programs of the image's platform", done.output)
+    return done
+
+
+def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
+    """Run a container to its end, and remove it."""
+    name = f"builder-{uuid4().hex[:12]}"
+    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, TMP, *LOGS]
+    options += ["--rm"] if _ended.get() is None else []
+    ended = False
+    try:
+        done = output("run", *options, *arguments, timeout=timeout, most=most)
+        ended = 0 <= done.status < ENGINE_FAILED
+        return done
+    finally:
+        if not ended:
+            remove(name)
+        elif _ended.get() is not None:
+            _remove_later(name)
+
+
+def _remove_later(name: str) -> None:
+    together = _ended.get()
+    if together is None:
+        remove(name)
+    else:
+        together.append(name)
+
+
+def reason_of(printed: str) -> str:
+    """The client's reason why a container did not start, without its number and its advice."""
+    lines = [line.strip() for line in printed.splitlines()]
+    return "\n".join(
+        line for line in lines if line and not NUMBER.fullmatch(line) and not ADVICE.match(line)
+    )
+
+
+@contextmanager
+def created(reference: str) -> Iterator[str]:
+    """The name of a container of an image that never runs.  Raises ``UntriedError``."""
+    name = f"builder-{uuid4().hex[:12]}"
+    create = ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"]
+    try:
+        done = output(*create, timeout=ENGINE_TIMEOUT)
+        if done.status != 0:
+            raise UntriedError(f"cannot read the files of {reference}", done.output.strip())
+        yield name
+    finally:
+        _remove_later(name)
+
+
+class Container:
+    """A container that runs in the background."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def state(self) -> ContainerState:
+        """Its state.  Raises ``UntriedError`` where it is gone."""
+        state = json.loads(self._inspected("{{json .State}}"))
+        return ContainerState(
+            bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"])
+        )
+
+    def identity(self) -> tuple[str, int]:
+        """Its id, and the id that its process has where the engine runs; 0: it does not run.
+
+        Raises ``UntriedError`` where it is gone.
+        """
+        identity, process = self._inspected("{{.Id}} {{.State.Pid}}").split()
+        return identity, int(process)
+
+    def health_test(self) -> list[str]:
+        """The command of the image's HEALTHCHECK; empty where it has none.
+
+        Raises ``UntriedError`` where it is gone.
+        """
+        found = json.loads(self._inspected("{{json .Config.Healthcheck}}")) or {}
+        kind, *command = found.get("Test") or ["NONE"]
+        return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
+
+    def _inspected(self, template: str) -> str:
+        done = call("inspect", f"--format={template}", self.name, timeout=ENGINE_TIMEOUT)
+        if done.returncode != 0:
+            raise UntriedError("a container is gone", done.stderr.strip())
+        return done.stdout
+
+    def log(self) -> str:
+        """Its output, as far as Docker keeps it."""
+        return output("logs", self.name, timeout=ENGINE_TIMEOUT, most=LONGEST_LOG).output
+
+    def end_of_log(self) -> str:
+        """The end of its output, for a message."""
+        printed = output("logs", "--tail=400", self.name, timeout=ENGINE_TIMEOUT).output
+        return printed[-LOG_TAIL:]
+
+    def execute(self, command: Sequence[str], timeout: float) -> Finished:
+        """Run another program in it.  Raises ``TimedOutError``."""
+        try:
+            return output("exec", self.name, *command, timeout=timeout)
+        except LateError as error:
+            what = " ".join(command)
+            raise TimedOutError(f"{what} did not end", f"waited {timeout:.0f} s") from error
+
+    def stop(self, seconds: int) -> tuple[ContainerState, float]:
+        """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
+        started = time.monotonic()
+        output("stop", f"--time={seconds}", self.name, timeout=ENGINE_TIMEOUT + seconds)
+        return self.state(), time.monotonic() - started
+
+
+def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[str]:
+    """The options of ``docker run`` for files by their paths in the container, and variables."""
+    mounted = [f"--volume={file}:{place}:ro" for place, file in volumes.items()]
+    return [*mounted, *(f"--env={variable}={value}" for variable, value in env.items())]
+
+
+@contextmanager
+def started(
+    reference: str,
+    arguments: Sequence[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    volumes: Mapping[str, Path] | None = None,
+    memory: float | None = None,
+    locks_memory: bool = False,
+    compiles: bool = False,
+    driver_stub: Path | None = None,
+    gpus: str | None = None,
+) -> Iterator[Container]:
+    """A sandboxed container that runs the image's entrypoint; only ``proxy`` reaches it.
+
+    ``volumes`` are files of the host by their path in the container, read-only; ``memory`` is in
+    GiB; ``locks_memory``: without a limit of locked memory (memlock), which not every engine
+    allows; ``compiles``: libraries in /tmp may be loaded; ``gpus`` is as for ``docker run``.
+
+    Raises ``UntriedError`` when the engine cannot start it, ``NotRunnableError`` when that is the
+    image's fault.
+    """
+    name = f"builder-{uuid4().hex[:12]}"
+    options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
+    options.append(f"{TMP}:exec" if compiles else TMP)
+    options += _platform.get()
+    options += mount_options(volumes or {}, env or {})
+    options += _stub_options(driver_stub)
+    options += [f"--memory={int(memory * 1024)}m"] if memory is not None else []
+    options += ["--ulimit=memlock=-1"] if locks_memory else []
+    options += [f"--gpus={gpus}"] if gpus is not None else []
+    try:
+        done = output("run", *options, "--", reference, *arguments, timeout=ENGINE_TIMEOUT)
+        if done.status in {126, 127}:  # docker run(1), "Exit status": the program's fault
+            raise NotRunnableError("its program cannot be run", reason_of(done.output))
+        if done.status != 0:
+            hint = TOOLKIT if gpus is not None and NO_GPU_DRIVER in done.output else ""
+            raise UntriedError("Docker cannot start a container", reason_of(done.output), hint)
+        yield Container(name)
+    finally:
+        remove(name)

@@ -1,0 +1,342 @@
+"""The Docker engine and its images."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.core.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
+from builder.core.files import full_disk, mentions_full_disk
+from builder.docker.client import INSTALL_HINT, call, client_info, whales
+
+if TYPE_CHECKING:
+    from python_on_whales.exceptions import DockerException
+
+HUB = "docker.io"
+# As containerd's resolver and authorizer, and registries, word it: a 401 or 403; no such image;
+# no response.
+REFUSED = re.compile(
+    r"authorization failed|may require authorization|: 40[13] |(?<!permission )denied|unauthorized|"
+    r"requested access|insufficient_scope|no basic auth",
+    re.IGNORECASE,
+)
+GONE = re.compile(
+    r"(?<!file )not found|manifest unknown|name unknown|no match for platform|no matching manifest|"
+    r"does not exist",
+    re.IGNORECASE,
+)
+SILENT = re.compile(r"failed to do request|no response|timeout|dial tcp|\bEOF\b|deadline", re.I)
+UNTRUSTED_HINT = (
+    "Docker does not trust the certificate: put its authority's at "
+    "/etc/docker/certs.d/REGISTRY/ca.crt"
+)
+TAG_ATTEMPTS = 10
+START_HINT = "start it (`systemctl start docker`, or run ./farm as root)"
+DENIED = "permission denied"
+DENIED_HINT = "run it as root, or join the group: `usermod -aG docker $USER`, and log in again"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The properties of the engine (``docker info``)."""
+
+    version: str
+    architecture: str
+    """As ``uname -m`` names it."""
+    root: Path
+    driver: str
+    runtimes: tuple[str, ...]
+    containerd_store: bool
+    host: str = ""
+    """The name of its machine."""
+    cdi: tuple[Path, ...] = ()
+    """Directories with specifications of devices (CDI); empty where that is not enabled."""
+
+    @property
+    def has_nvidia_runtime(self) -> bool:
+        """Whether it gives containers GPUs by NVIDIA's runtime."""
+        return "nvidia" in self.runtimes
+
+    @property
+    def has_nvidia_cdi(self) -> bool:
+        """Whether its CDI directories describe GPUs of NVIDIA's: nvidia-ctk writes nvidia.yaml."""
+        return any(any(folder.glob("nvidia*")) for folder in self.cdi)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image of the engine (``docker image inspect``)."""
+
+    reference: str
+    """The name or the digest that was asked for."""
+    digest: str
+    """Its manifest's."""
+    platform: str
+    names: frozenset[str]
+    """All its names in the engine."""
+    digests: frozenset[str]
+    """Its own digest, and digests that registries gave it."""
+    layers: int
+    config: Mapping[str, Any]
+    """The "config" of its OCI image configuration."""
+    epoch: int = 0
+    """When it was created by its configuration, in seconds since 1970; 0: not known."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return dict(self.config.get("Labels") or {})
+
+
+def reason(error: DockerException) -> str:
+    """The docker executable's output about a failure."""
+    return (error.stderr or "").strip()
+
+
+def buildx_version() -> str:
+    """``github.com/docker/buildx 0.13.1 ...``.  Raises ``WorldError``."""
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        return whales().buildx.version().strip()
+    except DockerException as error:
+        raise WorldError("buildx does not run", reason(error), INSTALL_HINT) from error
+
+
+@cache
+def context() -> str:
+    """The current Docker context; the buildx builder of that name is the engine itself.
+
+    Not every client names it in ``docker info``.  Raises ``WorldError``.
+    """
+    named = (client_info().get("ClientInfo") or {}).get("Context")
+    return str(named or call("context", "show").stdout.strip() or "default")
+
+
+@cache
+def engine() -> Engine:
+    """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
+    found = client_info()
+    return _properties(found) if found.get("ServerVersion") else ask_engine()
+
+
+def ask_engine() -> Engine:
+    """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
+    done = call("system", "info", "--format={{json .}}")
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    found = found if isinstance(found, dict) else {}
+    if done.returncode != 0 or not found.get("ServerVersion"):
+        # Clients before 27 exit with 0, and name the errors.
+        lines = done.stderr.strip().splitlines()
+        why = "; ".join(found.get("ServerErrors") or lines[-1:])
+        if DENIED in why.lower():
+            raise WorldError("this user may not use Docker", why, DENIED_HINT)
+        raise WorldError("Docker does not answer", why, START_HINT)
+    return _properties(found)
+
+
+def _properties(found: Mapping[str, Any]) -> Engine:
+    status = {each[0]: each[1] for each in found.get("DriverStatus") or []}
+    return Engine(
+        version=found.get("ServerVersion") or "",
+        architecture=found.get("Architecture") or "",
+        root=Path(found.get("DockerRootDir") or "/var/lib/docker"),
+        driver=found.get("Driver") or "",
+        runtimes=tuple(sorted(found.get("Runtimes") or {})),
+        containerd_store=status.get("driver-type", "").startswith("io.containerd.snapshotter"),
+        host=found.get("Name") or "",
+        cdi=tuple(Path(each) for each in found.get("CDISpecDirs") or []),
+    )
+
+
+def image(reference: str) -> Image | None:
+    """The image of that name in the engine, or None.  Raises ``WorldError``.
+
+    None also where another user removes it at this moment.
+    """
+    done = call("image", "inspect", reference)
+    if done.returncode == 0:
+        return _read(reference, json.loads(done.stdout)[0])
+    if "no such image" in done.stderr.lower():
+        return None
+    ask_engine()  # raises where it does not answer
+    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+
+
+def _read(reference: str, found: Mapping[str, Any]) -> Image:
+    others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
+    return Image(
+        reference,
+        found["Id"],
+        f"{found['Os']}/{found['Architecture']}",
+        frozenset(found.get("RepoTags") or []),
+        frozenset([found["Id"], *others]),
+        len(found["RootFS"].get("Layers") or []),
+        found.get("Config") or {},
+        epoch_of(found.get("Created")),
+    )
+
+
+def epoch_of(created: str | None) -> int:
+    """The property ``created`` of an image configuration (RFC 3339) in seconds since 1970.
+
+    0 where it is missing, earlier, or no such text.
+    https://github.com/opencontainers/image-spec/blob/main/config.md
+    """
+    try:
+        found = datetime.fromisoformat(created or "")
+    except ValueError:
+        return 0
+    return max(0, int(found.timestamp())) if found.tzinfo else 0
+
+
+def image_names(pattern: str) -> list[str]:
+    """The names of the engine's images that match ``pattern``, newest image first."""
+    template = "--format={{.Repository}}:{{.Tag}}"
+    return call("image", "ls", f"--filter=reference={pattern}", template).stdout.splitlines()
+
+
+def image_digests(repository: str) -> list[str]:
+    """The identities of the engine's images with a tag or a digest in a repository, newest first;
+    one with several tags several times."""
+    return call("image", "ls", "--no-trunc", "--quiet", repository).stdout.split()
+
+
+def pull(reference: str, platform: str) -> None:
+    """Pull an image for one platform.
+
+    Raises like ``refusal``.
+    """
+    from python_on_whales.exceptions import DockerException
+
+    try:
+        whales().image.pull(reference, quiet=True, platform=platform)
+    except DockerException as error:
+        found = refusal(reference, reason(error))
+        found.what, found.why = f"cannot pull {reference}", f"{found.what}\n{found.why}"
+        raise found from error
+
+
+def split(repository: str) -> tuple[str, str]:
+    """The registry and the path of a repository's name, by Docker's rules.
+
+    https://github.com/distribution/reference: a name without a host is on Docker Hub, and a name of
+    one part is an official image.
+    """
+    first, slash, rest = repository.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first, rest
+    return HUB, repository if slash else f"library/{repository}"
+
+
+def refusal(reference: str, why: str) -> BuilderError:
+    """The error for what Docker or buildx prints about an image of a registry.
+
+    ``GoneError`` where the registry does not have it, or not for that platform, ``RegistryError``
+    where it refuses the login, ``FetchError`` where it fails or does not answer.
+    """
+    registry, path = split(reference)
+    repository = re.split("[:@]", path)[0]
+    text = why.replace(f"/{repository}", "/")  # a name may have such words
+    if REFUSED.search(text):  # before GONE: "does not exist or may require authorization"
+        return RegistryError(
+            f"{registry} refuses to give {reference} with this login",
+            why,
+            "check the name, because a registry may answer like that where there is no such "
+            f"image; for a private one: `docker login{'' if registry == HUB else f' {registry}'}`",
+        )
+    if GONE.search(text) and not SILENT.search(text):
+        return GoneError(
+            f"{registry} has no {reference}",
+            why,
+            "check the name and the tag: it may have been deleted there",
+        )
+    if "x509" in text:
+        what = f"{registry}: no secure connection: {reference}"
+        return FetchError(what, why, UNTRUSTED_HINT)
+    verb = "does not answer" if SILENT.search(text) else "fails"
+    hint = "check the network, or try again later"
+    return FetchError(f"{registry} {verb}: {reference}", why, hint)
+
+
+@contextmanager
+def pulled(reference: str, platform: str = "linux/amd64") -> Iterator[None]:
+    """Keep an image of a registry in the engine; an image that was not there is removed afterwards.
+
+    Raises like ``pull``.
+    """
+    was_there = image(reference) is not None
+    if not was_there:
+        pull(reference, platform)
+    try:
+        yield
+    finally:
+        if not was_there:
+            untag(reference)
+
+
+def tag(reference: str, new: str) -> None:
+    """Give an image another name, also where another command gives that name at the same time.
+
+    With containerd's image store Docker replaces a name in two steps, remove and create: a second
+    client's tag between them fails with "already exists" (moby ``daemon/containerd/image_tag.go``).
+
+    Raises ``WorldError`` where the engine does not have the image.
+    """
+    from python_on_whales.exceptions import DockerException
+
+    for attempt in range(1, TAG_ATTEMPTS + 1):
+        try:
+            whales().image.tag(reference, new)
+        except DockerException as error:
+            if "already exists" in str(error) and attempt < TAG_ATTEMPTS:
+                continue
+            raise WorldError(
+                f"Docker cannot tag {reference} as {new}",
+                reason(error),
+                "another user may have removed the image: build again",
+            ) from error
+        return
+
+
+def untag(reference: str) -> None:
+    """Remove a name of an image, and the image with its last name.  Absence is no error."""
+    from python_on_whales.exceptions import DockerException
+
+    with suppress(DockerException):
+        whales().image.remove(reference)
+
+
+def load(archive: Path, name: str) -> None:
+    """Load the image of an OCI archive into the engine, under its ``name`` in the archive.
+
+    An image that has the name until then is kept to the end.  Without that, no container started
+    from 2 of 40 images that were loaded over one with the same layers while other containers were
+    removed: it seems that containerd removes a layer before the new image counts as its user.
+    Raises ``SpaceError`` where the engine's disk is full, ``WorldError`` where it refuses.
+    """
+    from python_on_whales.exceptions import DockerException
+
+    replaced = f"{name}-replaced"
+    with suppress(WorldError):  # mostly there is none
+        tag(name, replaced)
+    try:
+        whales().image.load(archive, quiet=True)
+    except DockerException as error:
+        why = reason(error)
+        if mentions_full_disk(why):
+            root = engine().root
+            raise full_disk(f"Docker was loading the new image: {why}", root) from error
+        raise WorldError("Docker cannot load the new image", why) from error
+    finally:
+        untag(replaced)

@@ -1,0 +1,443 @@
+"""What every family does: how one kind of engine, or of base, becomes an image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from builder.core.errors import RecipeError
+from builder.core.platforms import Platforms, of_target
+from builder.engines import cmake_calls, entrypoint
+from builder.engines.cmake_calls import Command, DefinitionLayer, Definitions
+from builder.engines.debian import StagePackages, compiling, running
+from builder.engines.layout import LAYOUT
+from builder.engines.logs import LogReader
+from builder.engines.package_paths import PackagePaths
+from builder.engines.tree import Draft, ReadableTree
+from builder.recipes import lockfile
+from builder.recipes.base import BaseRecipe
+from builder.recipes.lockfile import Lock, PinnedFile
+from builder.recipes.patches import AddPatch
+from builder.recipes.probes import LibraryProbe, Probe, Serve
+from builder.recipes.schema import Cmake, Cuda, Recipe, RecipeImage
+from builder.recipes.sources import InstalledSource
+
+if TYPE_CHECKING:
+    from builder.recipes.edit import Recount
+
+Finding = tuple[tuple[str | int, ...], str]
+"""A problem of a recipe: the path of the key, and the message."""
+Packages = Mapping[str, tuple[PinnedFile, ...]]
+"""Files of PyPI by the named context that holds them."""
+R = TypeVar("R", Recipe, BaseRecipe)
+Table = TypeVar("Table")
+
+PROBE = (
+    'a [[probe]] of the finished image: run = ["PROGRAM", "--version"], '
+    'contains = ["VERSION"], or see docs/recipes.md, Probes'
+)
+ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
+"""Variables and options of a server's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderServer:
+    """A server that loads a model folder on a simulated card: the smoke test starts none on the
+    CPU."""
+
+    serve: Serve
+    read_log: LogReader
+    dummy: tuple[str, ...] = ()
+    """More arguments, by which the engine makes up weights; empty: it cannot."""
+    room: tuple[str, ...] = ()
+    """Options by which a longer context fits into its KV cache."""
+    samples: bool = True
+    """Whether it reads back which tokens the card chose, from memory that no known kernel stored
+    to: where kernels are counted, these are zeros (``cards.text``)."""
+
+
+def on_a_card(serve: Serve, **env: str) -> Serve:
+    """How a server is started with a model folder, with these variables.
+
+    Its caches are in HOME; without a network, it must not ask the Hub.
+    """
+    return serve.model_copy(
+        update={
+            "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", **env},  # noqa: S108
+            "seconds": 900,  # compiles of Triton's, nvcc's and torch's kernels, on two cores
+            "memory": 12.0,
+        }
+    )
+
+
+class Family(Generic[R]):
+    """How one kind of recipe becomes an image; a kind is a subclass that overrides what differs.
+
+    Commands in stages see the scripts in ``/inside``.
+    """
+
+    name: str
+    summary: str
+    template: str
+    """File of ``dockerfiles/``."""
+    scripts: tuple[str, ...] = ()
+    """Files of ``dockerfiles/scripts/`` that the stages run."""
+    requires_stages: tuple[str, ...] = ()
+    """Stages that the base must have."""
+    required_tables: Mapping[str, str] = {}
+    """Tables that a recipe must have, as its error message names them."""
+    tables: tuple[str, ...] = ()
+    """Further tables that a recipe may have."""
+    all_tables: Mapping[str, str]
+    """Every table that only some families use, as error messages name them."""
+
+    def check(self, recipe: R) -> Iterator[Finding]:
+        """Keys that a recipe lacks, or sets without effect."""
+        for name, text in self.required_tables.items():
+            if not getattr(recipe, name):
+                yield ("family",), f"the family {self.name} needs {text}"
+        for name, table in self.all_tables.items():
+            if not self.takes(name) and name in recipe.model_fields_set and getattr(recipe, name):
+                yield (name,), f"the family {self.name} has no use for {table}"
+
+    def takes(self, table: str) -> bool:
+        """Whether a recipe may have a table that only some families use."""
+        return table in self.tables or table in self.required_tables
+
+    def rules(self, recipe: R) -> Iterator[Finding]:
+        """Rules of the family beyond its tables."""
+        yield from ()
+
+    def packages(self, recipe: R, folder: Path, platforms: Platforms) -> Packages:
+        """The files of PyPI; ``folder`` is the recipe's, where its lock is."""
+        return {}
+
+    def debian(self, recipe: R, platforms: Platforms) -> Sequence[StagePackages]:
+        """The Debian packages of its stages."""
+        return ()
+
+    def variables(self, recipe: R, platforms: Platforms) -> Mapping[str, Any]:
+        """The variables of the template beside the recipe."""
+        return {}
+
+
+class EngineFamily(Family[Recipe]):
+    """How one kind of engine is made; by itself from cmake calls, where it has any."""
+
+    requires_stages: tuple[str, ...] = ("devel", "runtime")
+    all_tables = {
+        "cmake": "[[cmake]]",
+        "llama": "[llama]",
+        "python": "[python]",
+        "overlay": "[overlay]",
+        "start": "[[start]]",
+        "layout": "[layout]",
+        "artifact": "[artifact]",
+    }
+    extends_base = False
+    """The image is the base with files added or changed: some checks read only these."""
+    uses_ccache = True
+    """Some stage compiles with the compiler cache mounted."""
+    no_vmm: str | None = None
+    """Definition that every cmake call must set to ON where [cuda] vmm is false."""
+    requires_entrypoint = False
+    serve: Serve | None = None
+    """How presets start the server if the smoke test does not start it."""
+    folder: FolderServer | None = None
+    """How the server is started with a model folder; None: it cannot be."""
+    modules: tuple[str, ...] = ()
+    """Modules of the server in Python; the checks import those that the image's version has."""
+    cache: str | None = None
+    """Directory in which the engine keeps compiled code for its next start."""
+    runs = True
+    """The image is started, and has the entrypoint of ``dockerfiles/entrypoint``."""
+    tools: str | None = None
+    """The base in whose root the entrypoint is compiled; None: in the stage ``devel``."""
+    reads_trees = False
+    """``draft`` recognises trees."""
+    debian_build: tuple[str, ...] = ()
+    debian_runtime: tuple[str, ...] = ()
+    """Debian packages that every engine of the family compiles with, or runs with."""
+    package_paths: PackagePaths | None = None
+    """The part of a repository's diff that can be applied to the source; None: all of it."""
+    fixed: Definitions = {}
+    """The definitions that a recipe changes only with override, and a reason."""
+    relied: Mapping[str, Definitions] = {}
+    """The definitions that its probes and checks rely on, by the reason: no recipe changes them."""
+    between_cards: Mapping[tuple[str, str, str], str] = {}
+    """Options of a server on several cards that its images do not suit: option, variable and value,
+    with the reason."""
+
+    def machine_code(self, recipe: Recipe) -> Sequence[str]:
+        """The code that decides which cards run the engine: "sm_120a"; none: it is not known.
+
+        By itself as cmake makes it: 120 becomes machine code and PTX, "sm_120" and "compute_120".
+        """
+        found = []
+        for arch in recipe.cuda.arch:
+            name, _, kind = arch.partition("-")
+            found += [f"sm_{name}"] if kind != "virtual" else []
+            found += [f"compute_{name}"] if kind != "real" else []
+        return found
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        """The recipe with the image settings and probes of every engine of the family.
+
+        Raises ``RecipeError`` where it lacks a table that the family needs.
+        """
+        return recipe
+
+    def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
+        """The recipe of a tree, with such CUDA code; None for a tree of another kind.
+
+        Raises ``RecipeError`` for a tree that the family cannot build.
+        """
+        return None
+
+    def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+        """Parts that a recipe names and a source of these paths lacks."""
+        yield from ()
+
+    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount | None:
+        """The new number of commits of a recipe that has the number of its source's commits.
+
+        ``count`` gives it, as ``git rev-list --count``.
+        """
+        return None
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        """Definitions for every cmake call of the family."""
+        return {}
+
+    def own_definitions(self, recipe: Recipe) -> Sequence[Definitions]:
+        """The recipe's own definitions, per cmake call."""
+        return [call.define for call in recipe.cmake]
+
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> Sequence[Command]:
+        """Commands that install the targets of cmake call NUMBER."""
+        return [["cmake", "--install", f"/build/{number}", "--prefix", LAYOUT.engine, "--strip"]]
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        """The commands of each cmake call."""
+        calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)
+        invocations = [
+            {
+                "configure": cmake_calls.configure(number, call, layers),
+                "build": cmake_calls.build(number, call),
+                "install": self.install(recipe, platforms, number, call),
+            }
+            for number, (call, layers) in enumerate(calls, 1)
+        ]
+        return {"invocations": invocations}
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> Sequence[StagePackages]:
+        """The Debian packages of its stages ``build`` and ``runtime``."""
+        build = (*self.debian_build, *of_target(recipe.debian.build, platforms.target))
+        runtime = (*self.debian_runtime, *recipe.debian.runtime)
+        stages = (
+            compiling("build", "devel", build, platforms),
+            running("runtime", "runtime", runtime, platforms),
+        )
+        return [stage for stage in stages if stage.packages]
+
+    @property
+    def package_root(self) -> str:
+        """The directory of the repository that has the package's directory; empty: the top."""
+        return self.package_paths.root if self.package_paths is not None else ""
+
+    def folder_of(self, recipe: Recipe) -> FolderServer | None:
+        """How a recipe's server is started with a model folder; None: it loads a file, or it cannot
+        be started."""
+        return self.folder if recipe.serve is None else None
+
+    def server_of(self, recipe: Recipe) -> Serve | None:
+        """How a recipe's server is started on a simulated card; None: it cannot be."""
+        return recipe.serve or (None if self.folder is None else self.folder.serve)
+
+    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[DefinitionLayer]]:
+        """The definitions of each cmake call, in layers with their origin; later layers win."""
+        common = cmake_calls.common_layers(recipe, platforms)
+        if own := self.definitions(recipe, platforms):
+            common.append(DefinitionLayer(f"family {self.name}", own))
+        found = [[*common, DefinitionLayer("recipe", own)] for own in self.own_definitions(recipe)]
+        for call, layers in zip(recipe.cmake, found, strict=False):  # of an sdist: no [[cmake]]
+            for each in call.override:
+                origin = f"recipe, over the family's: {each.why}"
+                layers.append(DefinitionLayer(origin, {each.name: each.value}))
+        return found
+
+    def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
+        """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
+        calls = map(cmake_calls.merged, self.layers(recipe, platforms))
+        return any(cmake_calls.truth(each.get("GGML_CUDA", False)) for each in calls)
+
+    def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
+        """The CPU instructions that the engine is compiled for; none: they are not known."""
+        found: dict[str, None] = {}
+        for layers in self.layers(recipe, platforms):
+            merged = cmake_calls.merged(layers)
+            found |= dict.fromkeys(cmake_calls.instructions(merged, platforms.target))
+        return list(found)
+
+    def check(self, recipe: Recipe) -> Iterator[Finding]:
+        """Keys that a recipe lacks, sets without effect, or sets against its family."""
+        yield from super().check(recipe)
+        if self.requires_entrypoint and not recipe.image.entrypoint:
+            yield ("image",), f"the family {self.name} needs an entrypoint"
+        if entrypoint.SEPARATOR in recipe.image.entrypoint:
+            yield ("image", "entrypoint"), f"{entrypoint.SEPARATOR!r} cannot be one of its words"
+        if not self.takes("layout"):
+            for index, call in enumerate(recipe.cmake):
+                if call.place is not None:
+                    message = f"the family {self.name} chooses its own directories"
+                    yield ("cmake", index, "place"), message
+        if not self.takes("overlay"):
+            yield from self._installed(recipe)
+        yield from self._definitions(recipe)
+        yield from cmake_calls.contradictions(recipe)
+        yield from self.rules(recipe)
+        try:
+            complete = self.complete(recipe)
+        except RecipeError:  # it lacks a table, which is a finding of its own
+            return
+        if not complete.probe:
+            yield ("probe",), f"the family {self.name} needs {PROBE}"
+        yield from _moved_servers(recipe.image, complete.image.port)
+        yield from _contradicting_probes(recipe, complete.probe)
+
+    def _installed(self, recipe: Recipe) -> Iterator[Finding]:
+        if isinstance(recipe.source, InstalledSource):
+            yield ("source",), f"the family {self.name} cannot use a package of the base as source"
+        for index, patch in enumerate(recipe.patch):
+            if isinstance(patch, AddPatch) and patch.add.distribution is not None:
+                path = ("patch", index, "add", "distribution")
+                yield path, f"the family {self.name} has no installed packages to add to"
+
+    def _definitions(self, recipe: Recipe) -> Iterator[Finding]:
+        """Definitions that the family sets, or that its checks rely on."""
+        for index, call in enumerate(recipe.cmake):
+            for name in call.define:
+                if name in self.fixed:
+                    message = "is set by the family for every tree: use override, with a reason"
+                    yield ("cmake", index, "define", name), message
+            for place, each in enumerate(call.override):
+                at = ("cmake", index, "override", place)
+                if each.name not in self.fixed:
+                    yield (*at, "name"), "the family does not set it for every tree: use define"
+                elif cmake_calls.same(each.value, self.fixed[each.name]):
+                    yield (*at, "value"), "the family sets this value"
+        needed = {
+            name: (value, why) for why, of in self.relied.items() for name, value in of.items()
+        }
+        for path, name, value in cmake_calls.given(recipe):
+            if name in needed and not cmake_calls.same(value, needed[name][0]):
+                wanted = cmake_calls.definition_value(needed[name][0])
+                yield path, f"{name} must be {wanted}: {needed[name][1]}"
+
+
+def _contradicting_probes(recipe: Recipe, every: Sequence[Probe]) -> Iterator[Finding]:
+    """Probes that say the opposite of another one, or of one that the family adds."""
+    known = [each for each in every if isinstance(each, LibraryProbe)]
+    for index, probe in enumerate(recipe.probe):
+        if not isinstance(probe, LibraryProbe):
+            continue
+        for other in known:
+            platforms = {probe.platform, other.platform} - {None}
+            if other.library != probe.library or len(platforms) > 1:
+                continue
+            clash = {*probe.needs} & {*other.needs_not} | {*probe.needs_not} & {*other.needs}
+            clash |= {*probe.symbols} & {*other.symbols_not}
+            clash |= {*probe.symbols_not} & {*other.symbols}
+            if clash:
+                names = ", ".join(sorted(clash))
+                where = "another" if other in recipe.probe else "the family's"
+                yield ("probe", index), f"contradicts {where} probe of {probe.library}: {names}"
+                break
+
+
+def _moved_servers(image: RecipeImage, port: int | None) -> Iterator[Finding]:
+    """Options and variables that move the server from the port of the image.
+
+    The smoke test asks over the container's loopback, where it would not see a wrong host.
+    """
+    given: list[tuple[tuple[str, ...], str, str]] = [
+        (("image", "env", name), name, value) for name, value in image.env.items()
+    ]
+    for key in ("entrypoint", "command"):
+        words = getattr(image, key)
+        for word, following in zip(words, [*words[1:], ""], strict=False):
+            name, equals, value = word.partition("=")
+            given.append((("image", key), name, value if equals else following))
+    for path, name, value in given:
+        if port is None or not ADDRESS.fullmatch(name):
+            continue
+        if name.lower().endswith("port"):
+            if value != str(port):
+                yield path, f"{name} is {value}, and the image's port is {port}"
+        elif value in {"localhost", "::1"} or value.startswith("127."):
+            message = f"{name} is {value}: the server could not be reached from outside"
+            yield path, f"{message}; use 0.0.0.0"
+
+
+class BaseFamily(Family[BaseRecipe]):
+    """How one kind of base is made."""
+
+    all_tables = {
+        "root": "[root]",
+        "wheel": "[[wheel]]",
+        "published": "[published]",
+        "python": "[python]",
+    }
+    cross_scripts: tuple[str, ...] = ()
+    """Further files of ``dockerfiles/scripts/``, where the target is not the build platform."""
+    stages: Mapping[str, str]
+    """The stages that become images, named ``base-STAGE`` in the Dockerfiles above, with the
+    compression of their layers: gzip for published layers, zstd for layers that stay local."""
+    requires_base = ""
+    """The kind of its base, for the error message; empty: it has no base."""
+
+    def check(self, recipe: BaseRecipe) -> Iterator[Finding]:
+        """Keys that a base lacks, or sets without effect."""
+        if self.requires_base and recipe.base is None:
+            yield ("family",), f"the family {self.name} needs a base: {self.requires_base}"
+        if not self.requires_base and recipe.base is not None:
+            yield ("base",), f"a base of the family {self.name} has no base of its own"
+        yield from super().check(recipe)
+        yield from self.rules(recipe)
+
+
+def required(table: Table | None, recipe: Recipe | BaseRecipe) -> Table:
+    """A table that the check of the recipe's family requires.
+
+    Raises ``RecipeError`` for a recipe that was not checked and lacks it.
+    """
+    if table is None:
+        raise RecipeError(f"{recipe.name} lacks a table that the family {recipe.family} needs")
+    return table
+
+
+def with_image(recipe: Recipe, **known: Any) -> Recipe:
+    """A recipe with other image settings, validated."""
+    image = RecipeImage.model_validate(recipe.image.model_dump() | known)
+    return recipe.model_copy(update={"image": image})
+
+
+def native_lock(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Lock:
+    """The lock of a recipe's Python packages, a file of ``folder``.
+
+    Raises ``RecipeError`` where it is wrong, or the build would be a cross build.
+    """
+    if platforms.cross:
+        raise RecipeError(
+            f"{recipe.name} cannot be cross-compiled",
+            "pip installs wheels of the platform that it runs on",
+            f"build it with a builder of linux/{platforms.target} (--builder), or emulated, which "
+            f"takes many times as long: BUILDER_COMPILE_ON={platforms.target}",
+        )
+    lock = recipe.python.lock if recipe.python else None
+    return lockfile.read(folder / required(lock, recipe))

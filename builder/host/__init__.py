@@ -1,1 +1,0 @@
-"""This machine: checked by `builder doctor`, and set up by `./farm`."""

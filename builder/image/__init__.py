@@ -1,0 +1,1 @@
+"""An image read without running it, and two images compared."""

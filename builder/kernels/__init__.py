@@ -1,1 +1,0 @@
-"""The kernel ledger: every kernel of an image with its resources."""

@@ -1,1 +1,0 @@
-"""A preset, or a recipe with a model, run on this machine or written down for another one."""

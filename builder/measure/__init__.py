@@ -1,0 +1,1 @@
+"""The speed of a server; this machine, checked and set up; the matrix of CI."""

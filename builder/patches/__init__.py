@@ -1,1 +1,0 @@
-"""Patches: diffs as data, applied to trees, and explained by upstream's history."""

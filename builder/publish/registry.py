@@ -1,0 +1,343 @@
+"""A repository of a registry, by the OCI distribution specification 1.1.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
+sends requests and retries them, ``auth`` authorizes them, ``responses`` checks the responses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from builder.core import sizes
+from builder.core.errors import GoneError, RegistryError, WorldError
+from builder.core.http_time import time_span
+from builder.core.web import Response
+from builder.core.web_errors import WebError
+from builder.docker.engine import split
+from builder.publish import responses
+from builder.publish.responses import IMAGE_MANIFEST, INDEX, Body, required
+from builder.publish.transport import Transport, UploadStream
+
+MANIFESTS = (
+    IMAGE_MANIFEST,
+    INDEX,
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+ACCEPT = {"Accept": ", ".join(MANIFESTS)}
+HASHING = 300.0  # seconds without a byte after an upload: the registry hashes it first
+LARGEST_MANIFEST = 4 << 20  # bytes: the limit of docker-registry
+LARGEST_PAGE = 16 << 20  # bytes of a list
+LARGEST_BLOB = 64 << 20  # bytes of a blob in memory: a configuration, an attached file
+MOST_PAGES = 1000
+SLOWEST_BLOB = 600.0  # seconds
+LARGEST_SKEW = 600.0  # seconds between two clocks
+UPLOADS = "blobs/uploads/"
+UNKNOWN_FOR = (0.1, 0.3, 1.0, 3.0)
+"""Seconds to wait before a manifest is put again where the registry does not know its blobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest or an index, byte for byte."""
+
+    content: bytes
+    media_type: str
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and 64 hex digits."""
+        return "sha256:" + hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def body(self) -> Body:
+        """Its checked content.  Raises ``RegistryError`` where it is damaged."""
+        return responses.checked(Body, self.content, f"the manifest {self.digest}")
+
+    def parsed(self) -> dict[str, Any]:
+        """Its JSON, unchanged, after the check as a ``Body``.  Raises ``RegistryError``."""
+        return responses.json_object(self.content, Body, f"the manifest {self.digest}")
+
+
+class Repository:
+    """One repository of a registry; ``log`` gets lines about waits and uploads.
+
+    ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
+    """
+
+    def __init__(
+        self, name: str, log: Callable[[str], None], token_hosts: Collection[str] = ()
+    ) -> None:
+        self.name = name
+        self.registry, self.path = split(name)
+        self.log = log
+        self._http = Transport(name, log, token_hosts)
+        self._seen: set[str] = set()
+        """Digests of blobs that the registry is known to have."""
+
+    def manifest(self, reference: str) -> Manifest | None:
+        """The manifest of a tag or a digest, or None.  Raises ``RegistryError``, ``FetchError``."""
+        response = self._http.request(
+            "GET", f"manifests/{reference}", ACCEPT, limit=LARGEST_MANIFEST
+        )
+        if response is None:
+            return None
+        kind = responses.media_type(response.headers) or IMAGE_MANIFEST
+        self._require_digest(reference, response.content)
+        return Manifest(response.content, kind)
+
+    def resolve(self, reference: str) -> str:
+        """The digest of a tag, from its manifest; empty where there is no such tag.
+
+        Raises like ``manifest``.
+        """
+        found = self.manifest(reference)
+        return found.digest if found else ""
+
+    def head_digest(self, reference: str) -> str:
+        """The digest of a tag, from a HEAD request; empty where there is no such tag.
+
+        Docker Hub counts a GET of a manifest as a pull, a HEAD not (docs.docker.com, "Docker Hub
+        pull usage and limits").  Raises like ``manifest``.
+        """
+        response = self._http.request("HEAD", f"manifests/{reference}", ACCEPT)
+        if response is None:
+            return ""
+        # The specification does not require the digest in this response.
+        return responses.digest(response.headers) or self.resolve(reference)
+
+    def require_clock(self) -> None:
+        """Raise ``WorldError`` where this machine's clock differs much from the registry's.
+
+        Tag histories and nightly runs are ordered by time.
+        """
+        ahead = self._http.ahead
+        if abs(ahead) > LARGEST_SKEW:
+            way = "ahead of" if ahead > 0 else "behind"
+            raise WorldError(
+                f"the clock of this machine is {time_span(abs(ahead))} {way} the clock of "
+                f"{self.registry}",
+                f"this machine has {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+                "correct the clock that is wrong; no tag was moved",
+            )
+
+    def tags(self) -> list[str]:
+        """All tags, sorted; none where there is no such repository."""
+        pages = self._pages("tags/list?n=1000")
+        return sorted({tag for page in pages for tag in responses.tags(page, self.name)})
+
+    def referrers(self, digest: str) -> list[dict[str, Any]] | None:
+        """The descriptors of a manifest's referrers; None where the registry has no such list."""
+        pages = list(self._pages(f"referrers/{digest}"))
+        if not pages or any(responses.media_type(page.headers) != INDEX for page in pages):
+            return None
+        return [entry for page in pages for entry in responses.referrers(page, self.name)]
+
+    def _pages(self, path: str) -> Iterator[Response]:
+        """The pages of a list, in order; none where it does not exist."""
+        seen: set[str] = set()
+        following: str | None = path
+        while following is not None and following not in seen:
+            if len(seen) == MOST_PAGES:
+                raise RegistryError(f"a list of {self.name} has more than {MOST_PAGES} pages")
+            seen.add(following)
+            response = self._http.request("GET", following, limit=LARGEST_PAGE)
+            if response is None:
+                return
+            yield response
+            following = responses.next_page(response, self.name)
+
+    def blob(self, digest: str) -> bytes:
+        """A blob of at most ``LARGEST_BLOB`` bytes.
+
+        Raises ``GoneError`` where it does not exist, ``RegistryError`` where its digest differs.
+        """
+        response = self._http.request(
+            "GET", f"blobs/{digest}", limit=LARGEST_BLOB, total_timeout=SLOWEST_BLOB
+        )
+        if response is None:
+            raise GoneError(f"{self.name} has no {digest}")
+        self._require_digest(digest, response.content)
+        return response.content
+
+    def _require_digest(self, reference: str, content: bytes) -> None:
+        """Raise ``RegistryError`` where ``reference`` is a digest, and not the content's."""
+        kind, of_digest, _ = reference.partition(":")
+        if not of_digest:
+            return
+        if kind not in {"sha256", "sha512"}:
+            raise RegistryError(
+                f"the content of {reference[:100]} cannot be verified",
+                "only sha256 and sha512 are supported",
+                "nothing was tagged",
+            )
+        found = f"{kind}:{hashlib.new(kind, content).hexdigest()}"
+        if found != reference:
+            raise RegistryError(
+                f"{self.name} gives {found} instead of {reference}",
+                "the registry, or a proxy before it, altered the content",
+                "nothing was tagged",
+            )
+
+    def require_push(self) -> None:
+        """Raise ``RegistryError`` where this login may not push: an upload is begun and canceled.
+
+        Raises ``FetchError``.
+        """
+        begun = self._http.send_with_retries(
+            lambda: required(self._http.send("POST", UPLOADS, push=True), 202), "begin an upload"
+        )
+        # A failed cancellation does not matter: registries discard uploads that do not continue.
+        with suppress(WebError, RegistryError):
+            url = responses.upload_address(begun, self.name)
+            self._http.send("DELETE", url, push=True)
+
+    def put_blob(self, digest: str, file: Path) -> bool:
+        """Upload a file unless the registry has it; whether it was uploaded.
+
+        Raises ``RegistryError``, ``FetchError``.
+        """
+        size = file.stat().st_size
+        name = f"{digest[:19]} ({sizes.shown(size)})"
+        with file.open("rb") as stream:
+
+            def content() -> Any:
+                self.log(f"{name}: uploading")
+                stream.seek(0)
+                # An empty stream would be sent in chunks, which registries refuse.
+                return UploadStream(stream, size, self._http, name) if size else b""
+
+            uploaded = self._upload(digest, content)
+        if not uploaded:
+            self.log(f"{name}: exists")
+        return uploaded
+
+    def put_bytes(self, content: bytes) -> bool:
+        """Upload bytes, like ``put_blob``."""
+        digest = "sha256:" + hashlib.sha256(content).hexdigest()
+        return self._upload(digest, lambda: content)
+
+    def _upload(self, digest: str, content: Callable[[], Any]) -> bool:
+        """Upload a blob ("POST then PUT") unless it is there; whether it was sent."""
+        sent = False
+
+        def upload() -> Response:
+            nonlocal sent
+            # It may also be there because only the response to an earlier attempt was lost.
+            there = self._http.send("HEAD", f"blobs/{digest}", push=True)
+            if required(there, 200, 404).status == 200:
+                return there
+            begun = required(self._http.send("POST", UPLOADS, push=True), 202)
+            url = responses.upload_address(begun, self.name)
+            sent = True
+            put = self._http.send(
+                "PUT",
+                f"{url}{'&' if '?' in url else '?'}digest={digest}",
+                {"Content-Type": "application/octet-stream"},
+                push=True,
+                content=content,
+                read_timeout=HASHING,
+                total_timeout=HASHING,
+            )
+            return required(put, 201)
+
+        if digest not in self._seen:
+            self._http.send_with_retries(upload, f"upload of {digest[:19]}", uploads=True)
+            self._seen.add(digest)
+        return sent
+
+    def put_manifest(self, reference: str, manifest: Manifest) -> bool:
+        """Put a manifest under a tag or its digest; whether the registry lists it as a referrer.
+
+        Raises ``RegistryError``, ``FetchError``.
+        """
+        put = self._put_known(lambda: required(self._put(reference, manifest), 201), reference)
+        return "OCI-Subject" in put.headers
+
+    def put_tag(self, tag: str, manifest: Manifest, before: str) -> None:
+        """Move a tag from the digest ``before`` (empty: a new tag) to a manifest.
+
+        The tag is resolved right before each attempt, and the request is conditional (If-Match and
+        If-None-Match, RFC 9110, section 13.1), which few registries support.  Where one refuses the
+        condition although the tag did not move, its ETags are not digests: a request without it
+        follows.  Does nothing where the tag is at the manifest.  Raises ``RegistryError``, also
+        where it is at another digest; ``FetchError``.
+        """
+
+        first = {"If-Match": f'"{before}"'} if before else {"If-None-Match": "*"}
+
+        def look_and_put(condition: Mapping[str, str] = first) -> Response:
+            looked = self._http.send("HEAD", f"manifests/{tag}", ACCEPT)
+            there = required(looked, 200, 404).status == 200
+            now = responses.digest(looked.headers) or self.resolve(tag) if there else ""
+            if now == manifest.digest:
+                return looked
+            if now != before:
+                raise RegistryError(
+                    f"{self.name}:{tag} was moved by another client in the meantime",
+                    f"it was at {before or 'no digest'}, and now it is at {now or 'no digest'}",
+                    "it was left there: `builder tag history` shows the moves; decide again",
+                )
+            response = self._put(tag, manifest, condition)
+            if response.status == 412 and condition:
+                return look_and_put({})
+            return required(response, 201)
+
+        self._put_known(look_and_put, tag)
+
+    def _put(
+        self, reference: str, manifest: Manifest, condition: Mapping[str, str] = {}
+    ) -> Response:
+        headers = {"Content-Type": manifest.media_type, **condition}
+        path, content = f"manifests/{reference}", manifest.content
+        return self._http.send("PUT", path, headers, push=True, content=lambda: content)
+
+    def _put_known(self, put: Callable[[], Response], reference: str) -> Response:
+        """Put a manifest whose blobs are in the registry.
+
+        docker-registry rewrites the link to a blob when the same one is uploaded again, and does
+        not know the blob for that moment.
+        """
+        what = f"put {reference}"
+        for seconds in UNKNOWN_FOR:
+            try:
+                return self._http.send_with_retries(put, what, uploads=True)
+            except RegistryError as error:
+                if "MANIFEST_BLOB_UNKNOWN" not in error.why:
+                    raise
+                time.sleep(seconds)
+        return self._http.send_with_retries(put, what, uploads=True)
+
+    def delete(self, digest: str) -> None:
+        """Delete a manifest with all its tags, if it exists.
+
+        Specification, "Content Management".  Raises ``RegistryError`` where the registry allows no
+        deletion, ``FetchError``.
+        """
+
+        def delete() -> Response:
+            response = self._http.send("DELETE", f"manifests/{digest}", push=True)
+            if response.status == 405:
+                raise RegistryError(
+                    f"{self.registry} does not allow deletion",
+                    response.error(responses.error_text(response.content)).why,
+                    "docker-registry does with REGISTRY_STORAGE_DELETE_ENABLED=true",
+                )
+            return required(response, 202, 404)
+
+        self._http.send_with_retries(delete, f"DELETE manifests/{digest}")
+
+
+def blobs_of(manifest: Manifest) -> Iterator[str]:
+    """The digests of a manifest's configuration and layers.  Raises ``RegistryError``."""
+    body = manifest.body
+    for part in (body.config, *(body.layers or ())):
+        if part is not None:
+            yield part.digest

@@ -1,0 +1,167 @@
+"""A bill of materials as SPDX 2.3 JSON (https://spdx.github.io/spdx-spec/v2.3/).
+
+The document describes one package, the image: it contains the engine and the shipped parts,
+descends from its bases, and has the other parts as build dependencies.  Every patch is a package
+that was applied to the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from builder import __version__
+from builder.publish.addresses import image_purl
+from builder.publish.changes import SourceChange
+from builder.publish.parts import Kind, Part
+from builder.publish.sbom import Bill
+
+DOCUMENT = "SPDXRef-DOCUMENT"
+IMAGE = "SPDXRef-Image"
+UNKNOWN = "NOASSERTION"
+PURPOSES: dict[Kind, str] = {
+    "engine": "APPLICATION",
+    "python": "LIBRARY",
+    "debian": "INSTALL",
+    "base": "CONTAINER",
+    "script": "FILE",
+}
+NO_LICENSE_TEXT = "Not an SPDX license: the text is in the source that this package names."
+
+
+def to_json(bill: Bill) -> str:
+    """The document; equal bills give equal texts."""
+    applied = (change for change in bill.changes if change.applied)
+    changes = {f"SPDXRef-Patch-{number}": change for number, change in enumerate(applied, 1)}
+    licenses = sorted(set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", bill.engine.license)))
+    document = _without_empty(
+        {
+            "SPDXID": DOCUMENT,
+            "comment": "\n".join(f"Not listed: {gap}" for gap in bill.gaps),
+            "creationInfo": {
+                "created": f"{bill.created:%Y-%m-%dT%H:%M:%SZ}",
+                "creators": [f"Tool: builder-{__version__}"],
+            },
+            "dataLicense": "CC0-1.0",
+            "hasExtractedLicensingInfos": [
+                {"extractedText": NO_LICENSE_TEXT, "licenseId": name} for name in licenses
+            ],
+            "name": f"{bill.repository}:{bill.tag}",
+            "spdxVersion": "SPDX-2.3",
+            "documentNamespace": f"urn:uuid:{uuid5(NAMESPACE_URL, f'spdx:{bill.fingerprint}')}",
+            "packages": [
+                _image(bill),
+                _package(bill.engine),
+                *(_patch(identifier, change) for identifier, change in changes.items()),
+                *map(_package, bill.parts),
+            ],
+            "relationships": list(_relationships(bill, changes)),
+        }
+    )
+    return json.dumps(document, indent=4) + "\n"
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in ("", [])}
+
+
+def _relationships(bill: Bill, changes: Mapping[str, SourceChange]) -> Iterator[dict[str, Any]]:
+    engine = _identifier(bill.engine)
+    yield _relationship(DOCUMENT, "DESCRIBES", IMAGE)
+    yield _relationship(IMAGE, "CONTAINS", engine)
+    for identifier, change in changes.items():
+        yield _relationship(identifier, "PATCH_APPLIED", engine, change.why)
+    for part in bill.parts:
+        if not part.shipped:
+            yield _relationship(_identifier(part), "BUILD_DEPENDENCY_OF", IMAGE)
+        elif part.kind == "base":
+            yield _relationship(IMAGE, "DESCENDANT_OF", _identifier(part))
+        else:
+            yield _relationship(IMAGE, "CONTAINS", _identifier(part))
+    for gap in bill.gaps:
+        # A known unknown: 11.1 of the specification.
+        yield _relationship(IMAGE, "CONTAINS", UNKNOWN, gap)
+
+
+def _relationship(of: str, kind: str, to: str, comment: str = "") -> dict[str, Any]:
+    ends = {"spdxElementId": of, "comment": comment, "relatedSpdxElement": to}
+    return _without_empty({**ends, "relationshipType": kind})
+
+
+def _image(bill: Bill) -> dict[str, Any]:
+    return _without_empty(
+        {
+            "SPDXID": IMAGE,
+            "checksums": _sha256(bill.digest.removeprefix("sha256:")),
+            "comment": _comment(bill.properties),
+            "downloadLocation": UNKNOWN,
+            "externalRefs": _purl(image_purl(bill.repository, bill.digest, bill.tag)),
+            "filesAnalyzed": False,
+            "name": bill.repository,
+            "primaryPackagePurpose": "CONTAINER",
+            "summary": bill.summary,
+            "versionInfo": bill.tag,
+        }
+    )
+
+
+def _package(part: Part) -> dict[str, Any]:
+    return _without_empty(
+        {
+            "SPDXID": _identifier(part),
+            "checksums": _sha256(part.digest.get("sha256", "")),
+            "comment": _comment(part.all_properties),
+            "downloadLocation": part.origin or UNKNOWN,
+            "externalRefs": _purl(part.purl),
+            "filesAnalyzed": False,
+            "licenseDeclared": part.license or UNKNOWN,
+            "name": part.name,
+            "primaryPackagePurpose": PURPOSES[part.kind],
+            "sourceInfo": part.origin,
+            "summary": part.about,
+            "versionInfo": part.version,
+        }
+    )
+
+
+def _patch(identifier: str, change: SourceChange) -> dict[str, Any]:
+    digest = hashlib.sha256(change.content).hexdigest() if change.content else ""
+    return _without_empty(
+        {
+            "SPDXID": identifier,
+            "checksums": _sha256(digest),
+            "comment": _comment({"builder:upstream": change.upstream}),
+            "downloadLocation": change.diff or change.location or UNKNOWN,
+            "filesAnalyzed": False,
+            "homepage": change.page,
+            "name": change.name,
+            "primaryPackagePurpose": "SOURCE",
+            "sourceInfo": change.description(),
+            "summary": change.why,
+            "versionInfo": change.after,
+        }
+    )
+
+
+def _identifier(part: Part) -> str:
+    """An identifier of letters, digits, . and -; a hash keeps similar names apart."""
+    plain = re.sub(r"[^A-Za-z0-9.]+", "-", f"{part.name}-{part.version}").strip("-")
+    exact = hashlib.sha256(part.identity.encode()).hexdigest()[:8]
+    return f"SPDXRef-{part.kind}-{plain}-{exact}"
+
+
+def _purl(purl: str) -> list[dict[str, str]]:
+    reference = {"referenceCategory": "PACKAGE_MANAGER", "referenceLocator": purl}
+    return [{**reference, "referenceType": "purl"}]
+
+
+def _sha256(digest: str) -> list[dict[str, str]]:
+    return [{"algorithm": "SHA256", "checksumValue": digest}] if digest else []
+
+
+def _comment(properties: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in properties.items() if value)

@@ -1,1 +1,0 @@
-"""Receipts: runs on cards, each of a published image, checked before it is taken."""

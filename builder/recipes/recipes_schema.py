@@ -1,0 +1,1 @@
+"""The recipe format, as pydantic models."""

@@ -1,0 +1,341 @@
+"""The format of an engine's recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from builder.core.names import REPOSITORY
+from builder.core.platforms import PLATFORMS, Architecture, Platform
+from builder.recipes.fields import (
+    CMAKE_TARGET,
+    CUDA_ARCH,
+    PLAIN,
+    TAG,
+    USER,
+    VERSION_GLOB,
+    DebianPackage,
+    DefineName,
+    DefineValue,
+    License,
+    Model,
+    Name,
+    PythonProject,
+    Text,
+    TreePath,
+    Value,
+    VariableName,
+    Version,
+    requirement,
+)
+from builder.recipes.patches import Patch
+from builder.recipes.probes import Accept, Budget, Probe, Serve, Symbol
+from builder.recipes.sources import Source, Track
+
+DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
+
+
+CudaArchitectures = Annotated[
+    list[Annotated[str, StringConstraints(pattern=CUDA_ARCH), PLAIN]], Field(min_length=1)
+]
+
+
+class CudaOfPlatform(Model):
+    """The CUDA code of the linux/arm64 image."""
+
+    arch: CudaArchitectures
+    """Values of CMAKE_CUDA_ARCHITECTURES: "121" for the GB10 of a DGX Spark."""
+
+
+class Cuda(Model):
+    """The CUDA code of the image."""
+
+    arch: CudaArchitectures
+    """Values of CMAKE_CUDA_ARCHITECTURES: "120", "120a-real", ... Where the recipe has two
+    platforms: for linux/amd64."""
+    arm64: CudaOfPlatform | None = None
+    """The code of the linux/arm64 image, where the recipe has a linux/amd64 image as well."""
+    vmm: bool = False
+    """False: virtual memory management is compiled out, and nothing links libcuda."""
+    driver: DriverVersion | None = None
+    """Oldest driver of NVIDIA's that the image must run with: "580"."""
+
+
+class Override(Model):
+    """Another value for a definition that the family sets for every tree."""
+
+    name: DefineName
+    """The definition: "LLAMA_BUILD_EXAMPLES"."""
+    value: DefineValue
+    """true and false become ON and OFF."""
+    why: Text
+    """Why this tree needs it."""
+
+
+class Cmake(Model):
+    """One cmake configure and build."""
+
+    source: TreePath = "."
+    """Directory of the CMakeLists.txt, inside the source tree."""
+    targets: list[Annotated[str, StringConstraints(pattern=CMAKE_TARGET), PLAIN]] = []
+    """Targets to build; empty: all. The project's own rules install them."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions, which the source must use; true and false become ON and OFF."""
+    override: list[Override] = []
+    """Definitions that the family sets for every tree, with other values."""
+    place: TreePath | None = None
+    """Where its targets and their libraries go, below /opt/engine; default: "bin"."""
+
+
+class Layout(Model):
+    """Parts of the source that are copied into the image."""
+
+    keep: list[TreePath] = []
+    """Directories and files of the source tree, put below /opt/engine under the same paths."""
+
+
+Requirement = Annotated[Text, AfterValidator(requirement)]
+
+
+class Python(Model):
+    """The Python packages of an image, and how an sdist with compiled parts becomes one."""
+
+    lock: TreePath
+    """Lock file of the build's and the runtime's wheels, relative to the recipe."""
+    requirements: list[Requirement] = []
+    """Requirements that ``builder pin lock`` resolves for the runtime: "fastapi>=0.115"."""
+    config: dict[DefineName, DefineValue] = {}
+    """PEP 517 config settings of the build backend."""
+    define: dict[DefineName, DefineValue] = {}
+    """-D definitions of the cmake that the build backend calls."""
+
+
+class Llama(Model):
+    """Settings of one tree of the llama.cpp family."""
+
+    build_number: Annotated[int, Field(ge=1)]
+    """Build number in --version: ``git rev-list --count`` of the pin's full history."""
+    build_commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-z.]{4,40}$"), PLAIN] | None = (
+        None
+    )
+    """Commit in --version; default: 9 digits of the pin."""
+    ui: bool = False
+    """Embed the web page of the server; only where the tree holds it, built."""
+
+
+class Overlay(Model):
+    """The installed Python package that is patched; default: the source's, where that is PyPI."""
+
+    package: PythonProject
+    """Name of the Python project."""
+    version: Annotated[str, StringConstraints(pattern=VERSION_GLOB), PLAIN]
+    """Version in its metadata; ``*`` matches any text: "*+g58c8a5eaa"."""
+
+
+class Start(Model):
+    """A patch that cannot be baked in: a program that runs whenever a container starts.
+
+    Where it fails, hangs or breaks a file, the engine is not started.
+    """
+
+    run: Annotated[list[Text], Field(min_length=1)]
+    """Program and arguments."""
+    why: Text
+    """Why the recipe needs it."""
+    drop_when: Text | None = None
+    """Condition for removing it."""
+    contains: list[Text] = []
+    """Texts that the output must contain; otherwise the step fails."""
+    seconds: Annotated[int, Field(ge=1, le=3600)] = 300
+    """Time limit."""
+
+
+class Artifact(Model):
+    """Files of the build; the image contains only these and runs nothing."""
+
+    files: Annotated[list[TreePath], Field(min_length=1)]
+    """In the build directory of the only ``[[cmake]]``: "libvgpu.so"."""
+    loads: bool = True
+    """Each is a shared library: LD_PRELOAD must load it into a program of the base."""
+    undefined: dict[Symbol, Text] = {}
+    """Functions that it calls and no library that it loads defines, each with the reason. Another
+    undefined function is an error, and a defined one in this list."""
+
+    @model_validator(mode="after")
+    def _require_loads(self) -> Artifact:
+        if self.undefined and not self.loads:
+            raise ValueError("undefined has no use where loads = false")
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files in the image's root directory."""
+        return [path.rsplit("/", 1)[-1] for path in self.files]
+
+
+class Debian(Model):
+    """Debian packages beside the base's."""
+
+    build: list[DebianPackage] = []
+    """Packages to compile with; the image does not have them.  "libssl-dev:target" is for the
+    image's architecture, to link it."""
+    runtime: list[DebianPackage] = []
+    """Packages of the image."""
+    lock: TreePath | None = None
+    """Lock file of these packages and their dependencies, relative to the recipe; ``builder pin
+    lock`` makes it. Without it, each build installs the newest versions."""
+
+
+class RecipeImage(Model):
+    """Names, tags and start of the image."""
+
+    repository: Annotated[str, StringConstraints(pattern=REPOSITORY, max_length=200), PLAIN]
+    """Repository of the image, without the namespace."""
+    tags: Annotated[
+        list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]], Field(min_length=1)
+    ]
+    """Tags of the image besides its immutable one, VERSION-KEY."""
+    moving: list[Annotated[str, StringConstraints(pattern=TAG), PLAIN]] = []
+    """Tags that move to every new image: "latest".  Other tags never move."""
+    entrypoint: list[Text] = []
+    """Entrypoint of the container; default: set by the family."""
+    command: list[Value] = []
+    """Arguments of the entrypoint where ``docker run`` gives none."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port on which the server listens."""
+    health: TreePath | None = None
+    """Path of the health page on ``port``, without the leading slash."""
+    env: dict[VariableName, Value] = {}
+    """Environment variables of the container."""
+    user: Annotated[str, StringConstraints(pattern=USER), PLAIN] | None = None
+    """User and group of the process; default: set by the family ("10001:10001" on our bases)."""
+    compression: Literal["gzip", "zstd"] = "gzip"
+    """Compression of the layers; a published base's stay as they are. Docker reads zstd
+    since 23.0, containerd since 1.5."""
+
+    @model_validator(mode="after")
+    def _require_port_for_health(self) -> RecipeImage:
+        if self.health is not None and self.port is None:
+            raise ValueError("health is a page of the server on port: give port as well")
+        return self
+
+
+class Build(Model):
+    """Resources that the build requires."""
+
+    memory_per_job: Annotated[float, Field(gt=0, le=256)] = 3.0
+    """GiB of memory for each compile job: nvcc needs about 3."""
+    disk: Annotated[float, Field(gt=0, le=2000)] = 10.0
+    """GiB of free disk that the build requires."""
+
+
+class EngineBuild(Build):
+    """Resources that the build of an engine requires."""
+
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Compile steps, as ninja counts them ("[1/464]"): ``run`` estimates the time by them."""
+
+
+def _on(patch: Patch, platform: str) -> Patch:
+    """A patch without its probe, where that is for another platform."""
+    if patch.probe is None or patch.probe.platform in (None, platform):
+        return patch
+    return patch.model_copy(update={"probe": None})
+
+
+class Recipe(Model):
+    """An engine: the inputs of its image, and its checks."""
+
+    engine: Name
+    """Name of the engine; the file is ``ENGINE-VERSION.toml``."""
+    version: Version
+    """Version of the engine; the image's immutable tag begins with it."""
+    summary: Text
+    """Description of the engine, one line."""
+    license: License
+    """SPDX license expression."""
+    url: Text | None = None
+    """Where people read about the engine."""
+    family: Name
+    """Family that builds the engine: "llama-cpp", "cmake", ..."""
+    base: Name
+    """Base to compile in and to run on: a file of ``recipes/bases/``."""
+    platform: Annotated[list[Platform], Field(min_length=1)] = ["linux/amd64"]
+    """Platforms of the image; there is one image for each. linux/arm64 is for a DGX Spark."""
+    notes: list[Text] = []
+    """Purpose and known problems."""
+    source: Source
+    track: Track | None = None
+    patch: list[Patch] = []
+    """Applied in order."""
+    cuda: Cuda
+    llama: Llama | None = None
+    cmake: list[Cmake] = []
+    python: Python | None = None
+    overlay: Overlay | None = None
+    start: list[Start] = []
+    """Run in order, before the engine."""
+    layout: Layout = Layout()
+    artifact: Artifact | None = None
+    debian: Debian = Debian()
+    image: RecipeImage
+    build: EngineBuild = EngineBuild()
+    serve: Serve | None = None
+    """How the smoke test starts the server; default: set by the family."""
+    budget: Budget = Budget()
+    accept: list[Accept] = []
+    probe: list[Probe] = []
+    """Facts about the finished image; required where the family has no probes of its own."""
+
+    @model_validator(mode="after")
+    def _require_moving_channel(self) -> Recipe:
+        channel = self.track.channel if self.track else None
+        if channel is not None and channel not in self.image.moving:
+            raise ValueError(f"the channel {channel} must be among image.moving: it moves")
+        return self
+
+    @model_validator(mode="after")
+    def _require_code_of_each_platform(self) -> Recipe:
+        if len({*self.platform}) < len(self.platform):
+            raise ValueError("platform names a platform twice")
+        if len(self.platform) > 1 and self.cuda.arm64 is None:
+            raise ValueError('the image for linux/arm64 needs [cuda.arm64], with arch = ["121"]')
+        if len(self.platform) == 1 and self.cuda.arm64 is not None:
+            raise ValueError(
+                "[cuda.arm64] is for a recipe with two platforms: give its arch in [cuda]"
+            )
+        probes = [*self.probe, *(patch.probe for patch in self.patch if patch.probe)]
+        others = {probe.platform for probe in probes} - {None, *self.platform}
+        if others:
+            raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
+        return self
+
+    def on(self, platform: str) -> Recipe:
+        """The recipe of the image for one platform: its CUDA code, and its probes."""
+        update: dict[str, Any] = {
+            "probe": [probe for probe in self.probe if probe.platform in (None, platform)],
+            "patch": [_on(patch, platform) for patch in self.patch],
+        }
+        if self.cuda.arm64 is not None:
+            arch = self.cuda.arm64.arch if platform == "linux/arm64" else self.cuda.arch
+            update["cuda"] = self.cuda.model_copy(update={"arch": arch, "arm64": None})
+        return self.model_copy(update=update)
+
+    @property
+    def targets(self) -> tuple[Architecture, ...]:
+        """The architectures of its platforms."""
+        return tuple(PLATFORMS[platform] for platform in self.platform)
+
+    def tag_suffix(self, platform: Platform) -> str:
+        """The end of the tags of the image for a platform: "-arm64", or nothing.
+
+        A name in the engine means one image: with two platforms, linux/amd64 has the plain one.
+        """
+        plain = platform == "linux/amd64" or len(self.platform) == 1
+        return "" if plain else f"-{PLATFORMS[platform]}"
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe: ``engine-version``."""
+        return f"{self.engine}-{self.version}"

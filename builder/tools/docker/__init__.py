@@ -1,1 +1,0 @@
-"""The Docker engine, buildx, containers, and the blobs of images."""

@@ -1,1 +1,0 @@
-"""git: mirrors of repositories, the trees made of them, and bisection."""

@@ -1,1 +1,0 @@
-"""HTTP: a client for untrusted servers, downloads, one retry policy, GitHub's API."""

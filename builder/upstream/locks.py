@@ -1,0 +1,254 @@
+"""Resolves the Debian packages of a recipe or of a base to exact files, for its Debian lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+from builder.core.errors import RecipeError
+from builder.core.log import Log
+from builder.core.platforms import Architecture, Platforms
+from builder.core.settings import Servers
+from builder.engines import families
+from builder.engines.debian import StagePackages
+from builder.plan.debian import AnyEntry, lock_file, locked_files, suite_of
+from builder.recipes import edit, locks
+from builder.recipes.base import BaseRecipe
+from builder.recipes.catalog import Catalog
+from builder.recipes.locks import DebianFile, DebianLock, Install
+from builder.recipes.schema import Recipe
+from builder.sources import apt, index, solver
+from builder.sources.apt import PackageArchive
+from builder.sources.solver import Solver
+from builder.sources.sources import AptSource, deb822
+
+
+@dataclass(frozen=True, slots=True)
+class NewDebianLock:
+    """A Debian lock to write, and the difference from the present one."""
+
+    file: Path
+    text: str
+    entry: AnyEntry
+    recipe_text: str
+    """The text of the recipe, which names the lock."""
+    files: tuple[DebianFile, ...]
+    changes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes to download."""
+        return sum(file.size for file in self.files)
+
+    def described(self) -> list[dict[str, Any]]:
+        """The files as JSON data."""
+        return [{"name": each.name, **each.model_dump()} for each in self.files]
+
+    def write(self) -> None:
+        """Write the lock, and the recipe if it did not name it.  Raises ``WorldError``."""
+        self.file.parent.mkdir(exist_ok=True)
+        edit.write(self.file, self.text)
+        if self.recipe_text != self.entry.text:
+            edit.write(self.entry.file, self.recipe_text)
+
+
+@dataclass(slots=True)
+class DebianSession:
+    """Package lists, each fetched once; ``work`` is a directory for them."""
+
+    catalog: Catalog
+    cache: Path
+    work: Path
+    log: Log
+    servers: Servers = field(default_factory=Servers)
+    sources: Sequence[AptSource] | None = None
+    """The archives; None: the archives of ``servers``."""
+    sources_text: str | None = None
+    """The archives as sources.list(5) has them; None: signed by Debian."""
+    _solvers: dict[tuple[str, ...], Solver] = field(default_factory=dict)
+    _made: dict[str, DebianLock] = field(default_factory=dict)
+
+    def make(self, entry: AnyEntry) -> NewDebianLock:
+        """Resolve the packages of an entry to the newest versions.
+
+        Raises ``RecipeError`` where it has none, or a base below it is not locked, or Debian does
+        not have a package; ``FetchError`` where the archive does not answer.
+        """
+        suite, wanted = self.suite(entry), [*all_wanted(entry.recipe)]
+        if suite is None:
+            raise RecipeError(
+                f"the Debian packages of {entry.name} cannot be locked",
+                "no base below it is a Debian root of this catalog",
+            )
+        self.log(f"resolving the Debian packages of {entry.name}")
+        installs = [self._install(entry, suite, each, platforms) for each, platforms in wanted]
+        as_of = max(self._solver(suite, each).as_of() for each, _ in wanted)
+        made = locks.make(suite, as_of, installs)
+        old = self._old(entry)
+        if old is not None and (old.suite, old.install) == (made.suite, made.install):
+            made = old  # a new date alone changes nothing
+        name = lock_file(entry) or entry.file.parent / "locks" / f"{entry.name}.debian.toml"
+        self._made[entry.name] = made
+        return NewDebianLock(
+            name,
+            locks.text_of(made, entry.name),
+            entry,
+            _naming(entry, name),
+            tuple(dict.fromkeys(file for each in made.install for file in each.files)),
+            tuple(changes(old, made)),
+        )
+
+    def suite(self, entry: AnyEntry) -> str | None:
+        """The suite of the Debian root that an entry is, or stands on."""
+        base = entry.name if isinstance(entry.recipe, BaseRecipe) else entry.recipe.base
+        return suite_of(self.catalog, base)
+
+    def _install(
+        self, entry: AnyEntry, suite: str, wanted: StagePackages, platforms: Platforms
+    ) -> Install:
+        held = self._held(entry, wanted, platforms)
+        root = [] if wanted.below else solver.smallest_root(wanted.architecture)
+        try:
+            found = self._solver(suite, wanted).resolve(
+                [*root, *wanted.packages], self._database(suite, held)
+            )
+        except RecipeError as error:
+            what = f"the stage {wanted.stage} of {entry.name} cannot be resolved"
+            raise RecipeError(what, error.why, error.hint) from error
+        return Install(
+            stage=wanted.stage,
+            architecture=wanted.architecture,
+            foreign=wanted.foreign,
+            packages=list(wanted.packages),
+            files=[DebianFile(**each) for each in found],
+        )
+
+    def _held(
+        self, entry: AnyEntry, wanted: StagePackages, platforms: Platforms
+    ) -> dict[tuple[str, str], tuple[datetime, DebianFile]]:
+        """The packages of the stage that ``wanted`` begins with, with the dates of their locks."""
+        if not wanted.below:
+            return {}
+        for name in self.catalog.chain(entry.recipe.base):
+            base = self.catalog.base(name)
+            for each in wanted_on(base.recipe, platforms):
+                if each.stage == wanted.below and each.architecture == wanted.architecture:
+                    lock = self._lock(base)
+                    if lock is None:
+                        raise RecipeError(
+                            f"{entry.name} stands on {base.name}, which has no Debian lock",
+                            hint=f"lock both: `builder pin lock {base.name} {entry.name}`",
+                        )
+                    files = locked_files(base, lock, each)
+                    own = {(file.name, file.architecture): (lock.as_of, file) for file in files}
+                    return self._held(base, each, platforms) | own
+        raise RecipeError(f"no base of {entry.name} has the stage {wanted.below}")
+
+    def _database(
+        self, suite: str, held: dict[tuple[str, str], tuple[datetime, DebianFile]]
+    ) -> str:
+        """A database of dpkg with these packages, whose files are fetched."""
+        debs = []
+        place = self._archive(suite)
+        for as_of in sorted({as_of for as_of, _ in held.values()}):
+            files = [file for other, file in held.values() if other == as_of]
+            debs += apt.fetch(files, as_of, place, self.cache, self.log)
+        return index.installed(debs)
+
+    def _archive(self, suite: str) -> PackageArchive:
+        found = apt.archive_of(suite, self.servers)
+        return found if self.sources is None else replace(found, sources=tuple(self.sources))
+
+    def _solver(self, suite: str, wanted: StagePackages) -> Solver:
+        """The package lists for a stage's architectures, fetched once."""
+        architectures = [wanted.architecture, *([wanted.foreign] if wanted.foreign else [])]
+        key = (suite, *architectures)
+        if key not in self._solvers:
+            self.log(f"fetching the package lists of {suite}, {' and '.join(architectures)}")
+            sources = self._archive(suite).sources
+            text = self.sources_text or deb822(sources)
+            folder = self.work / "-".join(["apt", *key])
+            self._solvers[key] = solver.open_solver(sources, text, architectures, folder)
+        return self._solvers[key]
+
+    def _lock(self, entry: AnyEntry) -> DebianLock | None:
+        """The lock of an entry: made in this session, else read from its file."""
+        if entry.name in self._made:
+            return self._made[entry.name]
+        file = lock_file(entry)
+        return locks.read(file, entry.name) if file is not None else None
+
+    def _old(self, entry: AnyEntry) -> DebianLock | None:
+        """The present lock; None where there is none, or, with a line in the log, it is damaged."""
+        file = lock_file(entry)
+        if file is None or not file.exists():
+            return None
+        try:
+            return locks.read(file, entry.name)
+        except RecipeError as error:
+            self.log(f"{error.what}; writing a new one")
+            return None
+
+
+def has_packages(recipe: Recipe | BaseRecipe) -> bool:
+    """Whether a stage of a recipe or of a base installs Debian packages, or is a Debian root."""
+    return any(each.packages or not each.below for each, _ in all_wanted(recipe))
+
+
+def all_wanted(recipe: Recipe | BaseRecipe) -> Iterator[tuple[StagePackages, Platforms]]:
+    """The Debian packages of all stages, once for each platform that builds and is built for."""
+    seen = set()
+    for target, build in product(get_args(Architecture), repeat=2):
+        platforms = Platforms(build, target)
+        for each in wanted_on(recipe, platforms):
+            if each.key not in seen:
+                seen.add(each.key)
+                yield each, platforms
+
+
+def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[StagePackages]:
+    """The Debian packages of the stages of a recipe or of a base."""
+    if isinstance(recipe, BaseRecipe):
+        return families.BASES[recipe.family].debian(recipe, platforms)
+    return families.ENGINES[recipe.family].debian(recipe, platforms)
+
+
+def changes(old: DebianLock | None, new: DebianLock) -> Iterator[str]:
+    """The changes of a new lock, a line for each package: "NAME OLD -> NEW"; none for a first lock.
+
+    A package has several versions where the architectures differ.
+    """
+    if old is None:
+        return
+    before, after = _versions(old), _versions(new)
+    for name in sorted({*before, *after}):
+        was, now = before.get(name, set()), after.get(name, set())
+        if was != now:
+            yield f"{name} {_named(was, 'added')} -> {_named(now, 'removed')}"
+
+
+def _versions(lock: DebianLock) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for install in lock.install:
+        for file in install.files:
+            found.setdefault(file.name, set()).add(file.version)
+    return found
+
+
+def _named(versions: set[str], none: str) -> str:
+    return ", ".join(sorted(versions)) or none
+
+
+def _naming(entry: AnyEntry, file: Path) -> str:
+    """The text of a recipe that names its lock.  A root has no other date than its lock's."""
+    if lock_file(entry) is not None:
+        return entry.text
+    name = file.relative_to(entry.file.parent).as_posix()
+    text = edit.with_key(entry.text, "debian", "lock", name)
+    if isinstance(entry.recipe, BaseRecipe) and entry.recipe.root is not None:
+        text = edit.edited(text, {("root", "as_of"): None})
+    return text

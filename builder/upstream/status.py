@@ -1,0 +1,337 @@
+"""The status of recipes and channels: the image in the registry, and how far upstream is ahead.
+
+The registry is the state: any machine that has the recipes and a login gives the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from builder.core.errors import BuilderError, FetchError, RegistryError, StaleError
+from builder.core.files import workspace
+from builder.core.settings import Settings
+from builder.engines.layout import REVISION
+from builder.publish import nights
+from builder.publish.nights import NightlyRun
+from builder.publish.referrers import referrers
+from builder.publish.registry import Repository
+from builder.publish.remote_image import RemoteImage, remote_image
+from builder.publish.reproductions import Reproduced, of_all, reproduced
+from builder.publish.tag_history import last_note
+from builder.publish.tags import open_repository
+from builder.publish.verdicts import trust_of
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+from builder.recipes.edit import NamedCommit
+from builder.recipes.schema import Recipe
+from builder.recipes.sources import GitSource
+from builder.sources.arguments import COMMIT
+from builder.sources.repositories import Repositories
+from builder.upstream import channels, snapshot
+from builder.upstream import track as tracking
+from builder.upstream.channels import Channel
+
+CURRENT = ("moved", "unchanged")
+REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
+"""The request in a registry's error: without it, one cause is the same text for all recipes."""
+State = Literal["current", "behind", "stale", "still", "empty", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A tag of a registry, its image, and how far that is behind its upstream."""
+
+    recipe: str
+    repository: str
+    tag: str
+    channel: bool
+    """Whether nightly runs move the tag; a version tag stays."""
+    image: RemoteImage | None = None
+    upstream: str = ""
+    """The tag, the branch or the image that is followed."""
+    commit: str = ""
+    """Its commit, the image's digest, or the release."""
+    commits: int | None = None
+    """How many commits of upstream the image lacks, of PyPI releases; None: not known."""
+    days: int | None = None
+    """Age of the oldest of these commits; 0 where there is none; None: not known."""
+    limit: int | None = None
+    """Days that the channel may be behind."""
+    still: int | None = None
+    """Days since the newest state of a channel's upstream; None: not known."""
+    still_limit: int | None = None
+    """Days without anything new upstream before the channel counts as still."""
+    held: str = ""
+    """Why the channel was rolled back, where that was its last move."""
+    answered: bool = False
+    """Whether the registry answered for the tag."""
+    unanswered: bool = False
+    """Whether part of the status is not known because a server fails or does not answer."""
+    update: int | None = None
+    """Bytes to download for somebody who has the image before, of several platforms the most; None:
+    not known."""
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """The same by platform ("linux/amd64"), where the image is an index."""
+    reproduced: Reproduced | None = None
+    """The statement that the image was built again; None: it has none."""
+    good: NightlyRun | None = None
+    failed: NightlyRun | None = None
+    """The last good and the last failed nightly run."""
+    problem: str = ""
+    """Why part of the status is not known."""
+
+    @property
+    def last(self) -> NightlyRun | None:
+        """The last nightly run."""
+        runs = [run for run in (self.good, self.failed) if run is not None]
+        return max(runs, key=lambda run: run.started, default=None)
+
+    @property
+    def state(self) -> State:
+        """``empty``: the registry lacks the tag; ``stale``: behind for longer than ``limit``;
+        ``still``: the newest, and upstream has not moved for longer than ``still_limit``."""
+        if self.image is None:
+            return "empty" if self.answered or not self.problem else "unknown"
+        if self.days is None or self.problem:
+            return "unknown"
+        if self.limit is not None and self.days > self.limit:
+            return "stale"
+        if self.commits != 0:
+            return "behind"
+        limit = self.still_limit
+        return "still" if limit and self.still is not None and self.still > limit else "current"
+
+    def as_json(self) -> dict[str, Any]:
+        """The status as JSON data."""
+        return {"state": self.state, **to_jsonable_python(self)}
+
+
+def statuses(
+    catalog: Catalog,
+    settings: Settings,
+    names: Sequence[str],
+    repositories: Repositories,
+    *,
+    only_channels: bool = False,
+) -> Iterator[Status]:
+    """The status of each recipe's channel, else of its version tag.
+
+    A server that does not answer, or a broken recipe, is a problem of the status.  Raises
+    ``RecipeError`` for a name that no recipe has, ``RegistryError`` without a namespace.
+    """
+    entries = [catalog.engine(name) for name in names] or catalog.engines.values()
+    for entry in entries:
+        if not isinstance(entry, BrokenEntry):
+            open_repository(settings.repository(entry.recipe.image.repository), repositories.log)
+    of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
+    for entry in entries:
+        channel = of_channels.get(entry.name)
+        if isinstance(entry, BrokenEntry):
+            # Whether it has a channel is not known.
+            yield Status(entry.name, "", "", channel=True, problem=str(entry.problems[0]))
+        elif channel is not None:
+            yield _of_channel(channel, settings, repositories)
+        elif not only_channels:
+            yield _of_version(entry, catalog, settings, repositories)
+
+
+def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:
+    """The status of a channel; an error is a problem of it, and the rest is looked up."""
+    status = Status(
+        channel.entry.name,
+        channel.repository,
+        channel.tag,
+        channel=True,
+        limit=channel.track.limit,
+        still_limit=channel.track.still,
+    )
+    errors: list[BuilderError] = []
+    runs: list[NightlyRun] = []
+    try:
+        channel.require_sole_recipe()
+        repository = open_repository(channel.repository, repositories.log)
+        status = _served(status, repository, settings)
+        runs = nights.nightly_runs(repository, channel.tag)
+        repository.require_clock()
+    except BuilderError as error:
+        errors.append(error)
+    status = replace(
+        status,
+        good=next((run for run in runs if run.good), None),
+        failed=next((run for run in runs if not run.good), None),
+    )
+    try:
+        target = channels.newest(channel, repositories)
+        status = _compared(status, _behind_channel(channel, status, target, runs, repositories))
+        status = replace(status, still=_still(channel, target, runs, repositories))
+    except BuilderError as error:
+        errors.append(error)
+    return _with_problems(status, *errors)
+
+
+def _with_problems(status: Status, *errors: BuilderError) -> Status:
+    problem = REQUEST.sub("", "\n".join(map(str, errors)))
+    unanswered = any(isinstance(error, FetchError) for error in errors)
+    return replace(status, problem=problem, unanswered=unanswered)
+
+
+def _still(
+    channel: Channel, target: NamedCommit, runs: Sequence[NightlyRun], repositories: Repositories
+) -> int | None:
+    """Days since the newest state of a channel's upstream.
+
+    An image without a date is as old as the first nightly run that found it.
+    """
+    days = tracking.days_since(day := channels.day_of(channel, target, repositories))
+    if day and days is not None:
+        return days
+    seen = [run.started[:10] for run in runs if run.commit == target.commit]
+    return tracking.days_since(min(seen)) if seen else None
+
+
+def _served(status: Status, repository: Repository, settings: Settings) -> Status:
+    """The status with the image that the tag points to, the size of its update, whether the last
+    move was a rollback, and whether it was built again."""
+    image = remote_image(repository, status.tag)
+    status = replace(status, answered=True)
+    if image is None:
+        return status
+    with workspace(settings.cache_dir) as work:
+        note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
+    last = note.move if note else None
+    back = last is not None and last.by == "rollback"
+    digests = [each.digest for each in image.platforms.values()] or [image.digest]
+    again = of_all([reproduced(referrers(repository, each), each, settings) for each in digests])
+    return replace(
+        status,
+        image=image,
+        update=last.update if last else None,
+        updates=last.updates if last else {},
+        held=f"rolled back from {last.before[:19]}: {last.reason}" if last and back else "",
+        reproduced=again,
+    )
+
+
+def _of_version(
+    entry: Entry[Recipe], catalog: Catalog, settings: Settings, repositories: Repositories
+) -> Status:
+    """The status of a version tag, which stays while upstream goes on."""
+    recipe = entry.recipe
+    name, tag = settings.repository(recipe.image.repository), recipe.image.tags[0]
+    status = Status(entry.name, name, tag, channel=False)
+    try:
+        repository = open_repository(name, repositories.log)
+        status = _served(status, repository, settings)
+        image = status.image
+        repository.require_clock()
+        commit = None
+        if image is not None and isinstance(recipe.source, GitSource):
+            commit = _commit_of(status, image)
+        lag = tracking.lag(recipe, catalog, repositories, commit)
+        if lag is None:
+            return replace(status, commits=0, days=0)
+        return _compared(status, _Behind(lag.target, lag.ahead, lag.since))
+    except BuilderError as error:
+        return _with_problems(status, error)
+
+
+def _commit_of(status: Status, image: RemoteImage) -> str:
+    """The commit that an image was built from; raises ``RegistryError`` where it has no label."""
+    if not COMMIT.fullmatch(image.revision):
+        raise RegistryError(
+            f"{status.repository}:{status.tag} has no label with its source's commit",
+            f"its label {REVISION} is {image.revision or 'absent'}",
+            "builder did not push it, or its source is not a git repository",
+        )
+    return image.revision
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """Upstream's newest, how many commits are missing (None: not known), and since which day."""
+
+    target: NamedCommit
+    commits: int | None
+    since: str
+
+
+def _compared(known: Status, found: _Behind) -> Status:
+    return replace(
+        known,
+        upstream=found.target.name,
+        commit=found.target.commit,
+        commits=found.commits,
+        days=tracking.days_since(found.since),
+    )
+
+
+def _behind_channel(
+    channel: Channel,
+    status: Status,
+    target: NamedCommit,
+    runs: Sequence[NightlyRun],
+    repositories: Repositories,
+) -> _Behind:
+    image = status.image
+    if image is None:
+        return _Behind(target, 0, "")
+    # The last time that the channel was up to date, as far as runs tell.
+    current = next((run.started for run in runs if run.outcome in CURRENT), image.created)
+    if target.kind == "image":
+        same = image.version == snapshot.version_of(channel.tag, target)
+        return _Behind(target, 0, "") if same else _Behind(target, None, current[:10])
+    commit = _commit_of(status, image)
+    url = channel.source.git
+    lag = tracking.commits_behind(url, commit, target, channel.track, repositories)
+    if lag.rewritten and not lag.ahead:  # upstream went back
+        return _Behind(target, None, current[:10])
+    return _Behind(target, lag.ahead, lag.since)
+
+
+def require_fresh(found: Sequence[Status]) -> None:
+    """Raise ``StaleError`` with every channel that is stale, still, empty or unknown; else
+    ``FetchError`` where the state of a tag is not known.
+
+    A channel that is unknown only because a server does not answer is no reason for the first.
+    """
+    wrong = {"stale", "still", "empty"}
+    unknown = [each for each in found if each.state == "unknown"]
+    bad = [each for each in found if each.channel and each.state in {*wrong, "unknown"}]
+    if any(not (each.state == "unknown" and each.unanswered) for each in bad):
+        raise StaleError(
+            f"{len(bad)} channels are stale, still, empty or unknown",
+            "\n".join(_line(each) for each in bad),
+            "correct the causes above, then run `builder nightly`",
+        )
+    if unknown:
+        raise FetchError(
+            f"the state of {len(unknown)} of {len(found)} tags is not known",
+            "\n".join(grouped((each.recipe, each.problem) for each in unknown)),
+            "try again later, or correct the causes above",
+        )
+
+
+def grouped(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Texts after the names of the recipes that have them; one that several have stands once."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    for text, those in names.items():
+        more = f" and {len(those) - 3} others" if len(those) > 4 else ""
+        yield f"{', '.join(those[:3] if more else those)}{more}: {text}"
+
+
+def _line(status: Status) -> str:
+    where = f"{status.recipe}: {status.repository}:{status.tag}"
+    if status.state == "stale":
+        return f"{where} is {status.days} days behind; its limit is {status.limit} days"
+    if status.state == "still":
+        limit = f"its limit (still in [track]) is {status.still_limit} days"
+        return f"{where}: upstream has not moved for {status.still} days; {limit}"
+    if status.state == "empty":
+        return f"{where} has no image"
+    return f"{where}: {status.problem}"

@@ -1,0 +1,1 @@
+"""The Python half of the simulated card: device code, kernels, models without weights, reports."""

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builder.checks import build
+
+DAY = 86400
+
+
+def test_only_sources_that_are_compiled_count(tmp_path: Path) -> None:
+    shutil.copytree(build.sources(), tmp_path, dirs_exist_ok=True)
+    before = build.key_of(tmp_path, "sha256:1")
+    for unused in ("README.md", "card/README.md", "ptx/tests/test_more.py"):
+        (tmp_path / unused).write_text("new\n")
+    assert build.key_of(tmp_path, "sha256:1") == before
+    for used in (
+        "Dockerfile",
+        "card/memory.cpp",
+        "card/Makefile",
+        "ptx/warp.cpp",
+        "ptx/ops/lanes.h",
+    ):
+        (tmp_path / used).write_text("other\n")
+        after = build.key_of(tmp_path, "sha256:1")
+        assert after != before, used
+        before = after
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("avx2 fma bmi2 avx512f avx512bw avx512vl avx512dq", "avx512"),
+        ("avx2 fma bmi2 avx512f", "avx2"),
+        ("sse2 avx", "portable"),
+    ],
+)
+def test_only_the_best_loops_are_compiled(flags: str, expected: str) -> None:
+    assert build._best(f"processor\t: 0\nflags\t\t: fpu {flags}\n") == expected
+
+
+def test_all_loops_are_compiled_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.socket, "gethostname", lambda: "another")
+    assert build._variants() == "avx512 avx2 portable"

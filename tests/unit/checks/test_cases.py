@@ -1,0 +1,122 @@
+"""The cases of test-backend-ops are read, chosen and judged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builder.checks import cases
+from builder.checks.cases import Case, CaseResult, Group
+from builder.core.errors import UntriedError
+from builder.docker.client import Finished
+
+HEADER = (
+    '"backend_name","op_name","op_params","test_mode","supported","error_message",'
+    '"backend_reg_name"\n'
+)
+PRODUCT = "type_a={type},type_b=f32,m=16,n={n},k=256,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1"
+
+
+def row(operation: str, parameters: str, supported: int = 1, error: str = "") -> str:
+    words = ("CUDA0", operation, parameters, "test", str(supported), error, "CUDA")
+    return ",".join(f'"{word}"' for word in words) + "\n"
+
+
+def rows(output: str, backend: str = "CUDA0", status: int = 0) -> list[CaseResult]:
+    return list(cases.results(Finished(status, output), backend))
+
+
+def product(kind: str, n: int, **changed: str) -> Case:
+    parameters = PRODUCT.format(type=kind, n=n)
+    for name, value in changed.items():
+        parameters = re.sub(rf"\b{name}=[^,]*(,\d+])?", f"{name}={value}", parameters)
+    return Case("MUL_MAT", parameters)
+
+
+def test_a_row_is_read_with_what_was_printed_before_it() -> None:
+    output = (
+        "ggml_cuda_init: found 1 CUDA devices\n"
+        + HEADER
+        + row("MUL_MAT", PRODUCT.format(type="q4_0", n=1))
+        + "[MUL_MAT] ERR = 1.100000000 > 0.000500000 "
+        + row("MUL_MAT", PRODUCT.format(type="iq2_s", n=1), error="test failed")
+        + "a line of the backend's\n"
+        + row("FLASH_ATTN_EXT", "hsk=64", supported=0, error="not supported")
+    )
+    good, bad, unsupported = rows(output)
+    assert (good.case.values["type_a"], good.why) == ("q4_0", "")
+    assert bad.why == "[MUL_MAT] ERR = 1.100000000 > 0.000500000"
+    assert bad.case.name == f"MUL_MAT({PRODUCT.format(type='iq2_s', n=1)})"
+    assert (unsupported.outcome, unsupported.why) == ("unsupported", "")
+    assert not rows(output, "CUDA1")
+
+
+def test_a_failure_without_a_message_is_one() -> None:
+    (found,) = rows(HEADER + row("ROPE", "type=f32", error="compare failed"))
+    assert found.why == "compare failed"
+
+
+def test_a_program_that_prints_no_table_says_what_it_printed() -> None:
+    with pytest.raises(UntriedError) as raised:
+        rows("Usage: test-backend-ops [mode]\n", status=137)
+    assert "ended with 137" in raised.value.what
+    assert "Usage: test-backend-ops" in raised.value.why
+
+
+def test_parameters_are_read_with_their_brackets() -> None:
+    case = Case("CPY", "type_src=f32,ne=[256,4,4,4],permute_src=[0,2,1,3],_src_transpose=0,x=")
+    assert case.values == {
+        "type_src": "f32",
+        "ne": "[256,4,4,4]",
+        "permute_src": "[0,2,1,3]",
+        "_src_transpose": "0",
+        "x": "",
+    }
+
+
+def test_the_first_case_of_each_combination_is_chosen() -> None:
+    group = Group(title="t", operations=["MUL_MAT"], where={"n": ["1"]}, each=["type_a"])
+    listed = [
+        product("q4_0", 1, k="1024"),
+        product("q4_0", 1),
+        product("q8_0", 2),
+        product("q8_0", 1),
+        Case("MUL_MAT_ID", PRODUCT.format(type="q6_K", n=1)),
+    ]
+    assert group.chosen(listed) == [listed[0], listed[3]]
+
+
+def test_a_tree_without_a_parameter_keeps_its_cases() -> None:
+    group = Group(title="t", operations=["X"], where={"sinks": ["0"], "n": ["1"]})
+    assert group.matches(Case("X", "n=1"))
+    assert not group.matches(Case("X", "n=1,sinks=1"))
+
+
+def test_chains_of_operations_are_read_from_among_the_table() -> None:
+    output = (
+        HEADER
+        + "chain ADD_RMS_NORM(type=f32,ne=[64,5,4,3])\n"
+        + "not added: attention, because of its constructor\n"
+        + row("MUL_MAT", PRODUCT.format(type="q4_0", n=1))
+        + "a chain of the log (2)\n"
+    )
+    assert cases.chains(output) == [Case("ADD_RMS_NORM", "type=f32,ne=[64,5,4,3]")]
+    assert cases.lacking(output) == ["attention, because of its constructor"]
+    assert [each.case.operation for each in rows(output)] == ["MUL_MAT"]
+
+
+def test_operations_of_a_group_are_told_apart() -> None:
+    group = Group(title="t", operations=["NORM", "NORM_MUL_ADD"], each=["ne"])
+    listed = [Case("NORM", "ne=1"), Case("NORM_MUL_ADD", "ne=1"), Case("NORM", "ne=1,v=1")]
+    assert group.chosen([*listed, Case("GROUP_NORM", "ne=1")]) == listed[:2]
+
+
+def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:
+    groups = cases.groups()
+    titles = [group.title for group in groups]
+    assert len({*titles}) == len(titles)
+    few = next(group for group in groups if group.title == "products with few columns")
+    kinds = ("q4_0", "iq2_s", "mxf4")
+    listed = [product(kind, n) for kind in kinds for n in range(1, 10)]
+    assert [case.values["n"] for case in few.chosen(listed)] == ["4", "4", "4"]

@@ -1,0 +1,22 @@
+"""Benchmarks are written and read back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from builder.measure.results import parse
+from support.benchmarks import benchmark
+
+
+def test_a_benchmark_is_kept_and_read_again() -> None:
+    found = benchmark([1.0, 2.0])
+    assert parse(json.dumps(found.as_json())) == found
+    points = [{"context": 1024, "warm_ups": [], "runs": [{"tokens": "100"}]}]
+    for change in ({"format": 2}, {"other": 1}, {"points": points}, {"created": None}):
+        with pytest.raises(ValueError, match="no benchmark of builder: "):
+            parse(json.dumps(found.as_json() | change))
+    for wrong in ("{}", "[]", "{"):
+        with pytest.raises(ValueError, match="no benchmark of builder: "):
+            parse(wrong)

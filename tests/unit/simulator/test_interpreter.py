@@ -1,0 +1,92 @@
+"""Kernels run by the program ``ptx``, and how their ends are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from builder.build.compiler_table import is_wrong
+from builder.checks import interpreter
+from simulator.interpreter import KernelError, KernelLaunch, run
+from support.environment import SHARED_CACHE
+
+# out[tid] = in[tid + pair.y] + add
+PTX = """
+.version 9.0
+.target sm_120a
+.address_size 64
+.visible .entry shift(.param .u64 a, .param .u64 b, .param .align 4 .b8 pair[8], .param .u32 add)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [b];
+    ld.param.u32 %r1, [pair+4];
+    ld.param.u32 %r2, [add];
+    mov.u32 %r3, %tid.x;
+    add.u32 %r4, %r3, %r1;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.u64 %rd4, %rd1, %rd3;
+    ld.global.u32 %r5, [%rd4];
+    add.u32 %r5, %r5, %r2;
+    mul.wide.u32 %rd5, %r3, 4;
+    add.u64 %rd6, %rd2, %rd5;
+    st.global.u32 [%rd6], %r5;
+    ret;
+}
+.visible .entry odd(.param .u64 a)
+{
+    .reg .b64 %rd<2>;
+    mov.u64 %rd1, 0;
+    mbarrier.init.shared.b64 [%rd1], 1;
+    ret;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return interpreter.program(SHARED_CACHE, print)
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    (file := tmp_path / "shift.ptx").write_text(PTX)
+    return file
+
+
+def pair(shift: int) -> bytes:
+    return np.array([0, shift], np.uint32).tobytes()
+
+
+def test_arguments_and_the_result(program: Path, module: Path) -> None:
+    numbers = np.arange(8, dtype=np.uint32)
+    launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
+    out = np.zeros(6, np.uint32)
+    found, same = run(program, launch, [numbers, out, pair(2), 100], [1, 0])
+    assert found.view(np.uint32).tolist() == [102, 103, 104, 105, 106, 107]
+    assert same.view(np.uint32).tolist() == numbers.tolist()
+
+
+def test_a_fault_is_named_without_addresses_and_is_wrong(program: Path, module: Path) -> None:
+    numbers = np.arange(8, dtype=np.uint32)
+    launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
+    with pytest.raises(KernelError) as fault:
+        run(program, launch, [numbers, np.zeros(6, np.uint32), pair(3), 0], [1])
+    assert str(fault.value) == "out of bounds, PTX line 17: ld.global.u32 %r5, [%rd4]"
+    assert is_wrong(str(fault.value))
+
+
+def test_what_the_interpreter_lacks_says_nothing_about_a_compiler(
+    program: Path, module: Path
+) -> None:
+    with pytest.raises(KernelError) as fault:
+        run(program, KernelLaunch(module, "odd", (1, 1), (1, 1)), [np.zeros(1)], [0])
+    assert str(fault.value).startswith("not computed, PTX line")
+    assert not is_wrong(str(fault.value))
+    with pytest.raises(KernelError) as fault:
+        run(program, KernelLaunch(module, "gone", (1, 1), (1, 1)), [np.zeros(1)], [0])
+    assert str(fault.value).startswith("not run: no kernel gone in")
+    assert not is_wrong(str(fault.value))

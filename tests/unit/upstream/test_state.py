@@ -1,0 +1,63 @@
+"""The state of a bisect: written, read again, and damaged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from builder.sources.bisection import Commit
+from builder.upstream import state as bisect_state
+from builder.upstream.state import (
+    BisectQuestion,
+    BisectState,
+    BisectStep,
+    End,
+    Evaluation,
+    QuestionError,
+    Trace,
+)
+
+QUESTION = BisectQuestion(
+    "eng-1", End("v1", "a" * 40), End("main", "b" * 40), "./x", "/d", "bad", True, "s"
+)
+STEP = BisectStep(
+    Commit("c" * 40, "2026-01-02", "T", "x"), Evaluation("skip", "why", True, 1.5, "/log")
+)
+TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
+
+
+def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
+    assert bisect_state.read(tmp_path, "eng-1") is None
+    state = BisectState(QUESTION, (STEP,), TRACE)
+    bisect_state.write(tmp_path, state)
+    assert bisect_state.read(tmp_path, "eng-1") == state
+    bisect_state.write(tmp_path, BisectState(QUESTION))
+    assert bisect_state.read(tmp_path, "eng-1") == BisectState(QUESTION)
+    assert [file.name for file in (tmp_path / "bisect").iterdir()] == ["eng-1.json"]
+    bisect_state.forget(tmp_path, "eng-1")
+    assert bisect_state.read(tmp_path, "eng-1") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "damage", "reason"),
+    [
+        (".*", "", "Invalid JSON: EOF"),
+        (".*", "{", "Invalid JSON: EOF"),
+        (".*", "[]", "Input should be an object"),
+        (".*", '{"question": {}}', "question.recipe: Field required"),
+        ('"date"', '"day"', "steps.0.commit.date: Field required"),
+        ("1.5", '"1.5"', "steps.0.evaluation.seconds: Input should be a valid number"),
+        ('"skip"', '"ugly"', "steps.0.evaluation.verdict: Input should be 'good', 'bad' or 'skip'"),
+        ('"trace"', '"more": 1, "trace"', "more: Unexpected keyword argument"),
+    ],
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, before: str, damage: str, reason: str) -> None:
+    bisect_state.write(tmp_path, BisectState(QUESTION, (STEP,), TRACE))
+    file = bisect_state.path_of(tmp_path, "eng-1")
+    file.write_text(re.sub(before, damage, file.read_text(), count=1, flags=re.DOTALL))
+    with pytest.raises(QuestionError, match="state of the bisect of eng-1 cannot be read") as error:
+        bisect_state.read(tmp_path, "eng-1")
+    assert error.value.why.startswith(f"{file}: {reason}")
+    assert error.value.hint == "`builder bisect eng-1 --reset` discards it"
