@@ -9,12 +9,15 @@ read once, forwards, as it comes from a server.
 from __future__ import annotations
 
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -273,3 +276,90 @@ class _Reader:
             raise NotGgufError(f"its tensor {name[:64]} has {dimensions} dimensions: it is damaged")
         shape = tuple(self.scalar("Q") for _ in range(dimensions))
         return Tensor(name, shape, self.scalar("I"), self.scalar("Q"))
+
+
+# The header of a file of safetensors: the places of its tensors.
+#
+# The format (huggingface/safetensors, README, "Format"): eight bytes with the length of the
+# header, a little-endian number; the header, JSON by the name of a tensor; then the tensors.
+
+LENGTH = struct.Struct("<Q")
+LONGEST = 100_000_000
+"""Bytes of the longest header that the library reads (safetensors/src/tensor.rs)."""
+_Offset = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class NotSafetensorsError(Exception):
+    """A file is no file of safetensors, or ends within its header; the text says why."""
+
+
+class _Tensor(BaseModel):
+    data_offsets: tuple[_Offset, _Offset]
+    """First byte and end, counted from the first tensor."""
+
+
+class _Tensors(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Tensor]
+    metadata: dict[str, str] = Field({}, alias="__metadata__")
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """The header of a file; sizes are bytes."""
+
+    size: int
+    """With the eight bytes before it."""
+    weights: int
+    """All tensors."""
+
+    @property
+    def end(self) -> int:
+        """The size of the whole file."""
+        return self.size + self.weights
+
+
+def read_safetensors(stream: Readable) -> SafetensorsHeader:
+    """Read the header at the beginning of a stream, and no tensor.
+
+    Raises ``NotSafetensorsError``.
+    """
+    first = stream.read(LENGTH.size)
+    if len(first) < LENGTH.size:
+        raise NotSafetensorsError(f"it has {len(first)} bytes")
+    (length,) = LENGTH.unpack(first)
+    if length > LONGEST:
+        raise NotSafetensorsError(f"its header would have {length} bytes")
+    text = stream.read(length)
+    if len(text) < length:
+        raise NotSafetensorsError(f"it ends within its header of {length} bytes")
+    try:
+        tensors = _Tensors.model_validate_json(text).__pydantic_extra__
+    except ValidationError as error:
+        raise NotSafetensorsError("its header does not describe tensors") from error
+    return SafetensorsHeader(
+        LENGTH.size + length, max((each.data_offsets[1] for each in tensors.values()), default=0)
+    )
+
+
+# Models that llama-gguf-split split: NAME-00001-of-00003.gguf is the first of three files.
+
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.ASCII)
+
+
+def parts_of(name: str, names: Iterable[str]) -> list[str]:
+    """The ``names`` that are parts of the same model, in order; the name where it has none."""
+    split = PART.search(name)
+    if split is None:
+        return [name]
+    found = {each: PART.search(each) for each in names}
+    return sorted(
+        each
+        for each, part in found.items()
+        if part and part[2] == split[2] and each[: part.start()] == name[: split.start()]
+    )
+
+
+def renamed(name: str, number: int, count: int) -> str:
+    """The name of another part, counted from 1."""
+    return PART.sub(f"-{number:05}-of-{count:05}.gguf", name)

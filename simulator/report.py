@@ -7,14 +7,21 @@ error never shows the message itself.
 
 from __future__ import annotations
 
+import posixpath
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from simulator import library
+from simulator.cubin import demangled, function_of
+from simulator.elf import MalformedElf
 from simulator.errors import SimulatorError
 from simulator.work import WorkPath, paths_taken
 
@@ -400,3 +407,231 @@ def _copies(parts: Iterable[Copies]) -> Copies:
             "kept": sum(each.kept for each in found),
         }
     )
+
+
+# The frames of a report with the names of their functions.
+
+Files = Callable[[str], Path | None]
+"""The copy of a file of the image, by its path in it; None where there is none."""
+OFFSET = re.compile("0x[0-9a-f]{1,16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a stack; ``function`` is empty where no symbol table names it."""
+
+    file: str
+    offset: int
+    function: str
+
+    def __str__(self) -> str:
+        return self.function or f"{posixpath.basename(self.file)}+{self.offset:#x}"
+
+
+def named(report: Report, files: Files = lambda _: None) -> list[list[Frame]]:
+    """The stacks of a report, innermost frame first.
+
+    A frame that the dynamic symbols do not name is looked up in the symbol table of its file.
+    """
+    symbols = _Symbols(files)
+    return [[symbols.frame(text) for text in stack] for stack in report.stacks]
+
+
+def caller_of(stack: Sequence[Frame], skipped: Sequence[str] = ()) -> str:
+    """The innermost frame with a name that does not begin with one of ``skipped``."""
+    wanted = [
+        frame for frame in stack if frame.function and not frame.function.startswith((*skipped,))
+    ]
+    return str(next(iter(wanted or stack), "unknown"))
+
+
+class _Symbols:
+    """The functions of each file, read when first needed."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._functions: dict[str, list[library.Function]] = {}
+
+    def frame(self, text: str) -> Frame:
+        place, _, symbol = text.partition(" ")
+        file, _, offset = place.rpartition("+")
+        at = int(offset, 16) if OFFSET.fullmatch(offset) else 0
+        name = symbol.strip() or self._name(file, at)
+        return Frame(file, at, function_of(name) if name else "")
+
+    def _name(self, file: str, offset: int) -> str:
+        if file not in self._functions:
+            self._functions[file] = self._read(file)
+        functions = self._functions[file]
+        index = bisect_right(functions, (offset, 1 << 64, "")) - 1
+        if index >= 0 and functions[index].start <= offset < functions[index].end:
+            return functions[index].name
+        return ""
+
+    def _read(self, file: str) -> list[library.Function]:
+        copy = self._files(file)
+        if copy is None:
+            return []
+        try:
+            with copy.open("rb") as stream:
+                return library.read_functions(stream)
+        except (OSError, MalformedElf):
+            return []
+
+
+# Where two runs of a program on simulated cards part: the first launch that stored other bytes.
+
+
+def parting(once: Report | None, again: Report | None, other: Report | None) -> str:
+    """The first launch of ``other`` that differs from two equal runs of a program.
+
+    Empty: no known launch differs, or a run has no report.
+    """
+    if once is None or again is None or other is None:
+        return ""
+    if first_difference(once, again):
+        return "not known: the program stores other bytes in each run"
+    return first_difference(once, other)
+
+
+def first_difference(before: Report, after: Report) -> str:
+    """The first launch that is not the same in both runs; empty: all known ones are.
+
+    Both ran with checksums (``cards.Compute``).  The launch read the same values, unless the
+    program itself gave its kernels other memory, such as random numbers.
+    """
+    pairs = zip_longest(_launches(before), _launches(after))
+    for number, (one, other) in enumerate(pairs, start=1):
+        if one == other:
+            continue
+        name, another = (function_of(each[0]) if each else "none" for each in (one, other))
+        if one and other and one[0] == other[0]:
+            return f"launch {number}, {name}, stores other bytes"
+        return f"launch {number} is of other kernels: {name}, {another}"
+    return ""
+
+
+def _launches(report: Report) -> Iterator[tuple[str, int]]:
+    """The kernel's demangled name, and the checksum, of each launch; mangled names have hashes."""
+    names = [demangled(each.kernel) for each in report.launches]
+    return ((names[each.launch], each.checksum) for each in report.outputs)
+
+
+# Sizes of device memory as they are printed.
+
+MIB = 1 << 20
+
+
+def mib(size: int) -> str:
+    """``10038 MiB``; below 10 MiB with one decimal."""
+    value = size / MIB
+    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
+
+
+# Device memory by purpose, from the functions that asked for it and from engines' logs.
+
+Kind = Literal["weights", "KV cache", "compute", "drafter", "projector", "other"]
+KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "drafter", "projector", "other")
+BLOCK = 2 * MIB  # large allocations are multiples of it
+
+# Functions of llama.cpp (src/llama-model.cpp, src/llama-kv-cache.cpp, src/llama-memory-*.cpp,
+# ggml/src/ggml-alloc.c, ggml/src/ggml-backend.cpp, ggml/src/ggml-cuda/, tools/mtmd/clip.cpp) and
+# its forks.  All that a drafter or a projector asks for counts as drafter or projector
+# (common/speculative.cpp: also a model's own MTP context); else the first pattern that the
+# innermost frame matches decides, else the next frame's.
+OWNERS: Sequence[tuple[str, Kind]] = (
+    (r"^common_speculative", "drafter"),
+    (r"^(clip|mtmd)_", "projector"),
+)
+FUNCTIONS: Sequence[tuple[str, Kind]] = (
+    (r"^llama_(kv_cache|memory_|kv_self|ssm)", "KV cache"),
+    (r"load_tensors|^llama_model_load|^llama_model_loader|^llama_adapter", "weights"),
+    (r"^ggml_(gallocr|backend_sched|cuda_|backend_cuda_graph|backend_graph)", "compute"),
+    (r"^llama_context|^llama_(de|en)code", "compute"),
+    # ik_llama.cpp: the cache is made in a static function of this one's (src/llama.cpp).
+    (r"^llama_init_from_model", "KV cache"),
+)
+# llama.cpp's logs: "CUDA0 model buffer size = 10038.14 MiB"; RS: the state of recurrent layers.
+LOGGED = re.compile(
+    r"CUDA(\d{1,3}) +(model|KV|RS|compute) buffer size *= *(\d{1,9}(?:\.\d{1,9})?) MiB"
+)
+OF_LOG: Mapping[str, Kind] = {
+    "model": "weights",
+    "KV": "KV cache",
+    "RS": "KV cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes of one kind; ``count`` is the number of allocations."""
+
+    at_peak: int = 0
+    live: int = 0
+    count: int = 0
+
+
+def kind_of(frames: Sequence[Frame]) -> Kind:
+    """The purpose of an allocation with this stack."""
+    for patterns, sought in ((OWNERS, reversed(frames)), (FUNCTIONS, iter(frames))):
+        for frame in sought:
+            for pattern, kind in patterns:
+                if re.search(pattern, frame.function):
+                    return kind
+    return "other"
+
+
+def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use]:
+    """The memory of all cards by kind, without the contexts; ``stacks`` are the report's, named."""
+    found: dict[Kind, Use] = dict.fromkeys(KINDS, Use())
+    for each in report.allocations:
+        kind = kind_of(stacks[each.stack])
+        if kind == "other" and each.function.startswith("cublas"):
+            kind = "compute"  # the workspace of a handle
+        before = found[kind]
+        found[kind] = Use(
+            before.at_peak + each.at_peak, before.live + each.live, before.count + each.count
+        )
+    return {kind: use for kind, use in found.items() if use.count}
+
+
+def with_rest(report: Report, stated: Mapping[str, int]) -> dict[str, int]:
+    """The memory that an engine's log states by kind, and the rest that was in use at the peak."""
+    allocated = sum(each.at_peak for each in report.allocations)
+    return {**stated, "other": max(allocated - sum(stated.values()), 0)}
+
+
+def logged(log: str) -> dict[Kind, int]:
+    """Bytes by kind, as an engine's own log states them; empty where it states none.
+
+    The largest buffer for computing of each card counts: llama.cpp states them again when
+    it reserves anew, and before it loads, for its own estimate (common/fit.cpp), where the weights
+    and the cache have no bytes.
+    """
+    found: dict[Kind, int] = {}
+    compute: dict[str, int] = {}
+    for card, name, text in LOGGED.findall(log):
+        size = round(float(text) * MIB)
+        if name == "compute":
+            compute[card] = max(size, compute.get(card, 0))
+        else:
+            found[OF_LOG[name]] = found.get(OF_LOG[name], 0) + size
+    return found | ({"compute": sum(compute.values())} if compute else {})
+
+
+def disagreements(found: Mapping[Kind, Use], stated: Mapping[Kind, int]) -> list[str]:
+    """Where the log states more than was allocated, or, for weights and cache, less.
+
+    Each allocation may be rounded up to a block.  The log does not tell a drafter's buffers from
+    the model's: the drafter's memory counts as any of them.  More than the stated memory for
+    computing is no disagreement: buffers are replaced, and pools grow at run time.
+    """
+    wrong = []
+    for kind, size in stated.items():
+        use, drafter = found.get(kind, Use()), found.get("drafter", Use())
+        most = size + (use.count + 1) * BLOCK
+        fixed = kind in {"weights", "KV cache"}
+        lacking = use.at_peak + drafter.at_peak < size - MIB // 100
+        if lacking or (fixed and use.at_peak > most):
+            wrong.append(f"{kind}: {mib(use.at_peak)}, its log states {mib(size)}")
+    return wrong

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from simulator.demangle import demangled, short
+from simulator.cubin import demangled, short
 
 FILE = Path(__file__).with_name("work.toml")
 Work = Literal["attention", "products", "KV cache", "other"]

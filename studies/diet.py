@@ -29,9 +29,9 @@ from wheels import libraries, unpacked
 from builder.docker import client
 from builder.engines.families import complete, load_catalog
 from builder.engines.layout import LAYOUT
-from builder.recipes import lockfile
-from builder.recipes.base import BaseRecipe
+from builder.recipes import locks
 from builder.recipes.catalog import Entry
+from builder.recipes.schema import BaseRecipe
 from simulator.library import loaded_fatbins
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -64,7 +64,7 @@ def wheels_libraries(base: Entry[BaseRecipe], folder: Path) -> list[Path]:
     python = base.recipe.python
     if python is None or not python.capabilities:
         sys.exit(f"{base.name} has no wheels on a diet")
-    lock = lockfile.read(base.file.parent / python.lock)
+    lock = locks.read_lock(base.file.parent / python.lock)
     site = Path(f"lib/python{lock.python}/site-packages")
     names = []
     for wheel in lock.runtime:

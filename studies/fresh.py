@@ -27,10 +27,10 @@ from typing import Any
 
 from builder.build.session import BuildSession
 from builder.build.stages import ensure_bases_of, lay_out
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.engines.families import load_catalog
-from builder.sources import sources as apt
+from builder.sources import apt
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

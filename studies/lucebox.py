@@ -22,19 +22,17 @@ from pydantic import BaseModel
 
 from builder.build.lookup import Images
 from builder.build.session import BuildSession
-from builder.checks import model_folder
+from builder.checks import test_model
 from builder.checks.server import ServeSpec, launched
 from builder.checks.simulated import SimulatedServer
 from builder.cli.session import build_session
 from builder.docker.blobs import blobs_of
 from builder.engines.layout import LAYOUT
-from builder.image import reading
-from builder.image.options import ReadOptions
+from builder.image.contents import ReadOptions, read_contents
 from builder.presets import cards, shapes
 from builder.recipes.probes import Serve
 from simulator import gguf
-from simulator.figures import mib
-from simulator.report import Report
+from simulator.report import Report, mib
 from simulator.selection import Capability
 
 RECIPE = "lucebox-f12a87c"
@@ -88,7 +86,7 @@ def simulated(session: BuildSession, card: cards.Card, work: Path) -> SimulatedS
     image, recipe = Images(session).served(RECIPE)
     options = ReadOptions(card=Capability.parse(card.capability), code_outside=LAYOUT.cuda)
     cache = session.settings.cache_dir
-    contents = reading.read(blobs_of(image.reference, work), work, options, cache)
+    contents = read_contents(blobs_of(image.reference, work), work, options, cache)
     port, devel = recipe.image.port, session.resolve(RECIPE).devel
     if port is None or devel is None:
         sys.exit(f"{RECIPE} has no port, or no base to compile in")
@@ -137,11 +135,11 @@ def main() -> None:
         work = Path(name)
         work.chmod(0o755)
         model, draft, tokenizer = work / "model.gguf", work / "draft.safetensors", work / "tokens"
-        shapes.write(shapes.published()[MODEL], model, int(options.size * 10**9))
-        model_folder.write_weights(draft, drafter_tensors())
+        shapes.write(shapes.published_shape()[MODEL], model, int(options.size * 10**9))
+        test_model.write_weights(draft, drafter_tensors())
         for file in (model, draft):
             file.chmod(0o644)  # the image's own user reads them
-        model_folder.write(tokenizer)
+        test_model.write_folder(tokenizer)
         server = simulated(session, card, work)
         files = (model, draft, tokenizer)
         reports = {each: measure(server, card, files, each) for each in options.context}

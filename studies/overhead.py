@@ -23,14 +23,14 @@ from typing import Any
 from builder.build import ccache, record
 from builder.build.session import BuildSession
 from builder.build.stages import ensure_bases_of, lay_out
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.core.errors import FetchError
 from builder.docker import client
 from builder.docker import engine as docker
 from builder.docker.blobs import blobs_of
 from builder.engines.families import load_catalog
-from builder.image import reading
+from builder.image.contents import read_contents
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -122,7 +122,7 @@ def sizes(root: Path) -> dict[str, tuple[int, int]]:
         if base not in found:
             with tempfile.TemporaryDirectory() as folder:
                 blobs = blobs_of(plan.base.references["runtime"], Path(folder))
-                contents = reading.read(blobs, Path(folder))
+                contents = read_contents(blobs, Path(folder))
             found[base] = (contents.download_size, contents.unpacked_size)
     return found
 

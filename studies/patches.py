@@ -31,12 +31,11 @@ from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
 from builder.sources import diff
-from builder.sources.conflicts import trivial
+from builder.sources.history import trivial
+from builder.sources.mirrors import Repositories
 from builder.sources.patch_state import PatchState
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import PatchSet, findings_on
+from builder.sources.patches import PatchContext
+from builder.upstream.patches import PatchFinding, PatchSet, findings_on
 
 NUMBER = re.compile(r"[Mm]erge pull request #(\d+)|\(#(\d+)\)$")
 REVERTED = re.compile(r"This reverts commit ([0-9a-f]{7,40})")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.checks.check import check_image
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 from builder.docker import client
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from builder.core import settings
 from builder.engines.families import load_catalog
-from builder.sources.repositories import Repositories
+from builder.sources.mirrors import Repositories
 from builder.upstream.patches import diagnose
 from builder.upstream.session import open_session
 

@@ -29,22 +29,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.checks import code_paths, cuda
-from builder.checks.smoke_subject import Subject
-from builder.checks.subject import Context
+from builder.checks import cuda
+from builder.checks.cuda import cards, check_code_paths
+from builder.checks.subject import Context, Subject
 from builder.checks.verdict import Check, CheckState
 from builder.core import sizes
 from builder.core.errors import BuilderError
 from builder.docker.blobs import Blobs
 from builder.engines.families import complete, load_catalog
 from builder.engines.layout import LAYOUT, SYSTEM_PATH
-from builder.image import reading
-from builder.image.code_paths import CodePaths, paths
-from builder.image.contents import Contents, File
-from builder.image.options import ReadOptions
-from builder.recipes import lockfile
+from builder.image.code_paths import CodePaths, code_paths
+from builder.image.contents import Contents, File, ReadOptions, read_contents
+from builder.recipes import locks
 from builder.recipes.catalog import Catalog
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import Recipe
 from builder.sources import pypi
 from simulator import library
@@ -133,7 +131,7 @@ def layer(work: Path, card: Capability) -> Contents:
         {"config": {"digest": config, "size": 0}, "layers": [{"digest": digest, "size": size}]}
     )
     blobs = Blobs(work, {"manifests": [{"digest": manifest}]})
-    return reading.read(blobs, work, ReadOptions(card=card))
+    return read_contents(blobs, work, ReadOptions(card=card))
 
 
 def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
@@ -143,8 +141,8 @@ def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
     python = base.recipe.python
     if python is None:
         sys.exit(f"the base of {name} is not made of wheels")
-    lock = lockfile.read(base.file.parent / python.lock)
-    card = code_paths.cards(recipe)[0]
+    lock = locks.read_lock(base.file.parent / python.lock)
+    card = cards(recipe)[0]
     dead = {each.path for each in python.dead}
     site = f"{LAYOUT.engine.lstrip('/')}/lib/python{lock.python}/site-packages"
     files: dict[str, File] = {}
@@ -158,7 +156,7 @@ def measure(catalog: Catalog, name: str, only: Sequence[str]) -> dict[str, Any]:
             place = work / site
             whole += unpacked(wheel, work, place)
             code = {
-                file: paths(str(file.relative_to(place)), parsed.modules, card)
+                file: code_paths(str(file.relative_to(place)), parsed.modules, card)
                 for file, parsed in libraries(place)
             }
             theirs = python.capabilities and not wheel.name.startswith("nvidia")
@@ -198,7 +196,7 @@ def checks(recipe: Recipe, files: dict[str, File]) -> list[Check]:
     config = {"Env": [f"{name}={value}" for name, value in environment.items()]}
     contents = Contents(files, {"config": config}, (), 0)
     context = Context(Subject("", "", recipe), contents, Path())
-    made = [*code_paths.check(context), *cuda.check(context)]
+    made = [*check_code_paths(context), *cuda.check(context)]
     unused = (each for each in context.rules.unused() if each.subject.startswith(tuple(KINDS)))
     return [*made, *unused]
 

@@ -21,14 +21,22 @@ from functools import partial
 from pathlib import Path
 
 from builder.build import record
-from builder.build.kept_ptx import keep_built
+from builder.build.ccache import keep_built
 from builder.build.log import BuildLog
 from builder.build.lookup import Images
 from builder.build.record import Record
 from builder.build.session import BuildSession
-from builder.build.stages import ActiveBuild, anew, build_stages, ensure_bases_of, require_disk
+from builder.build.stages import (
+    ActiveBuild,
+    anew,
+    build_stages,
+    ensure_bases_of,
+    require_disk,
+    require_emulators,
+    way_name,
+    way_text,
+)
 from builder.build.verify import check, compile_simulators, require_good
-from builder.build.way import require_emulators, way_name, way_text
 from builder.core.errors import (
     BuilderError,
     BuildError,

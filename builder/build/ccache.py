@@ -3,29 +3,47 @@
 ccache's directory is a cache mount of BuildKit, which lives as long as its engine does: a runner
 that is removed after its job loses it.  One small build copies it out of the mount, another one
 copies it back.  Both run in the stage in which engines are compiled, which has ccache and tar.
-Beside ccache's results, the mount has the PTX of the machine code in them: builder.sources.context.
+Beside ccache's results, the mount has the PTX of the machine code in them: builder.sources.gather.
 https://docs.docker.com/reference/dockerfile/#run---mounttypecache
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import re
 import shutil
 import tarfile
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 from uuid import uuid4
 
+from backports import zstd
+
 from builder.build.session import BuildSession
-from builder.build.stages import ensure_bases
-from builder.core import farm
-from builder.core.errors import BuildError, WorldError
-from builder.core.files import atomic_write, mentions_full_disk
+from builder.build.stages import (
+    ActiveBuild,
+    anew,
+    build_stages,
+    ensure_bases,
+    ensure_bases_of,
+    require_disk,
+)
+from builder.core import archives, farm
+from builder.core.errors import BuilderError, BuildError, FetchError, UntriedError, WorldError
+from builder.core.files import atomic_write, keep_newest, mentions_full_disk, named_lock, workspace
+from builder.core.settings import Settings
 from builder.docker import buildx
-from builder.docker.blobs import build_contexts
+from builder.docker import engine as docker
+from builder.docker.blobs import blobs_of, build_contexts
+from builder.engines.layout import LAYOUT
+from builder.image.contents import ReadOptions, read_contents
 from builder.plan.dockerfile import render_template
 from builder.plan.plan import Plan
+from simulator.selection import Capability
 
 ID = "builder-ccache"
 """The cache mount of every template that compiles."""
@@ -178,3 +196,175 @@ def _build(
         raise buildx.full_disk(on, f"cannot {what}:\n{end}", written)
     buildx.require_builder(on)  # names the reason where the builder is gone
     raise BuildError(f"cannot {what}", end)
+
+
+# The PTX of an image's machine code, as one file: a tar, compressed with zstd.
+#
+# Its members are named ``DIGEST.ptx`` by the sha256 (hex) of the machine code.  It is no part of
+# the image: with it anybody can compute the image's kernels on a CPU.
+
+KIND = "application/vnd.builder.ptx.v1.tar+zstd"
+"""The media type, and the type of the artifact that is attached to a pushed image."""
+NAME = "ptx.tar.zst"
+MOST = 30
+"""Files of a recipe: a nightly image has its PTX in the registry, too."""
+OPTIONS: dict[int, int] = {
+    zstd.CompressionParameter.compression_level: 9,
+    # Templates give many files of PTX that are alike.
+    zstd.CompressionParameter.enable_long_distance_matching: 1,
+    zstd.CompressionParameter.window_log: 27,  # what `zstd --decompress` takes without options
+}
+
+
+def path_of(state: Path, recipe: str, key: str) -> Path:
+    """The file of the image of a key."""
+    return state / "ptx" / recipe / f"{key[:12]}.tar.zst"
+
+
+def pack(folder: Path, file: Path) -> None:
+    """Write the PTX of ``folder``, files ``DIGEST.gz``, into ``file``.
+
+    The same PTX gives the same bytes.  The newest files of a recipe stay.  Raises ``SpaceError``
+    where the disk is full, ``OSError``.
+    """
+    with (
+        atomic_write(file) as waiting,
+        zstd.ZstdFile(waiting, "wb", options=OPTIONS) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for kept in sorted(folder.glob("*.gz")):
+            text = gzip.decompress(kept.read_bytes())
+            member = tarfile.TarInfo(f"{kept.stem}.ptx")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    keep_newest(file.parent, MOST, "*.tar.zst")
+
+
+def digests(file: Path) -> frozenset[str]:
+    """sha256 (hex) of the machine code whose PTX a file of ``pack`` has; none if there is no file.
+
+    Raises ``FetchError`` where the file is damaged.
+    """
+    if not file.exists():
+        return frozenset()
+    try:
+        with zstd.ZstdFile(file) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+            return frozenset(member.name.removesuffix(".ptx") for member in tar)
+    except (tarfile.TarError, zstd.ZstdError, EOFError) as error:
+        raise FetchError(f"{file} is damaged", str(error), "remove it") from error
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Write the PTX of a file of ``pack`` to the new ``folder``: ``DIGEST.ptx``.
+
+    Raises ``FetchError`` where the file is damaged, or unpacks to more than PTX does.
+    """
+    with zstd.ZstdFile(file) as packed:
+        archives.unpack_stream(cast(IO[bytes], packed), folder, file.stat().st_size)
+
+
+# The PTX of an image's machine code: taken from beside the compiler cache, kept by build key.
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The PTX that is kept for an image."""
+
+    file: Path
+    modules: int
+    """How many different modules of machine code the image has."""
+    missing: frozenset[str]
+    """sha256 (hex) of the modules whose PTX is not known."""
+
+    @property
+    def known(self) -> int:
+        """How many modules have their PTX in the file; 0: there may be no file."""
+        return self.modules - len(self.missing)
+
+
+def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kept | None:
+    """Keep the PTX of an image of the engine that this machine compiled.
+
+    None: the image has no machine code of nvcc's.  ``work`` is a directory.  Raises
+    ``UntriedError``, ``BuildError``, ``SpaceError``, ``WorldError``.
+    """
+    if not plan.has_nvcc:
+        return None
+    blobs = blobs_of(image.reference, work, image.digest)
+    wanted: set[str] = set()  # sha256 (hex) of machine code
+    for arch in plan.recipe.cuda.arch:
+        # NVIDIA does not publish the PTX of CUDA's own libraries.
+        options = ReadOptions(card=Capability.of_arch(arch), code_outside=LAYOUT.cuda)
+        contents = read_contents(blobs, work, options, settings.cache_dir)
+        for library in contents.libraries():
+            wanted.update(each.machine_code for each in library.fat_binaries)
+    wanted -= {""}
+    if not wanted:
+        return None
+    file = path_of(settings.state_dir, plan.name, plan.key)
+    known = digests(file) & wanted
+    if known < wanted:
+        folder, own_work = work / "ptx", work / "ptx-work"
+        own_work.mkdir()
+        devel = plan.base.references["devel"]
+        take_ptx(devel, wanted, folder, own_work, builder=settings.buildx)
+        taken = {each.stem for each in folder.glob("*.gz")}
+        if len(taken) > len(known):
+            pack(folder, file)
+            known = frozenset(taken)
+    return Kept(file, len(wanted), frozenset(wanted - known))
+
+
+def keep_built(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path) -> None:
+    """Keep the PTX of an image that was just built; missing PTX and errors are logged.
+
+    The image is the same without.
+    """
+    log = active.progress.log
+    try:
+        with active.seconds.stage("keep PTX"):
+            kept = keep(plan, image, active.settings, work)
+    except (BuilderError, OSError) as error:
+        log(f"the PTX of {plan.title} is not kept: {error}")
+        return
+    if kept is not None and kept.missing:
+        log(
+            f"the PTX of {len(kept.missing)} of {kept.modules} modules of {plan.title} is not "
+            f"known: `builder ptx {plan.name} --compile` compiles them again"
+        )
+
+
+def of_image(plan: Plan, image: docker.Image, session: BuildSession, *, compiles: bool) -> Kept:
+    """The PTX of the image of a recipe that the engine has.
+
+    ``compiles``: where some is not known, the engine is compiled again without the results of the
+    compiler cache, so that its PTX is written; the image stays.  Raises ``UntriedError`` where it
+    has no machine code of nvcc's, and like ``keep`` and ``build_stages``.
+    """
+    settings = session.settings
+    settings.require_directories()
+    with workspace(settings.cache_dir) as work:
+        kept = keep(plan, image, settings, work)
+    if kept is not None and kept.missing and compiles:
+        with (
+            workspace(settings.cache_dir) as work,
+            session.active(plan.name) as active,
+            named_lock(settings.cache_dir, plan.name),
+        ):
+            base_images = ensure_bases_of(plan, active)
+            require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
+            session.log(
+                f"compiling {plan.title} without the compiler cache; the log is {active.log.path}"
+            )
+            options = anew(compiles=True, ccache=False)
+            build_stages(plan, {"image": plan.candidate}, base_images, active, work, options)
+            docker.untag(plan.candidate)
+        with workspace(settings.cache_dir) as work:
+            kept = keep(plan, image, settings, work)
+    if kept is None:
+        raise UntriedError(
+            f"{plan.title} has no machine code that nvcc compiled from PTX",
+            f"looked at {image.reference}",
+            "engines on published images, and engines without CUDA code, have none",
+        )
+    return kept

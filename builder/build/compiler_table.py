@@ -11,8 +11,8 @@ from pydantic import Field, StringConstraints
 
 from builder.core.farm import folder
 from builder.core.files import atomic_write
+from builder.recipes.catalog import read_model
 from builder.recipes.fields import THREAD, Model, Text
-from builder.recipes.parse import read_model
 
 Result = float | str
 """The normalized mean square error, or how the kernel ended."""

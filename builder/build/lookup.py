@@ -14,7 +14,7 @@ from builder.build.roots import in_engine
 from builder.build.session import BuildSession
 from builder.build.verify import check, contract_of, subject_of, verdict_of
 from builder.checks.check import check_image
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 from builder.checks.verdict import Verdict
 from builder.core.errors import BuilderError, RecipeError, UntriedError, WorldError, suggestion
 from builder.core.files import workspace
@@ -24,8 +24,7 @@ from builder.docker import engine as docker
 from builder.docker.blobs import blobs_of
 from builder.engines.families import complete
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
-from builder.image import reading
-from builder.image.options import ReadOptions
+from builder.image.contents import ReadOptions, read_contents
 from builder.plan.plan import Plan
 from builder.presets import catalog as preset_files
 from builder.presets.short_names import is_preset
@@ -322,7 +321,7 @@ def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
     image = Images(session).named(target)
     with workspace(cache) as work:
         blobs = blobs_of(image.reference, work, image.digest)
-        contents = reading.read(blobs, work, ReadOptions(card=card), cache)
+        contents = read_contents(blobs, work, ReadOptions(card=card), cache)
     libraries = sorted(contents.libraries(), key=lambda library: library.path)
     if not libraries:
         raise UntriedError(

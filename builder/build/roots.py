@@ -17,14 +17,15 @@ from builder.core.errors import (
 from builder.core.log import Log
 from builder.core.platforms import Architecture, Platforms, architecture
 from builder.core.settings import Settings
-from builder.docker import buildx, imagetools
+from builder.docker import buildx
 from builder.docker import engine as docker
+from builder.docker.buildx import config, registry_digest
 from builder.engines.layout import LABEL_KEY
 from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.plan import AnyPlan
 from builder.plan.resolver import Resolver, bootstrapped_root, plan_base
-from builder.recipes.base import BaseRecipe, Published, Root
 from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.schema import BaseRecipe, Published, Root
 
 PATIENCE = 10.0  # seconds for a registry to answer
 
@@ -70,7 +71,7 @@ class AskingResolver(Resolver):
 
     def _from_registry(self, root: Root) -> RegistryRoot:
         reference = f"{root.image}@{root.digest}" if root.digest else root.image
-        digest = imagetools.digest(reference, PATIENCE)
+        digest = registry_digest(reference, PATIENCE)
         if root.digest is None:
             self.log(f"{root.image} is not pinned; its digest today is {digest}")
         return RegistryRoot(root.image, root.digest or digest)
@@ -128,7 +129,7 @@ def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
     error = BuilderError("nothing is fetched (--offline)")
     if not offline:
         try:
-            digest = imagetools.digest(name, PATIENCE)
+            digest = registry_digest(name, PATIENCE)
         except (FetchError, RegistryError) as failed:
             error = failed
         else:
@@ -160,7 +161,7 @@ def pinned(entry: Entry[BaseRecipe]) -> str:
     starts_from = base.published or base.root
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image, so there is nothing to pin")
-    digest = imagetools.digest(starts_from.image, PATIENCE)
+    digest = registry_digest(starts_from.image, PATIENCE)
     from builder.recipes import edit  # slow to import
 
     changes: dict[edit.Keys, str | None] = {(table, "digest"): digest}
@@ -199,7 +200,7 @@ def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
             f"the configuration of {root.image} is not known: Docker does not have the image",
             "nothing is fetched (--offline)",
         )
-    image = imagetools.config(exact, f"linux/{target}", PATIENCE)
+    image = config(exact, f"linux/{target}", PATIENCE)
     return docker.epoch_of(image.get("created"))
 
 

@@ -17,7 +17,7 @@ from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog
 
 if TYPE_CHECKING:
-    from builder.checks.smoke_subject import GpuTest
+    from builder.checks.subject import GpuTest
     from builder.checks.verdict import Verdict
 
 

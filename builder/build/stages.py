@@ -18,19 +18,21 @@ from typing import Protocol
 from builder.build import roots
 from builder.build.log import BuildLog, BuildStep
 from builder.build.roots import in_engine
-from builder.core.errors import BuilderError, BuildError, FetchError, WorldError
-from builder.core.files import named_lock, require_space, workspace
+from builder.core.errors import BuilderError, BuildError, FetchError, RecipeError, WorldError
+from builder.core.files import atomic_write, named_lock, require_space, require_writable, workspace
 from builder.core.log import Timings, build_stage
 from builder.core.parallel import beside
+from builder.core.platforms import Platforms, architecture
 from builder.core.settings import Settings
-from builder.docker import buildx
+from builder.docker import buildx, containers
 from builder.docker import engine as docker
 from builder.docker.blobs import build_contexts
 from builder.docker.buildx import Builder
 from builder.plan.inputs import RegistryRoot
 from builder.plan.plan import AnyPlan, BasePlan, Plan
+from builder.recipes.schema import Artifact, Recipe
 from builder.sources import gather
-from builder.sources.context import BuildContext
+from builder.sources.gather import BuildContext
 
 STANDARD = "org.opencontainers.image."
 # The attempts at a build that other work in the engine comes between.
@@ -378,3 +380,90 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     return BuildError(
         what, why, hints or "read the first error above; the log has the command that it came from"
     )
+
+
+# The way of a compile: on the engine's machine or another one, for its own architecture or not.
+
+EMULATORS = (
+    "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, which needs "
+    "systemd; elsewhere "
+    "`docker run --privileged --rm tonistiigi/binfmt --install all`"
+)
+
+
+def is_emulated(platforms: Platforms, builder: Builder) -> bool:
+    """Whether the compiler itself runs under emulation."""
+    return architecture(builder.architecture) not in {None, platforms.build}
+
+
+def way_name(platforms: Platforms, builder: Builder) -> str:
+    """ "native", "cross" or "emulated", or several: "remote cross"."""
+    words = [] if builder.is_engine else ["remote"]
+    if not is_emulated(platforms, builder) and not platforms.cross:
+        return " ".join([*words, "native"])
+    words += ["cross"] if platforms.cross else []
+    words += ["emulated"] if is_emulated(platforms, builder) else []
+    return " ".join(words)
+
+
+def way_text(platforms: Platforms, builder: Builder) -> str:
+    """For people: "cross: compiled on linux/arm64 for linux/amd64"."""
+    parts = [f"compiled on linux/{platforms.build}"]
+    if is_emulated(platforms, builder):
+        parts.append(f"(emulated on {architecture(builder.architecture)})")
+    parts += [f"for linux/{platforms.target}"] if platforms.cross else []
+    parts += [] if builder.is_engine else [f"by the builder {builder.name}"]
+    return f"{way_name(platforms, builder)}: {' '.join(parts)}"
+
+
+def require_emulators(platforms: Platforms, builder: Builder) -> None:
+    """Raise ``WorldError`` where the builder cannot run the programs of both platforms.
+
+    Programs of the build platform compile.  Programs of the target install Debian's packages in the
+    image, and run in its smoke test.
+    """
+    if not is_emulated(platforms, builder) and not platforms.cross:
+        return
+    runs = buildx.platforms(builder.name)
+    for name in platforms.both:
+        if f"linux/{name}" not in runs:
+            why = f"it runs {', '.join(runs)}; the build is {way_text(platforms, builder)}"
+            if name != platforms.build:
+                why += "\nthe compile needs no emulation, but the packages of the image and its "
+                why += "smoke test run programs of the image"
+            raise WorldError(f"the builder runs no programs of linux/{name}", why, EMULATORS)
+
+
+# The files of an artifact, taken out of its image.
+
+
+def require_artifact(recipe: Recipe, folder: Path) -> Artifact:
+    """The artifact of a recipe, whose files are to be written to ``folder``.
+
+    Raises ``RecipeError`` for an engine, ``WorldError`` where the directory cannot be written to.
+    """
+    if recipe.artifact is None:
+        raise RecipeError(
+            f"{recipe.name} has no files that --output could write",
+            "it is an engine, whose result is an image; --output is for the family artifact",
+            "leave --output away; `docker image save` writes an image to a file",
+        )
+    require_writable(folder)
+    return recipe.artifact
+
+
+def deliver(artifact: Artifact, reference: str, folder: Path) -> list[Path]:
+    """Write the files of a verified image to ``folder``, each atomically.
+
+    Raises ``WorldError`` where the directory does not take them.
+    """
+    delivered = []
+    for name in artifact.names:
+        file = folder / name
+        try:
+            with atomic_write(file) as waiting:
+                containers.copy_out(reference, f"/{name}", waiting)
+        except OSError as error:
+            raise WorldError(f"{file} cannot be written", error.strerror or str(error)) from error
+        delivered.append(file)
+    return delivered

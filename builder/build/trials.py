@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from builder.build import record
 from builder.build.record import Record
-from builder.core.errors import RecipeError
+from builder.checks.simulated import why_never
+from builder.core.errors import RecipeError, WorldError
 from builder.core.files import write_json
 from builder.core.platforms import Platform
-from builder.image.code_paths import CodeSums, sums
-from builder.image.summary import KernelSummary
-from builder.presets.figures import PresetUse
+from builder.image.code_paths import CodePaths, CodeSums, KernelSummary, sums
+from builder.presets.schema import PresetUse
+from builder.recipes.catalog import Catalog
 from simulator.work import WorkPath
 
 FOLDER = "trials"
@@ -84,7 +87,7 @@ class KeptTrials(BaseModel):
     presets: Mapping[str, PresetUse]
 
 
-def write(root: Path, record: Record) -> Path:
+def write_trials(root: Path, record: Record) -> Path:
     """Keep the facts of a record's image in the repository; an earlier file is replaced.
 
     The earlier file's builds stay if they are of the same commit and the file is valid.
@@ -157,3 +160,99 @@ def _read(file: Path) -> KeptTrials | None:
         fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
         raise RecipeError(f"{file} cannot be read", fault, hint) from error
+
+
+# What cards do with the device code of a recipe's image: from records and ``trials/``.
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCode:
+    """The device code of one image."""
+
+    key: str
+    """The build key of the image."""
+    created: str
+    """As in ``Record``."""
+    source: str
+    """Where it is from: "the record of this machine", "trials/RECIPE.json"."""
+    sums: tuple[CodeSums, ...]
+    libraries: tuple[CodePaths, ...] = ()
+    """Each library, the largest first; empty: only a record has them."""
+
+
+def code_of(root: Path, recipe: str, platform: Platform, state: Path) -> ImageCode | None:
+    """The code of the newest verified image of this machine; without one, what the repository has.
+
+    None where neither has any.  Raises ``RecipeError`` where the file of ``trials/`` is invalid.
+    """
+    own = record.newest_good(state, recipe, platform=platform)
+    if own is not None and own.verdict.code:
+        code = own.verdict.code
+        return ImageCode(own.key, own.created, "the record of this machine", sums(code), code)
+    kept = kept_of(root, recipe)
+    if kept is None or kept.platform != platform or not kept.device_code:
+        return None
+    source = f"{FOLDER}/{recipe}.json"
+    return ImageCode(kept.key, kept.created, source, kept.device_code)
+
+
+# The paths that engines took for their work on simulated cards: from records and ``trials/``.
+
+TEST_MODEL = "the smoke test's model"
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePaths:
+    """The paths of the newest verified image of a recipe."""
+
+    recipe: str
+    by_model: Mapping[str, tuple[WorkPath, ...]]
+    """By preset; the small model of the smoke test first."""
+    stated: str = ""
+    """What the engine's own log says of its choices with the small model."""
+    kept: bool = False
+    """Whether the small model was started on another machine: ``trials/`` has it, no record."""
+
+
+def paths_of(catalog: Catalog, recipe: str, state: Path) -> EnginePaths:
+    """The paths of this machine's image; where it has none, those that the repository keeps.
+
+    Raises ``WorldError`` where none are known, ``RecipeError`` where there is no such recipe, or
+    the file of ``trials/`` is invalid.
+    """
+    kept, own = kept_of(catalog.root, recipe), record.newest_good(state, recipe)
+    device = own.verdict.device if own else None
+    started = device or kept
+    uses = {**(kept.presets if kept else {}), **(own.verdict.presets if own else {})}
+    found = {TEST_MODEL: started.paths if started else ()}
+    found |= {name: use.paths for name, use in sorted(uses.items())}
+    known = {model: paths for model, paths in found.items() if paths}
+    if not known:
+        raise _unknown(catalog, recipe)
+    stated = started.stated if started else ""
+    return EnginePaths(recipe, known, stated, kept=device is None and TEST_MODEL in known)
+
+
+def _unknown(catalog: Catalog, name: str) -> WorldError:
+    what, recipe = f"the paths of {name} are not known", catalog.engine(name).recipe
+    never = why_never(catalog, recipe)
+    if not never:
+        return WorldError(
+            what,
+            f"neither a record of this machine nor {FOLDER}/ has any: its server was not "
+            "started on a simulated card by this version of builder, or launched no kernel that "
+            "builder/kernels/work.toml has",
+            f"`builder smoke {name}` starts it, after `builder build {name}`",
+        )
+    others = [
+        each.recipe.name
+        for each in catalog.engines.values()
+        if each.recipe
+        and each.recipe.engine == recipe.engine
+        and not why_never(catalog, each.recipe)
+    ]
+    hint = "on a GPU, the log of the engine or a profiler shows its choices"
+    if others:
+        names = " and ".join(f"`builder paths {each}`" for each in others)
+        hint = f"{names}: other images of {recipe.engine}, which are started on one; {hint}"
+    return WorldError(what, f"its server is never started on a simulated card: {never}", hint)

@@ -4,31 +4,107 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from builder.build import numbers
+from builder.build import ccache
 from builder.build.record import Record
 from builder.build.session import BuildSession
 from builder.build.stages import extended_image
-from builder.checks import build
+from builder.checks import kernel_test, simulated
 from builder.checks.check import CHECKS_VERSION, check_layers, run_programs
+from builder.checks.device import card_for
 from builder.checks.simulated import why_not
-from builder.checks.smoke_device import card_for
-from builder.checks.smoke_subject import DeviceTest, Subject
+from builder.checks.subject import Context, DeviceTest, NumbersTest, Subject
 from builder.checks.verdict import Check, Verdict
 from builder.core.errors import BuilderError, SmokeError, UntriedError
+from builder.core.files import atomic_write, keep_newest, named_lock
 from builder.core.log import CHECK_STAGE, Timings
 from builder.docker import engine as docker
 from builder.engines.layout import BASE_DIGEST, BASE_NAME, REVISION
+from builder.image.contents import Contents
 from builder.plan.plan import Plan
 from builder.presets import cards
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
 from builder.recipes.probes import Accept
-from builder.sources.arguments import COMMIT
+from builder.sources import gather
+from builder.sources.git import COMMIT
+
+# The sources of a comparison of numbers: the tests of the image's tree, and the kept PTX.
+
+FOLDER = "numbers"
+"""The directory, in the cache, of compiled tests: by build key and by ``program.key``."""
+KEPT = 60  # programs; each has some megabytes
+
+
+def are_expected(plan: Plan) -> bool:
+    """Whether the image of a plan will have numbers to compare, as far as its recipe shows."""
+    return plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
+
+
+def test_of(
+    plan: Plan, image: docker.Image, context: Context, session: BuildSession
+) -> NumbersTest | str | BuilderError:
+    """The sources of the comparison of an image's numbers, as ``Context.numbers`` has them.
+
+    Files are made in a directory of their own below the context's.
+    """
+    if not context.wants_numbers:
+        return "its server is not tried on a simulated card"
+    work = Path(tempfile.mkdtemp(prefix="numbers-", dir=context.work))
+    work.chmod(0o755)  # the image's own user reads the PTX
+    try:
+        return _made(plan, image, session, context.contents, work)
+    except BuilderError as error:
+        return error
+
+
+def _made(
+    plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
+) -> NumbersTest | str:
+    devel = plan.base.references.get("devel")
+    if devel is None or not plan.has_nvcc:
+        return "the base has no nvcc: there is no PTX to compute from"
+    kept_work = work / "kept"
+    kept_work.mkdir()
+    kept = ccache.keep(plan, image, session.settings, kept_work)
+    if kept is None or not kept.known:
+        return (
+            "its PTX is not known, so its kernels cannot be computed: "
+            f"`builder ptx {plan.name} --compile` compiles it again"
+        )
+    texts = work / "ptx"
+    ccache.unpack(kept.file, texts)
+    texts.chmod(0o755)
+    if not kernel_test.libraries(contents):
+        return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
+    folder = session.settings.cache_dir / FOLDER
+    binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
+    with named_lock(session.settings.cache_dir, f"numbers-{plan.key[:12]}"):
+        if not binary.exists():
+            tests = kernel_test.in_tree(_source(plan, devel, session, work))
+            if tests is None:
+                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}")
+            session.log(f"compiling {kernel_test.PROGRAM} of the source tree of {plan.title}")
+            made = kernel_test.compiled(tests, image.reference, contents, devel, work)
+            with atomic_write(binary) as waiting:
+                waiting.write_bytes(made.read_bytes())
+            binary.chmod(0o755)  # the image's own user runs it
+            keep_newest(folder, KEPT)
+    return NumbersTest(texts, binary)
+
+
+def _source(plan: Plan, devel: str, session: BuildSession, work: Path) -> Path:
+    """The patched source tree of a plan, below ``work``."""
+    settings = session.settings
+    options = gather.GatherOptions(
+        settings.cache_dir, session.log, devel, session.offline, settings.debian_servers
+    )
+    return gather.source_of(plan, options, work)[0]
 
 
 def contract_of(plan: Plan) -> str:
@@ -100,7 +176,7 @@ def verdict_of(
     """
     context = check_layers(subject, work)
     before_programs()
-    context.numbers = numbers.test_of(plan, image, context, session)
+    context.numbers = test_of(plan, image, context, session)
     return run_programs(context)
 
 
@@ -112,7 +188,7 @@ def compile_simulators(plan: Plan, session: BuildSession) -> None:
     if plan.devel is None or not session.simulated:
         return
     for computes in simulators(plan):
-        build.libraries(session.settings.cache_dir, plan.devel, session.log, computes=computes)
+        simulated.libraries(session.settings.cache_dir, plan.devel, session.log, computes=computes)
 
 
 def simulators(plan: Plan) -> list[bool]:
@@ -124,7 +200,7 @@ def simulators(plan: Plan) -> list[bool]:
     serve = plan.family.server_of(plan.recipe)
     if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
         return []
-    return [False, True] if numbers.are_expected(plan) else [False]
+    return [False, True] if are_expected(plan) else [False]
 
 
 def check(

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from builder.core.errors import UntriedError
 from builder.docker.client import Finished
+from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from builder.recipes.parse import read_model
 from builder.recipes.probes import Accept
 
 FILE = Path(__file__).with_name("cases.toml")

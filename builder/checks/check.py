@@ -8,35 +8,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.checks import (
-    architectures,
-    code_paths,
     contract,
     cuda,
-    entry,
+    device,
     gpu,
     imports,
-    leftovers,
+    kernel_test,
     libraries,
-    loads,
     logit_test,
-    numbers,
-    preset_options,
     preset_trial,
     probes,
     serves,
-    smoke_device,
 )
-from builder.checks.smoke_subject import Subject
-from builder.checks.subject import Context, guarded
+from builder.checks.contract import check_entry, check_programs, check_static, check_steps
+from builder.checks.cuda import check_architectures, check_code_paths
+from builder.checks.libraries import (
+    check_copies,
+    check_elevated,
+    check_leftovers,
+    check_loads,
+    check_writable,
+)
+from builder.checks.preset_trial import check_preset_options
+from builder.checks.subject import Context, Subject, guarded
 from builder.checks.verdict import Check, Verdict, timed
 from builder.core.errors import UntriedError
 from builder.docker import containers
 from builder.docker.blobs import blobs_of
 from builder.engines.layout import LAYOUT
-from builder.image import reading
-from builder.image.contents import Contents
-from builder.image.options import ReadOptions
-from builder.image.summary import KernelSummary, summary
+from builder.image.code_paths import KernelSummary, kernel_summary
+from builder.image.contents import Contents, ReadOptions, read_contents
 from simulator.selection import Capability
 
 
@@ -99,38 +100,44 @@ def _on_a_simulated_card(context: Context) -> bool:
 
 CHECKS_OF_LAYERS = (
     Row("extended", contract.check_extended, _an_extension, 16),
-    Row("architectures", architectures.check, _own_code, 16),
-    Row("code paths", code_paths.check, _any_image, 16),
+    Row("architectures", check_architectures, _own_code, 16),
+    Row("code paths", check_code_paths, _any_image, 16),
     Row("cuda", cuda.check, _any_image, 16),
     Row("closure", libraries.check, _any_engine, 16),
     Row("run paths", libraries.check_run_paths, _any_engine, 4),
-    Row("leftovers", leftovers.check, _any_image, 16),
-    Row("leftovers", smoke_device.check_absent, _any_image, 5),
-    Row("copies", leftovers.check_copies, _any_image, 4),
-    Row("set-uid", leftovers.check_elevated, _any_image, 16),
-    Row("world-writable", leftovers.check_writable, _any_image, 16),
+    Row("leftovers", check_leftovers, _any_image, 16),
+    Row("leftovers", device.check_absent, _any_image, 5),
+    Row("copies", check_copies, _any_image, 4),
+    Row("set-uid", check_elevated, _any_image, 16),
+    Row("world-writable", check_writable, _any_image, 16),
     Row("contract", contract.check_texts, _any_image, 4),
     Row("secrets", contract.check_secrets, _any_image, 4),
     Row("times", contract.check_times, _a_recipe, 8),
     Row("layers", contract.check_layers, _any_image, 4),
     Row("budget", contract.check_budget, _a_recipe, 4),
     Row("contract", contract.check, _a_recipe, 4),
-    Row("entrypoint", entry.check_static, _an_engine, 6),
-    Row("entrypoint", entry.check_programs, _any_engine, 16),
+    Row("entrypoint", check_static, _an_engine, 6),
+    Row("entrypoint", check_programs, _any_engine, 16),
 )
 """No program of the image is run."""
 CHECKS_OF_PROGRAMS = (
     Row("probe", probes.check, _a_recipe, 4),
-    Row("entrypoint", entry.check, _a_probed_engine, 6, "a start without a card"),
+    Row("entrypoint", check_entry, _a_probed_engine, 6, "a start without a card"),
     Row("imports", imports.check, _an_engine, 16, "the server's modules"),
-    Row("preset", preset_options.check, _a_recipe, 9),
-    Row("start", entry.check_steps, _a_recipe, 4, "the steps before the engine"),
-    Row("loads", loads.check, _an_artifact, 4, "LD_PRELOAD"),
+    Row("preset", check_preset_options, _a_recipe, 9),
+    Row("start", check_steps, _a_recipe, 4, "the steps before the engine"),
+    Row("loads", check_loads, _an_artifact, 4, "LD_PRELOAD"),
     Row("serves", serves.check, _a_recipe, 4),
     Row("gpu", gpu.check, _on_a_gpu, 16),
-    Row("device", smoke_device.check, _on_a_simulated_card, 15),
+    Row("device", device.check_smoke_device, _on_a_simulated_card, 15),
     Row("preset", preset_trial.check, _on_a_simulated_card, 15),
-    Row("numbers", numbers.check, _on_a_simulated_card, 11, "kernels on a simulated card"),
+    Row(
+        "numbers",
+        kernel_test.check_kernels,
+        _on_a_simulated_card,
+        11,
+        "kernels on a simulated card",
+    ),
     Row("numbers", logit_test.check, _on_a_simulated_card, 13, "the server's numbers"),
     Row("accept", lambda context: context.rules.unused(), _a_recipe, 4),  # when all rules are used
 )
@@ -191,7 +198,7 @@ def _kernels(subject: Subject, contents: Contents) -> KernelSummary | None:
     except UntriedError:  # a check says so
         return None
     card = _card(subject)
-    return summary(found, card) if found and card else None
+    return kernel_summary(found, card) if found and card else None
 
 
 def _card(subject: Subject) -> Capability | None:
@@ -219,8 +226,8 @@ def read(subject: Subject, work: Path) -> Contents:
     recipe = subject.recipe
     options = probes.read_options(recipe, options_for(subject))
     blobs = blobs_of(subject.reference, work, subject.digest)
-    contents = reading.read(blobs, work, options, subject.cache)
+    contents = read_contents(blobs, work, options, subject.cache)
     more = probes.behind_links(recipe, contents, options)
     if more == options:
         return contents
-    return reading.read(blobs, work, more, subject.cache)
+    return read_contents(blobs, work, more, subject.cache)

@@ -11,16 +11,21 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from itertools import takewhile
+from typing import Any, Literal
 
+from pydantic import BaseModel, ValidationError
+
+from builder.checks.programs import followed
 from builder.checks.subject import Context
 from builder.checks.verdict import Check
+from builder.docker import containers
 from builder.docker.engine import epoch_of
 from builder.docker.gpus import is_older
-from builder.engines import entrypoint
+from builder.engines import layout
+from builder.engines.families import ENGINES
 from builder.engines.layout import LAYOUT
-from builder.image import secrets
-from builder.image.contents import Contents, Layer
+from builder.image.contents import Contents, Layer, arguments_of, found_in, found_in_configuration
 from builder.recipes.schema import Recipe
 
 MOST_HIDDEN = 16  # MB of a layer that later layers may remove or replace
@@ -51,7 +56,7 @@ def check(context: Context) -> Iterator[Check]:
     yield _equal("platform", context.subject.platform, contents.platform)
     user = (before.get("User") or "root") if extended else LAYOUT.user
     yield _equal("user", image.user or user, config.get("User") or "root")
-    starts = [] if recipe.artifact else entrypoint.command(image.entrypoint)
+    starts = [] if recipe.artifact else layout.command(image.entrypoint)
     yield _equal("entrypoint", _shown(starts), _shown(config.get("Entrypoint") or []))
     # A new entrypoint resets the command of the base (Dockerfile reference, "ENTRYPOINT").
     yield _equal("command", _shown(image.command), _shown(config.get("Cmd") or []))
@@ -114,7 +119,7 @@ def _shown(words: list[str]) -> str:
 def driver_of(contents: Contents) -> str | None:
     """The oldest driver that the image's CUDA runs with; None if it has no CUDA runtime."""
     versions = [int(match[1]) for path in contents.files if (match := RUNTIME_LIBRARY.search(path))]
-    return entrypoint.OLDEST_DRIVERS.get(max(versions, default=0))
+    return layout.OLDEST_DRIVERS.get(max(versions, default=0))
 
 
 def _driver(recipe: Recipe, contents: Contents) -> Check:
@@ -135,7 +140,7 @@ def check_texts(context: Context) -> Iterator[Check]:
     empty = [f"label {name}" for name, text in labels.items() if not text]
     empty += [f"environment {name}" for name, text in contents.environment.items() if not text]
     for number, step in enumerate(contents.image.get("history") or [], 1):
-        arguments = secrets.arguments_of(str(step.get("created_by", "")))
+        arguments = arguments_of(str(step.get("created_by", "")))
         empty += [f"argument {name} of step {number}" for name, text in arguments if not text]
     subject = "labels, environment and build arguments"
     yield Check.of("contract", subject, "none is empty", "; ".join(empty) or "none", not empty)
@@ -144,9 +149,9 @@ def check_texts(context: Context) -> Iterator[Check]:
 def check_secrets(context: Context) -> Iterator[Check]:
     """No layer, label, variable or build argument has a secret."""
     contents = context.added
-    found = secrets.found_in(contents)
+    found = found_in(contents)
     yield context.rules.check("secrets", "files of every layer", "none", found)
-    texts = list(secrets.found_in_configuration(contents.image))
+    texts = list(found_in_configuration(contents.image))
     subject = "environment, labels and history"
     yield Check.of("secrets", subject, "none", "; ".join(texts) or "none", not texts)
 
@@ -204,3 +209,161 @@ def check_times(context: Context) -> Iterator[Check]:
 
 def _date(epoch: int) -> str:
     return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# Check: the programs that an image starts exist; the first is the entrypoint, which refuses to run
+# without a card; the steps that patch the engine at start succeed.
+
+KIND = "entrypoint"
+TIMEOUT = 60.0  # seconds, beside the time of the steps at start
+STEPS_ONLY = "BUILDER_START=only"
+SAYS = "start: stopping before"  # the interpreter of the steps, at their end
+LINES = 3  # what is missing, what to do, how to use the CPU
+(CPU,) = (f"{name}={value}" for name, value in layout.CPU.items())
+# Where NVIDIA's runtime is the engine's default, "void" makes it leave the container alone
+# (NVIDIA Container Toolkit, "Specialized Configurations with Docker").
+NO_GPU = "--env=NVIDIA_VISIBLE_DEVICES=void"
+
+
+class _Needs(BaseModel):
+    recipe: str | None
+    code: tuple[str, ...]
+    driver: str | None
+
+
+class _Report(BaseModel):
+    """The output of ``--check --json``, as far as it is looked at here."""
+
+    version: Literal[1]
+    usable: bool
+    lines: tuple[str, ...]
+    image: _Needs
+
+
+def check_static(context: Context) -> Iterator[Check]:
+    """The entrypoint needs no library of the image."""
+    file = context.contents.files.get(LAYOUT.entrypoint)
+    parsed = file.elf if file else None
+    if parsed is None:
+        found = "no such program"
+    else:
+        libraries = ", ".join(filter(None, [parsed.interpreter, *parsed.needed]))
+        found = f"it needs {libraries}" if libraries else "a static program"
+    passed = found == "a static program"
+    yield Check.of(KIND, LAYOUT.entrypoint, "a static program", found, passed)
+
+
+def engine_of(contents: Contents) -> list[str]:
+    """The words that start the engine, without the entrypoint of ours (``entrypoint.c``)."""
+    config = contents.config
+    words, command = config.get("Entrypoint") or [], config.get("Cmd") or []
+    if words[:1] != [LAYOUT.entrypoint]:
+        return [*words, *command]
+    engine = list(takewhile(lambda word: word != layout.SEPARATOR, words[1:]))
+    if not engine:
+        needs = contents.files.get(LAYOUT.needs)
+        lines = [line.partition(" ") for line in ((needs and needs.text) or "").splitlines()]
+        engine = [word for kind, _, word in lines if kind == "entrypoint"]
+        command = command or [word for kind, _, word in lines if kind == "command"]
+    return [*engine, *command]
+
+
+def check_programs(context: Context) -> Iterator[Check]:
+    """The programs of the entrypoint, of the steps at start and of the health check can be
+    started."""
+    contents, config = context.contents, context.contents.config
+    engine = engine_of(contents)
+    if (config.get("Entrypoint") or [""])[0] == LAYOUT.entrypoint:
+        for each in (LAYOUT.entrypoint, LAYOUT.probe):
+            yield from _started(context, each, [each])
+    if engine or context.subject.recipe is not None:
+        first = (config.get("Entrypoint") or [""])[0] != LAYOUT.entrypoint
+        yield from _started(context, "the engine's program", engine, by_docker=first)
+    if engine[1:2] == [LAYOUT.start] and (plan := contents.files.get(LAYOUT.start_plan)):
+        words = json.loads(plan.text or "{}").get("entrypoint") or []
+        yield from _started(context, "the program after the steps", words)
+    kind, *test = (config.get("Healthcheck") or {}).get("Test") or ["NONE"]
+    if kind != "NONE":
+        words = ["/bin/sh", "-c", *test] if kind == "CMD-SHELL" else test
+        yield from _started(context, "the health check's program", words, by_docker=True)
+
+
+def _started(
+    context: Context, subject: str, words: Sequence[str], *, by_docker: bool = False
+) -> Iterator[Check]:
+    start = followed(words, context.contents, by_docker=by_docker)
+    faults = [(start.at, start.fault)] if start.fault else []
+    chain = " starts ".join(start.chain)
+    expected = "exists, and the image's user can execute it"
+    yield context.rules.check(KIND, subject, expected, faults, chain)
+    if start.unknown:
+        yield Check.skipped(KIND, f"{subject}: what follows it", "is known", start.unknown)
+
+
+def check_entry(context: Context) -> Iterator[Check]:
+    """Start the image without a GPU, and let it print its findings.  Raises ``UntriedError``.
+
+    It decides on a card with ``--check`` as it does before it starts the engine, except where
+    BUILDER_CPU is set: one container answers both questions.
+    """
+    contents, reference = context.contents, context.subject.reference
+    words = contents.config.get("Entrypoint") or []
+    if words[:1] != [LAYOUT.entrypoint]:
+        expected = f"starts with {LAYOUT.entrypoint}"
+        yield Check.of(KIND, "the image", expected, " ".join(words) or "no entrypoint", False)
+        return
+    program, *engine = words
+    arguments = [*engine, "--check", "--json"]
+    done = containers.run(reference, arguments, entrypoint=program, timeout=TIMEOUT, extra=[NO_GPU])
+    try:
+        report = _Report.model_validate_json(done.output)
+    except ValidationError as error:
+        why = f"{error.error_count()} faults in: {done.output.strip()[:200]}"
+        yield Check.of(KIND, "--check --json", "a report of the entrypoint", why, False)
+        return
+    found = f"exit status {done.status}: {' | '.join(report.lines)}"
+    if report.usable:
+        found += "; it claims that a card is there"
+    cpu = CPU in (contents.config.get("Env") or [])
+    if cpu:
+        found += f"; the image sets {CPU}"
+    lines = len(report.lines) == LINES
+    passed = done.status == layout.NO_CARD and lines and not report.usable and not cpu
+    expected = f"exit status {layout.NO_CARD} and {LINES} lines"
+    yield Check.of(KIND, "a start without a card", expected, found, passed)
+    recipe, image = context.recipe, report.image
+    code = tuple(ENGINES[recipe.family].machine_code(recipe))
+    expected = _needs(recipe.name, code, recipe.cuda.driver)
+    driver = image.driver if recipe.cuda.driver else None
+    found = _needs(image.recipe or "no recipe", image.code, driver)
+    yield Check.of(KIND, "--check --json", expected, found, found == expected)
+
+
+def _needs(name: str, code: Sequence[str], driver: str | None) -> str:
+    parts = [name, f"code {' '.join(code) or 'not known'}"]
+    return ", ".join([*parts, *([f"driver {driver}"] if driver else [])])
+
+
+def check_steps(context: Context) -> Iterator[Check]:
+    """The entrypoint after the steps is the engine's own, and the steps pass without a GPU."""
+    recipe, extended = context.recipe, context.subject.extended
+    if not recipe.start:
+        return
+    file = context.contents.files.get(LAYOUT.start_plan)
+    plan = json.loads(file.text or "{}") if file else {}
+    expected = (extended.config if extended else {}).get("Entrypoint") or []
+    found = plan.get("entrypoint") or []
+    shown = json.dumps(expected), json.dumps(found)
+    yield Check.of("start", "the entrypoint after the steps", *shown, found == expected)
+    started = containers.run(
+        context.subject.reference,
+        recipe.image.entrypoint[1:],
+        entrypoint=recipe.image.entrypoint[0],
+        timeout=TIMEOUT + sum(step.seconds for step in recipe.start),
+        # The patches are written into the container's own layer.
+        extra=("--read-only=false", f"--env={STEPS_ONLY}"),
+    )
+    lines = started.output.strip().splitlines()
+    found_status = f"exit status {started.status}: {' | '.join(lines[-3:])}"
+    passed = started.status == 0 and SAYS in started.output
+    yield Check.of("start", "the steps before the engine", "exit status 0", found_status, passed)

@@ -7,27 +7,164 @@ An import with LD_BIND_NOW needs both, and names only the first missing symbol.
 
 from __future__ import annotations
 
+import fnmatch
+import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.version import Version
 
-from builder.checks.code_paths import cards
 from builder.checks.contract import RUNTIME_LIBRARY, driver_of
 from builder.checks.programs import unusable
 from builder.checks.subject import Context
 from builder.checks.verdict import Check
-from builder.image.contents import Contents, File, name_hash
-from builder.image.options import (
+from builder.core import sizes
+from builder.engines.layout import LAYOUT
+from builder.image.code_paths import CodePaths, code_paths, text_of
+from builder.image.contents import (
     FLASHINFER_CONTEXT,
     TOOLKIT_VERSION,
     TORCH_VERSION,
     TRITON_COMPILER,
+    Contents,
+    File,
+    name_hash,
 )
+from builder.recipes.probes import LibraryProbe
+from builder.recipes.schema import Recipe
+from simulator.cubin import demangled, short
 from simulator.ledger import Body
+from simulator.library import ElfFile
 from simulator.selection import Capability, runs_target
 from simulator.selection import unread as unread_ptx
+
+# Check: the recipe's cards have a path through the device code of every library.
+#
+# All layers count, whoever built the library: a published image and wheels as much as the engine.
+
+ARCHITECTURES = ("120",)  # of an image without a recipe
+FILES = 8  # that a finding names
+NAMED = 3  # names of kernels in a finding
+WHEELS = "/site-packages/"  # the diet changes no other libraries; some of CUDA's have zeros, too
+
+
+def cards(recipe: Recipe | None) -> list[Capability]:
+    """The cards that an image is for, by its recipe's architectures."""
+    wanted = recipe.cuda.arch if recipe else ARCHITECTURES
+    return list(dict.fromkeys(map(Capability.of_arch, wanted)))
+
+
+def code_path_table(contents: Contents, recipe: Recipe | None) -> tuple[CodePaths, ...]:
+    """The device code of every library for every card, the largest library first."""
+    found = [
+        code_paths(file.path, parsed.modules, card, parsed.zeros if WHEELS in file.path else 0)
+        for card in cards(recipe)
+        for file, parsed in contents.elves()
+        if parsed.modules and not file.shares
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.whole, each.path)))
+
+
+def check_code_paths(context: Context) -> Iterator[Check]:
+    """No library is without code for a card, and the driver compiles nothing at the first use.
+
+    ``context.code`` gets the table.
+    """
+    context.code = found = code_path_table(context.contents, context.subject.recipe)
+    for card in cards(context.subject.recipe):
+        on_card = [each for each in found if each.card == str(card)]
+        without = [
+            (each.path, f"{each.path}: none of {sizes.shown(each.dead)} runs")
+            for each in on_card
+            if each.pathless
+        ]
+        late = [
+            (
+                each.path,
+                f"{each.path}: {sizes.shown(each.compiled)} of PTX"
+                + _late(context.contents.files[each.path], card),
+            )
+            for each in on_card
+            if each.compiled
+        ]
+        fine = _fine(on_card)
+        subject = f"every library has code for {card}"
+        expected = "machine code or PTX in each"
+        yield context.rules.check("code paths", subject, expected, without, fine)
+        subject = f"the driver compiles nothing for {card}"
+        expected = "machine code in every module that the card uses"
+        fine = "; ".join(
+            [fine, *(text for _, text in late[:FILES])]
+        )  # also where they are accepted
+        yield context.rules.check("code paths", subject, expected, late, fine)
+        yield _computing(context, card)
+
+
+def hollow(file: File, card: Capability) -> str:
+    """Why code of a file does nothing on a card; empty: it computes, or is not known.
+
+    A kernel may be empty, or only trap, where it is never launched: CUB's EmptyKernel; CUTLASS's
+    for other cards, of which the wheel vllm 0.33.0 has 72 on 12.0, real for 9.0 alone.  It is wrong
+    where code for another card of the same major version computes, or where nothing in the file
+    does.
+    """
+    bodies = [body for each in file.fat_binaries if (body := each.body(card)) is not None]
+    names = [name for body in bodies for name in body.hollow]
+    if names:
+        code = ", ".join(sorted({body.code.name for body in bodies if body.hollow}))
+        return f"{_named(names)}: empty or a trap in {code}, not for another card of the family"
+    kernels = sum(body.kernels for body in bodies)
+    if any(body.messages for body in bodies) and not any(body.computing for body in bodies):
+        return f"none of {kernels} kernels computes: they trap, print or are empty"
+    return ""
+
+
+def _computing(context: Context, card: Capability) -> Check:
+    files = [
+        file for file, parsed in context.contents.elves() if parsed.modules and not file.shares
+    ]
+    known = cards(context.subject.recipe)[0].major == card.major  # it is read for the first card
+    read = [file for file in files if file.fat_binaries and known]
+    found = [(file.path, f"{file.path}: {why}") for file in read if (why := hollow(file, card))]
+    bodies = [body for file in read for each in file.fat_binaries if (body := each.body(card))]
+    kernels = sum(body.kernels for body in bodies)
+    messages = sum(body.messages for body in bodies)
+    unread = len(files) - len(read)
+    subject, expected = f"the kernels for {card} compute", "no stub in the place of one"
+    if unread and not read:
+        why = "the kernels of no library were read"
+        return Check.skipped("code paths", subject, expected, why)
+    fine = f"{kernels} kernels, {messages} only trap or print"
+    fine += f"; libraries not read: {unread}" if unread else ""
+    fine = fine if files else _fine(())
+    return context.rules.check("code paths", subject, expected, found, fine)
+
+
+def _late(file: File, card: Capability) -> str:
+    """The kernels of a file of which a card takes PTX, as far as they were read."""
+    names = [
+        kernel.name
+        for each in file.fat_binaries
+        if (body := each.body(card)) is not None and body.code.name == each.code
+        for kernel in (each.kernels if body.code.kind == "ptx" else ())
+    ]
+    return f", {_named(names)}" if names else ""
+
+
+def _named(names: Sequence[str]) -> str:
+    kinds = Counter(short(demangled(name)).partition("<")[0][:60] for name in names)
+    most = ", ".join(f"{name} ({count})" for name, count in kinds.most_common(NAMED))
+    more = f", {len(kinds) - NAMED} more names" if len(kinds) > NAMED else ""
+    return f"{len(names)} kernels: {most}{more}"
+
+
+def _fine(found: Sequence[CodePaths]) -> str:
+    names = ", ".join(posixpath.basename(each.path) for each in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{text_of(found)}: {names}{more}" if found else "no library has device code"
+
 
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
@@ -346,3 +483,123 @@ def _nvcc(contents: Contents) -> Iterator[str]:
     else:
         yield from (f"{folder}/nvcc" for folder in env.get("PATH", "").split(":") if folder)
         yield "/usr/local/cuda/bin/nvcc"
+
+
+# Check: the engine's libraries contain machine code for the GPUs that the recipe names.
+#
+# The libraries of the base are not the farm's to compile: ``code_paths`` checks them.
+
+ENGINE = f"{LAYOUT.engine}/"
+GLIBC = re.compile(r"GLIBC_(.+)")
+
+
+def _summary(code: ElfFile) -> str:
+    names = Counter(entry.name for entry in code.code)
+    return ", ".join(f"{count} {name}" for name, count in sorted(names.items())) or "no GPU code"
+
+
+def _machine_code(code: ElfFile) -> set[str]:
+    return {entry.name for entry in code.code if entry.kind == "elf"}
+
+
+def _satisfied(expected: str, found: set[str]) -> bool:
+    """Whether machine code for ``expected`` is there; without a suffix, any variant is enough.
+
+    llama.cpp's cmake turns 120 into 120a, and both run on compute capability 12.0.
+    """
+    if expected[-1] in "af":
+        return expected in found
+    return bool(found & {expected, f"{expected}a", f"{expected}f"})
+
+
+def check_architectures(context: Context) -> Iterator[Check]:
+    """Every library of the engine has machine code in the variants that the recipe names."""
+    contents, rules, recipe = context.added, context.rules, context.subject.recipe
+    wanted = recipe.cuda.arch if recipe else ARCHITECTURES
+    expected = [
+        f"sm_{arch.removesuffix('-real')}" for arch in wanted if not arch.endswith("-virtual")
+    ]
+    with_code = [(file, parsed) for file, parsed in contents.elves() if parsed.code]
+    place = ENGINE if any(path.startswith(ENGINE) for path in contents.files) else "/"
+    own = [(file, parsed) for file, parsed in with_code if file.path.startswith(place)]
+    if not own:
+        needed = f"GPU code for {' '.join(expected)}"
+        yield Check.of("architectures", place, needed, "none at all", False)
+    for file, parsed in own:
+        found = _machine_code(parsed)
+        summary = _summary(parsed)
+        complete = all(_satisfied(name, found) for name in expected)
+        offenders = [] if complete else [(file.path, summary)]
+        for card in cards(recipe) if complete else ():
+            if why := hollow(file, card):
+                offenders.append((file.path, f"{summary}; {file.path} on {card}: {why}"))
+        yield rules.check("architectures", file.path, " ".join(expected), offenders, summary)
+    for file in contents.files.values():
+        if file.malformed or file.unread_code:
+            damage = [(file.path, file.malformed or file.unread_code)]
+            yield rules.check("architectures", file.path, "a readable ELF file", damage)
+
+
+def matching(contents: Contents, name: str) -> list[tuple[File, ElfFile]]:
+    """The ELF files whose path, or a link to them, ends in ``name``."""
+    found: dict[str, tuple[File, ElfFile]] = {}
+    for path in contents.files:
+        if path.endswith("/" + name.lstrip("/")):
+            file = contents.files.get(contents.resolve(path) or "")
+            if file is not None and file.elf is not None:
+                found[file.path] = (file, file.elf)
+    return list(found.values())
+
+
+def check_library(probe: LibraryProbe, contents: Contents) -> Iterator[Check]:
+    """The checks of a recipe's ``[[probe]] library``."""
+    names = [probe.library, *probe.alternatives]
+    libraries = next(filter(None, (matching(contents, name) for name in names)), [])
+    if not libraries:
+        subject = " or ".join(names)
+        yield Check.of("library", subject, "is in the image", "no such ELF file", False)
+    for file, parsed in libraries:
+        found = _machine_code(parsed)
+        for name in probe.architectures:
+            passed = _satisfied(name, found)
+            yield Check.of(
+                "library", file.path, f"machine code for {name}", _summary(parsed), passed
+            )
+        needed, defined = ", ".join(parsed.needed), file.symbols or frozenset()
+        for name in (*probe.needs, *probe.needs_not):
+            wanted, there = name in probe.needs, name in parsed.needed
+            expected = f"{'needs' if wanted else 'does not need'} {name}"
+            yield Check.of("library", file.path, expected, needed, wanted is there)
+        for name in (*probe.symbols, *probe.symbols_not):
+            wanted, there = name in probe.symbols, name in defined
+            lacks = f"not among {len(defined)} symbols" if wanted else "not there"
+            expected = f"{'defines' if wanted else 'does not define'} {name}"
+            found_name = name if there else lacks
+            yield Check.of("library", file.path, expected, found_name, wanted is there)
+        for pattern, least in probe.symbols_at_least.items():
+            count = len(fnmatch.filter(defined, pattern))
+            expected = f"defines at least {least} symbols like {pattern}"
+            yield Check.of("library", file.path, expected, str(count), count >= least)
+        if probe.glibc is not None:
+            yield _glibc(probe.glibc, file, parsed)
+
+
+def _glibc(newest: str, file: File, parsed: ElfFile) -> Check:
+    """A library needs no glibc symbol version newer than ``newest``.
+
+    A version without a number counts as newer than any: GLIBC_PRIVATE belongs to one glibc only,
+    GLIBC_ABI_DT_RELR came with 2.36.
+    """
+    versions = {version for _, several in parsed.versions_needed for version in several}
+    needed = sorted(
+        (match[1] for version in versions if (match := GLIBC.fullmatch(version))), key=_number
+    )
+    passed = not needed or _number(needed[-1]) <= _number(newest)
+    found = f"GLIBC_{needed[-1]}" if needed else "no version"
+    return Check.of("library", file.path, f"needs glibc {newest} at most", found, passed)
+
+
+def _number(version: str) -> list[float]:
+    """``2.34`` as numbers; anything else counts as the newest."""
+    numbers = version.split(".")
+    return [float(number) if number.isdigit() else math.inf for number in numbers]

@@ -7,27 +7,44 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
-from builder.checks import gpu, serves
-from builder.checks.client import UnansweredError
-from builder.checks.run import Simulation
-from builder.checks.server import Server
+from builder.checks import gpu, serves, simulated, test_model
+from builder.checks.answers import UnansweredError
+from builder.checks.server import Server, ServeSpec, launched, shared_folder
 from builder.checks.serves import Request
+from builder.checks.simulated import Simulation
+from builder.checks.subject import Context, on_a_card
+from builder.checks.test_model import FOLDER_CONTEXT, FOLDER_NAME, write_folder
 from builder.checks.verdict import Check, DeviceUse
+from builder.core.errors import UsageError
 from builder.engines.family import FolderServer
 from builder.engines.logs import ROUNDED, StatedLog
+from builder.presets import cards
 from builder.presets.cards import Card
 from builder.recipes.probes import Serve
-from simulator import frames, memory
-from simulator.demangle import function_of
-from simulator.figures import mib
-from simulator.frames import Frame
-from simulator.report import Allocation, Report
+from builder.recipes.schema import Recipe
+from simulator import gguf
+from simulator.cubin import function_of
+from simulator.report import (
+    BLOCK,
+    Allocation,
+    Frame,
+    Report,
+    caller_of,
+    disagreements,
+    logged,
+    mib,
+    named,
+    with_rest,
+)
+from simulator.report import by_kind as by_kind_memory
+from simulator.selection import Capability
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model
 # Bytes that the long prompt may take more than a short one: llama.cpp's pools take one block.
-GROWTH = 4 * memory.BLOCK
+GROWTH = 4 * BLOCK
 NAMED = 4  # kernels or functions that a check names
 PTX = "compute_"  # how the code of a launch begins that the driver would compile
 Stacks = Sequence[Sequence[Frame]]
@@ -52,10 +69,10 @@ class DeviceTrial:
         if report is None:
             return None
         if stated is None:
-            kinds = memory.by_kind(report, frames.named(report))
+            kinds = by_kind_memory(report, named(report))
             by_kind: Mapping[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
         else:
-            by_kind = memory.with_rest(report, stated.kinds)
+            by_kind = with_rest(report, stated.kinds)
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
@@ -77,7 +94,7 @@ class DeviceTrial:
         yield started
         if not started.passed:
             report = self.simulation.report()
-            yield from _refusals(report, frames.named(report)) if report else ()
+            yield from _refusals(report, named(report)) if report else ()
             return
         stated = self._stated()
         yield check_loaded(stated) if stated else gpu.placed(self.server, "device")
@@ -93,7 +110,7 @@ class DeviceTrial:
             none = "it called no function of CUDA"
             yield Check.of("device", "kernels", "launched on the card", none, False)
             return
-        stacks = frames.named(report)
+        stacks = named(report)
         # Wheels have PTX for newer cards.
         yield check_kernels(report, compiled_too=self.folder is not None)
         yield from _refusals(report, stacks)
@@ -158,7 +175,7 @@ def _grown(before: Report, after: Report, figure: str) -> str:
         return int(getattr(each, figure)) - int(known.get(_place(after, each), 0))
 
     most = max(after.allocations, key=grown)
-    return frames.caller_of(frames.named(after)[most.stack])
+    return caller_of(named(after)[most.stack])
 
 
 def _place(report: Report, allocation: Allocation) -> tuple[object, ...]:
@@ -199,7 +216,7 @@ def refused(report: Report) -> list[str]:
 def lacked_room(report: Report, stacks: Stacks) -> list[str]:
     """The allocations that the card had no room for."""
     return [
-        f"{mib(each.requested)} by {frames.caller_of(stacks[each.stack])}, {mib(each.free)} free"
+        f"{mib(each.requested)} by {caller_of(stacks[each.stack])}, {mib(each.free)} free"
         for each in report.failed
     ]
 
@@ -211,9 +228,7 @@ def _refusals(report: Report, stacks: Stacks) -> Iterator[Check]:
     ):
         found = _listed(faults) or "none refused"
         yield Check.of("device", subject, expected, found, not faults)
-    lacking = [
-        f"{each.function} by {frames.caller_of(stacks[each.stack])}" for each in report.unsupported
-    ]
+    lacking = [f"{each.function} by {caller_of(stacks[each.stack])}" for each in report.unsupported]
     if lacking:
         found = f"not simulated: {_listed(lacking)}"
         yield Check.untried("device", "functions", "all that it calls are simulated", found)
@@ -228,10 +243,10 @@ def check_loaded(log: StatedLog) -> Check:
 
 
 def _check_memory(report: Report, stacks: Stacks, log: str) -> Check:
-    kinds, stated = memory.by_kind(report, stacks), memory.logged(log)
+    kinds, stated = by_kind_memory(report, stacks), logged(log)
     sizes: dict[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
     expected = "as its own log states" if stated else "counted by function"
-    return _memory(report, expected, sizes, memory.disagreements(kinds, stated))
+    return _memory(report, expected, sizes, disagreements(kinds, stated))
 
 
 def check_stated(report: Report, log: StatedLog) -> Check:
@@ -240,7 +255,7 @@ def check_stated(report: Report, log: StatedLog) -> Check:
     allocated = sum(each.at_peak for each in report.allocations)
     lacking = stated - allocated > 2 * ROUNDED
     wrong = [f"its log states {mib(stated)}, allocated were {mib(allocated)}"] if lacking else []
-    kinds = memory.with_rest(report, log.kinds)
+    kinds = with_rest(report, log.kinds)
     return _memory(report, "no less than its own log states", kinds, wrong)
 
 
@@ -258,3 +273,77 @@ def _listed(names: Iterable[str]) -> str:
     found = list(dict.fromkeys(names))
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return "; ".join(found[:NAMED]) + more
+
+
+# Check on a simulated card: the image's server offloads its model, answers, and keeps within it.
+#
+# The server runs its own CUDA code on libraries that stand in for CUDA's (``builder.simulator``).
+
+CONTEXT = 2048  # tokens: a server may divide it among four requests at once
+MARKS = {
+    "libsimulator.so",
+    simulated.PAGES,
+}  # every library of the simulator is, or needs, one of them
+
+
+def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:
+    """The card of that name; without one, the smallest card that runs the code.
+
+    ``root`` is the farm.  Raises ``UsageError`` for an unknown name and for a card that does not
+    run the code, ``RecipeError`` where a card's file is invalid.
+    """
+    wanted = {str(Capability.of_arch(arch)) for arch in recipe.cuda.arch}
+    if name is not None:
+        card = cards.load(root, name)
+        if card.capability in wanted:
+            return card
+        raise UsageError(
+            f"the {card.name} does not run the code of {recipe.name}",
+            f"it has compute capability {card.capability}, the recipe asks for "
+            f"{' and '.join(sorted(wanted))}",
+            "name another card with --card; without it, builder chooses one that runs the code",
+        )
+    fitting = [card for card in cards.every(root).values() if card.capability in wanted]
+    return min(fitting, key=lambda card: card.memory, default=None)
+
+
+def check_absent(context: Context) -> Iterator[Check]:
+    """No layer has a library of the simulator, not even a hidden one."""
+    found = [
+        file.path
+        for layer in context.contents.layers
+        for file in layer.files
+        if file.elf is not None and MARKS & {file.elf.soname, *file.elf.needed}
+    ]
+    named = ", ".join(found) or "none"
+    yield Check.of("leftovers", "no library of the simulated cards", "none", named, not found)
+
+
+def check_smoke_device(context: Context) -> Iterator[Check]:
+    """Start the server with all layers on the simulated card, send requests, and stop it.
+
+    ``context.device`` gets its use of the card.
+    """
+    return on_a_card(_checks(context), "device", "a server on a simulated card", "starts")
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    folder, card, image = context.folder, context.card, context.simulated
+    work = shared_folder(context.work / "device")
+    if folder is None:
+        model, tokens = work / f"{test_model.NAME}.gguf", CONTEXT
+        test_model.write(model)
+        with model.open("rb") as stream:
+            header = gguf.read(stream)
+    else:
+        model, tokens, header = work / FOLDER_NAME, FOLDER_CONTEXT, None
+        write_folder(model)
+    with image.on([card], header, work / "simulator") as simulation:
+        compiles = folder is not None
+        spec = ServeSpec(
+            model, tokens, simulator=simulation.mounts, verbose=True, compiles=compiles
+        )
+        with launched(image.reference, image.serve, image.port, spec) as server:
+            trial = DeviceTrial(server, image.serve, simulation, card, folder)
+            yield from trial.checks()
+            context.device = trial.use()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from builder.checks import series, serves, test_model
-from builder.checks.answers import DevicePage
-from builder.checks.client import UnansweredError
+from builder.checks.answers import DevicePage, UnansweredError
 from builder.checks.contract import driver_of
 from builder.checks.series import Generation
 from builder.checks.server import Server, ServeSpec, launched, offloaded
-from builder.checks.smoke_subject import GpuTest
 from builder.checks.speed import RunSettings, measure
-from builder.checks.subject import Context
+from builder.checks.subject import Context, GpuTest
 from builder.checks.verdict import Check
 from builder.core.errors import UntriedError
 from builder.docker import gpus

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.checks.entry import NO_GPU, engine_of
+from builder.checks.contract import NO_GPU, engine_of
 from builder.checks.programs import followed
-from builder.checks.smoke_answers import excerpt
-from builder.checks.subject import DRIVER_STUB, Context
+from builder.checks.subject import DRIVER_STUB, Context, excerpt
 from builder.checks.verdict import Check
-from builder.docker import containers, copies
+from builder.docker import containers
+from builder.docker.containers import copy_out
 from builder.engines.families import ENGINES
 
 KIND = "imports"
@@ -124,7 +124,7 @@ def _tries(context: Context) -> Iterator[list[str]]:
     yield []
     if context.subject.devel is not None:
         stub = context.work / "imports-libcuda.so.1"
-        copies.copy_out(context.subject.devel, DRIVER_STUB, stub)
+        copy_out(context.subject.devel, DRIVER_STUB, stub)
         folder = "/run/driver"
         found = context.contents.environment.get("LD_LIBRARY_PATH", "")
         yield [

@@ -4,22 +4,110 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.checks import cases, program
+from builder.checks import cases, logit_test
 from builder.checks.cases import Case, CaseResult, Group, Outcome
-from builder.checks.simulated import SimulatedServer
+from builder.checks.simulated import SimulatedServer, compiling_image, cross_prefix, key_of
+from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.verdict import Check
 from builder.core.errors import UntriedError
-from builder.docker import containers
+from builder.core.farm import installed
+from builder.docker import buildx, containers
 from builder.docker.client import Finished
 from builder.docker.containers import mount_options
+from builder.image.contents import Contents
 from builder.presets.cards import Card
-from simulator.demangle import function_of
+from simulator.cubin import function_of
 from simulator.report import Report
+
+# A tree's own test-backend-ops, compiled against the libraries of its image, and kept.
+
+SOURCES = "dockerfiles/numbers"
+PROGRAM = "test-backend-ops"
+SOURCE = f"{PROGRAM}.cpp"
+LIST = re.compile(r"^static std::vector<std::unique_ptr<test_case>> make_test_cases_eval\(\)", re.M)
+"""The function of a tree that lists its cases."""
+REPEATABLE_BUILD = {
+    "std::random_device": "builder_random_device",
+    "std::thread::hardware_concurrency()": "builder_threads()",
+}
+"""Calls that change the random numbers of cases in each run, and their replacements in random.h."""
+LINKED = re.compile(r"libggml(-base|-cpu)?\.so(\.\d+)*")
+"""The libraries that the program calls; it finds the others as the image's own programs do."""
+
+
+def in_tree(source: Path) -> Path | None:
+    """The directory of ggml's tests in a source tree: llama.cpp itself, or where a tree has it."""
+    found = sorted(source.rglob(f"tests/{SOURCE}"), key=lambda path: len(path.parts))
+    return found[0].parent if found else None
+
+
+def libraries(contents: Contents) -> dict[str, str]:
+    """The paths in an image of the libraries that the program is linked with, by their names.
+
+    Empty where ggml is a part of another file: then nothing can be called from outside.
+    """
+    found = {
+        parsed.soname: file.path
+        for file, parsed in contents.elves()
+        if parsed.soname and LINKED.fullmatch(parsed.soname)
+    }
+    return found if any("base" in name for name in found) else {}
+
+
+def compiled(tests: Path, reference: str, contents: Contents, devel: str, work: Path) -> Path:
+    """The program, compiled without network in the image ``devel`` that the engine was compiled in.
+
+    ``tests`` comes from ``in_tree``; ``contents`` were read of the image ``reference``; ``work`` is
+    an empty directory.  Raises ``UntriedError`` where it does not compile, or a file of the image
+    cannot be read; ``SpaceError`` where a disk is full.
+    """
+    image = compiling_image(devel)
+    context, made = work / "context", work / "made"
+    shutil.copytree(installed() / SOURCES, context)
+    shutil.copytree(_headers(tests), context / "include")
+    source = repeatable(with_more_cases((tests / SOURCE).read_text("utf-8")))
+    (context / SOURCE).write_text(source, "utf-8")
+    (context / "lib").mkdir()
+    targets = {path: context / "lib" / name for name, path in libraries(contents).items()}
+    containers.copy_all_out(reference, targets)
+    output = buildx.build_files(context, {"BASE": devel, "CROSS": cross_prefix(image)}, made)
+    if output:
+        raise UntriedError(f"{PROGRAM} of the source tree does not compile", output)
+    return made / PROGRAM
+
+
+def program_key() -> str:
+    """12 hex digits over the sources that are added to a tree's own program."""
+    return key_of(installed() / SOURCES, f"{LIST.pattern} {REPEATABLE_BUILD}", (".",))
+
+
+def with_more_cases(source: str) -> str:
+    """The source with ``cases.cpp``, which adds to the list of its cases."""
+    declared = "static std::vector<std::unique_ptr<test_case>> tree_cases()"
+    return LIST.sub(f'{declared};\n#include "cases.cpp"\n{declared}', source, count=1)
+
+
+def repeatable(source: str) -> str:
+    """The source, whose random numbers are the same in each run with ``BUILDER_REPEATABLE``."""
+    for text, ours in REPEATABLE_BUILD.items():
+        source = source.replace(text, ours)
+    return f'#include "random.h"\n{source}'
+
+
+def _headers(tests: Path) -> Path:
+    for folder in (tests.parent / "ggml" / "include", tests.parent / "include"):
+        if (folder / "ggml.h").is_file():
+            return folder
+    raise UntriedError("the source tree has no headers of ggml", f"looked beside {tests}")
+
 
 CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
@@ -65,9 +153,9 @@ class NumbersTrial:
         """The cases that could not be added to the tree's, each with the reason."""
         self._server, self._card, self._ptx, self._work = server, card, ptx, work
         self._binary = binary
-        first = next(iter(program.libraries(server.contents).values()))
+        first = next(iter(libraries(server.contents).values()))
         # Beside the libraries: the program looks for them, and for those that they load, there.
-        self._path = posixpath.join(posixpath.dirname(first), program.PROGRAM)
+        self._path = posixpath.join(posixpath.dirname(first), PROGRAM)
         self._runs, self._explanations = count(), count()
 
     def results(self) -> Iterator[tuple[Group, list[CaseResult]]]:
@@ -100,7 +188,7 @@ class NumbersTrial:
         run = self._run("support", ",".join(operations))
         if run.done.status != 0 or not run.results:
             printed = run.done.output[-1000:].strip()
-            ended = f"{program.PROGRAM} ended with {run.done.status} and lists no cases"
+            ended = f"{PROGRAM} ended with {run.done.status} and lists no cases"
             raise UntriedError(ended, printed)
         self.lacking = cases.lacking(run.done.output)
         return [each.case for each in run.results.values()], cases.chains(run.done.output)
@@ -218,3 +306,100 @@ def _stopped(case: Case, run: _Run) -> CaseResult:
 def _faults(report: Report) -> str:
     faults = report.violations[:NAMED]
     return "; ".join(f"{function_of(each.kernel)}: {each.why}" for each in faults)
+
+
+# Check: kernels give the results of ggml's CPU code, on a simulated card that computes.
+
+KIND = "numbers"
+EXPECTED = "as ggml's CPU code, within ggml's limits"
+ATTENTION = "FLASH_ATTN_EXT"
+TYPES = ("type_KV", "type_K")
+"""The parameter of a case that names the cache's type: of both K and V, or of K."""
+NAMED_CASES = 4  # cases that a check names
+COMPARED = {Outcome.EQUAL, Outcome.DIFFERS}
+UNTRIED = {Outcome.NOT_COMPUTED, Outcome.NO_REFERENCE}
+
+
+def check_kernels(context: Context) -> Iterator[Check]:
+    """Compare the chosen cases of the tree's own test-backend-ops, group by group."""
+    subject = "kernels on a simulated card that computes"
+    return on_a_card(_checks(context), KIND, subject, EXPECTED)
+
+
+def _checks(context: Context) -> Iterator[Check]:
+    with_card, results = trial(context), dict[str, CaseResult]()
+    for group, found in with_card.results():
+        yield from _group(context, group.title, found)
+        results |= {each.case.name: each for each in found}  # groups may share some
+    text = context.help(context.recipe.image.entrypoint)
+    if types := logit_test.cache_types(text):
+        yield cache_types(types, [*results.values()])
+    yield _coverage(with_card, [*results.values()])
+
+
+def trial(context: Context) -> NumbersTrial:
+    """The comparison of an image's numbers.
+
+    Raises ``InapplicableError`` where it has nothing to compare, ``BuilderError``.
+    """
+    server, test = context.server, context.numbers_test
+    if isinstance(test.program, str):
+        raise InapplicableError(test.program)
+    work = context.work / "numbers"
+    work.mkdir()
+    return NumbersTrial(server, context.card, test.program, test.ptx, work)
+
+
+def _group(context: Context, title: str, found: Sequence[CaseResult]) -> Iterator[Check]:
+    if not found:
+        yield Check.skipped(KIND, title, EXPECTED, "the tree has no such case")
+        return
+    counts = Counter(each.outcome for each in found)
+    differing = [
+        (each.case.name, f"{each.case.name}: {each.why}")
+        for each in found
+        if each.outcome is Outcome.DIFFERS
+    ]
+    others = [f"{counts[each]} {each}" for each in Outcome if each not in COMPARED and counts[each]]
+    lacking = [f"{each.case.name}: {each.why}" for each in found if each.outcome in UNTRIED]
+    text = "; ".join([f"{counts[Outcome.EQUAL]} cases", *others, *lacking[:NAMED_CASES]])
+    if differing or counts[Outcome.EQUAL]:
+        yield context.rules.check(KIND, title, EXPECTED, differing, fine=text)
+    else:
+        yield Check.skipped(KIND, title, EXPECTED, text)
+
+
+def cache_types(types: Set[str], results: Sequence[CaseResult]) -> Check:
+    """Whether attention was compared for each type that the cache can have."""
+    compared, on_cpu = (
+        {_cache_type(each.case) for each in results if each.outcome in outcomes} & types
+        for outcomes in (COMPARED, {Outcome.UNSUPPORTED})
+    )
+    subject, expected = f"types of {logit_test.CACHE}", "attention was compared for each"
+    found = f"compared: {', '.join(sorted(compared)) or 'none'}"
+    if others := sorted(on_cpu - compared):
+        found += f"; the engine computes on the CPU: {', '.join(others)}"
+    if lacking := sorted(types - compared - on_cpu):
+        found += f"; not compared: {', '.join(lacking)}"
+        return Check.skipped(KIND, subject, expected, found)
+    return Check.of(KIND, subject, expected, found, True)
+
+
+def _cache_type(case: Case) -> str:
+    if case.operation != ATTENTION:
+        return ""
+    return next((case.values[name] for name in TYPES if name in case.values), "")
+
+
+def _coverage(trial: NumbersTrial, results: Sequence[CaseResult]) -> Check:
+    """How much was compared.  An image that the card computes nothing of was not tried."""
+    compared = sum(each.outcome in COMPARED for each in results)
+    lacking = sum(each.outcome is Outcome.NOT_COMPUTED for each in results)
+    operations = len({each.case.operation for each in results if each.outcome in COMPARED})
+    found = f"{compared} cases of {operations} operations; {trial.computed:,} of "
+    found += f"{trial.launched:,} launches of {len(trial.kernels)} kernels computed, "
+    found += f"{trial.instructions / 1e9:.1f} billion instructions; {lacking} cases not computed"
+    found += "".join(f"; not added: {each}" for each in trial.lacking)
+    if not compared:
+        return Check.untried(KIND, "coverage", "cases are compared", found)
+    return Check.of(KIND, "coverage", "cases are compared", found, True)

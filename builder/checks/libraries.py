@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import posixpath
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 from builder.checks.cuda import for_other_torch
-from builder.checks.subject import Context
+from builder.checks.subject import Context, Rules
 from builder.checks.verdict import Check
+from builder.core import sizes
+from builder.docker import containers
+from builder.docker.containers import copy_all_out, copy_out
 from builder.engines.layout import LAYOUT
 from builder.image.contents import Contents, File, name_hash
-from simulator.library import ElfFile
+from builder.recipes.schema import Artifact
+from simulator.library import ElfFile, Symbols, read_symbols
 
 # NVIDIA's container runtime mounts these from the host.
 DRIVER = re.compile(r"lib(?:cuda|cudadebugger|nvidia-[a-z-]+|nvcuvid|nvoptix)\.so(?:\.\d+)*$")
@@ -353,3 +359,211 @@ def _fault(path: str, place: str, file: File, contents: Contents) -> str:
     if file.path.startswith(ENGINE) and contents.resolve(place) is None:
         return f"{place}, which is not in the image"
     return ""
+
+
+# Check: a library that is delivered alone can be loaded, and every symbol it needs is defined.
+#
+# It is loaded like a shim, by LD_PRELOAD into a program.  The loader resolves functions only when
+# they are first called (ld.so(8), LD_BIND_NOW), so undefined symbols are found by comparing the
+# symbol tables of the library and of all files that were loaded with it.
+
+STUBS = "/usr/local/cuda/lib64/stubs"
+PLACE = "/run/artifact"
+TIMEOUT = 30.0  # seconds
+MAPPED = re.compile(r"^\S+-\S+ \S+ \S+ \S+ \d+ +(/.+)$", re.MULTILINE)  # proc_pid_maps(5)
+
+
+def check_loads(context: Context) -> Iterator[Check]:
+    """Load each file of an artifact in the image that it was compiled in, with the stubs of the
+    driver's libraries."""
+    artifact, devel, work = context.recipe.artifact, context.subject.devel, context.work
+    if artifact is None or not artifact.loads:
+        return
+    if devel is None:
+        why = "the base has no image to compile in"
+        yield Check.untried("loads", "LD_PRELOAD", "loads it into a program", why)
+        return
+    for name in artifact.names:
+        file = work / name
+        copy_out(context.subject.reference, f"/{name}", file)
+        place = f"{PLACE}/{name}"
+        # cat does not use the library, and shows its own memory map.
+        done = containers.run(
+            devel,
+            ["/proc/self/maps"],
+            entrypoint="cat",
+            timeout=TIMEOUT,
+            extra=(
+                f"--volume={file}:{place}:ro",
+                f"--env=LD_PRELOAD={place}",
+                f"--env=LD_LIBRARY_PATH={STUBS}",
+            ),
+        )
+        loaded = list(dict.fromkeys(MAPPED.findall(done.output)))
+        passed = done.status == 0 and place in loaded
+        found = "loaded" if passed else done.output.strip()[:300] or f"exit code {done.status}"
+        yield Check.of("loads", f"/{name}", "LD_PRELOAD loads it into a program", found, passed)
+        if passed:
+            others = [path for path in loaded if path != place]
+            yield _undefined_loads(artifact, file, devel, others, work)
+
+
+def _undefined_loads(
+    artifact: Artifact, file: Path, devel: str, loaded: list[str], work: Path
+) -> Check:
+    """Every symbol that ``file`` needs is defined by it or by the files ``loaded``, except those
+    that the recipe accepts."""
+    libraries = {path: work / f"loaded-{number}" for number, path in enumerate(loaded)}
+    copy_all_out(devel, libraries)
+    missing = _symbols(file).undefined
+    for library in libraries.values():
+        missing -= _symbols(library).defined
+    accepted = artifact.undefined
+    faults = [f"{name} is undefined" for name in sorted(missing - accepted.keys())]
+    faults += [
+        f"{name} is defined: remove it from the recipe"
+        for name in sorted(accepted.keys() - missing)
+    ]
+    fine = "; ".join(f"accepted: {name} ({why})" for name, why in accepted.items())
+    expected = "every symbol is defined"
+    return Check.of(
+        "loads", f"/{file.name}", expected, "; ".join(faults) or fine or "all are", not faults
+    )
+
+
+def _symbols(file: Path) -> Symbols:
+    with file.open("rb") as stream:
+        return read_symbols(stream)
+
+
+# Check: an image has no build tools or build files, no file twice, and none that grants rights.
+
+LEAST = 64 << 10  # bytes: copies of smaller files are accepted
+CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
+
+STUB = re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")
+RULES = (
+    (
+        "compiler",
+        re.compile(r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$"),
+    ),
+    (
+        "headers",
+        re.compile(r"^/(?:usr/include|usr/local/cuda/include|opt/engine/include)/.*\.hp{0,2}$"),
+    ),
+    ("static libraries", re.compile(r"\.a$")),
+    ("package lists", re.compile(r"^/var/lib/apt/lists/.+")),
+    (
+        "package caches",
+        re.compile(
+            r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$|/\.(?:cache|ccache|npm|conda|cargo)/.+"
+        ),
+    ),
+    (
+        "build directories",
+        re.compile(r"^/(?:build|src|layer|libraries|wheels?|inside|ccache)(?:/.*)?$"),
+    ),
+)
+
+
+def check_leftovers(context: Context) -> Iterator[Check]:
+    """No file of the build is left; no layer has a library that hides the driver's."""
+    stubs = {file.path: file.path for file in _kept(context) if STUB.search(file.path)}
+    for path in _before_the_drivers(context.contents):
+        stubs.setdefault(path, f"{path}, which ld.so finds before the driver's own")
+    yield context.rules.check("leftovers", "no driver stub", "none", stubs.items())
+    for name, pattern in RULES:
+        found = [(file.path, file.path) for file in _kept(context) if pattern.search(file.path)]
+        yield context.rules.check("leftovers", f"no {name}", "none", found)
+
+
+def _before_the_drivers(contents: Contents) -> Iterator[str]:
+    """The driver's libraries in any layer where ld.so looks.
+
+    An image that compiles may have a stub for the linker elsewhere.
+    """
+    loader = Loader(contents)
+    searched = {contents.resolve(each) for each in loader.searched}
+    for path, file in contents.files.items():
+        folder, name = posixpath.split(path)
+        if file.kind != "directory" and DRIVER.match(name) and contents.resolve(folder) in searched:
+            yield path
+    for file, parsed in contents.elves():
+        for name in filter(DRIVER.match, parsed.needed):
+            if found := loader.find(name, file, parsed):
+                yield found[0]
+
+
+def _kept(context: Context) -> list[File]:
+    files = sorted(context.added.files.items())
+    return [file for _, file in files if file.kind in {"file", "link"}]
+
+
+def check_copies(context: Context) -> Iterator[Check]:
+    """No library is stored twice, and no CUDA library is there in two versions.
+
+    CUDA's libraries of a base of ours count, too, for the versions: its stage ``system`` has none.
+    """
+    yield _copies(_kept(context), context.rules)
+    yield _versions(context)
+
+
+def _copies(files: list[File], rules: Rules) -> Check:
+    same: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        if file.elf is not None and file.size >= LEAST and not file.shares:
+            same[file.digest].append(file)
+    twice = [
+        (group[0].path, f"{' = '.join(file.path for file in group)} ({_cost(group)})")
+        for group in same.values()
+        if len(group) > 1
+    ]
+    subject = "no program or library is stored twice"
+    return rules.check("copies", subject, "each once, its other names as links", twice, "each once")
+
+
+def _versions(context: Context) -> Check:
+    """Two CUDA libraries with one name: which one is loaded depends on the search order."""
+    added = context.added
+    named: dict[str, dict[str, File]] = defaultdict(dict)
+    for file, parsed in (added if context.subject.published else context.contents).elves():
+        name = parsed.soname or posixpath.basename(file.path)
+        if CUDA_LIBRARY.match(name) and not file.shares:
+            named[f"{name} for {parsed.machine}"].setdefault(file.digest, file)
+    several = [
+        (
+            group[0].path,
+            f"{name}: {', '.join(file.path for file in group)} ({_cost(group)})",
+        )
+        for name, group in ((name, list(found.values())) for name, found in named.items())
+        if len(group) > 1
+        if any(file.path in added.files or file.path.startswith(LAYOUT.cuda) for file in group)
+    ]
+    subject = "one version of each CUDA library"
+    return context.rules.check("copies", subject, "one file for each name", several, "one each")
+
+
+def _cost(group: list[File]) -> str:
+    return f"{sizes.shown(sum(file.size for file in group[1:]))} too much"
+
+
+def check_elevated(context: Context) -> Iterator[Check]:
+    """No set-uid or set-gid program."""
+    elevated = [
+        (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
+        for file in context.own.files.values()
+        if file.kind == "file" and file.mode & (stat.S_ISUID | stat.S_ISGID)
+    ]
+    yield context.rules.check("set-uid", "no set-uid or set-gid program", "none", elevated)
+
+
+def check_writable(context: Context) -> Iterator[Check]:
+    """No world-writable file, and no such directory without the sticky bit."""
+    writable = [
+        (file.path, f"{file.path} ({stat.S_IMODE(file.mode):04o})")
+        for file in context.own.files.values()
+        if file.kind in {"file", "directory"} and file.mode & stat.S_IWOTH
+        if file.kind == "file" or not file.mode & stat.S_ISVTX
+    ]
+    subject, expected = "no world-writable file or directory", "only with the sticky bit"
+    yield context.rules.check("world-writable", subject, expected, writable)

@@ -6,6 +6,7 @@ holes for its weights (``builder.presets.shapes``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,25 +15,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.checks import gpu, serves, test_model
-from builder.checks.client import UnansweredError
+from builder.checks.answers import UnansweredError
 from builder.checks.device import lacked_room, refused
-from builder.checks.fill import FILLED, fill
-from builder.checks.run import Simulation
-from builder.checks.server import Server, ServeSpec, launched
-from builder.checks.simulated import SimulatedServer
-from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.server import FILLED, Server, ServeSpec, fill, launched
+from builder.checks.simulated import SimulatedServer, Simulation
+from builder.checks.subject import (
+    Context,
+    InapplicableError,
+    excerpt,
+    guarded,
+    has_value,
+    help_options,
+    is_removed,
+    on_a_card,
+    option_text,
+    option_values,
+)
+from builder.checks.subject import placeholder as placeholder_help_text
 from builder.checks.verdict import Check, CheckState
 from builder.core import sizes
+from builder.core.errors import suggestion
 from builder.engines.device_code import no_code
 from builder.presets import command, model_files, shapes
 from builder.presets.cards import Card
-from builder.presets.figures import ContextUse, PresetUse
-from builder.presets.schema import ModelFile, Preset
-from builder.presets.sizes import SizeError
+from builder.presets.schema import ContextUse, ModelFile, Preset, PresetUse
+from builder.presets.shapes import SizeError
 from builder.recipes.schema import Recipe
-from simulator import frames, gguf, memory
-from simulator.figures import mib
-from simulator.report import Report
+from simulator import gguf
+from simulator.report import Report, by_kind, mib, named
 from simulator.selection import Capability
 from simulator.work import WorkPath, by_work, texts_by_work
 
@@ -196,7 +206,7 @@ class PresetTrial:
         return Check.of("preset", subject, expected, text, found.peak <= use.peak)
 
     def _use(self, report: Report) -> PresetUse:
-        kinds = memory.by_kind(report, frames.named(report))
+        kinds = by_kind(report, named(report))
         return PresetUse(
             identity=self.preset.identity,
             context=self.preset.serve.context or 0,
@@ -302,7 +312,7 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
 def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
     if model.repository is None:
         raise InapplicableError(f"the preset does not name a file of {model.shown or 'its model'}")
-    shape = shapes.published().get(model.repository)
+    shape = shapes.published_shape().get(model.repository)
     if shape is None:
         raise InapplicableError(f"the shape of {model.shown or 'its model'} is not known")
     size = model.least_size if least else model.known_size
@@ -325,7 +335,7 @@ def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
 
 def _refusals(report: Report) -> list[str]:
     """The refusals of the card; of many, the last ones."""
-    rooms = lacked_room(report, frames.named(report))[-SHOWN:]
+    rooms = lacked_room(report, named(report))[-SHOWN:]
     return [f"refused: {each}" for each in refused(report)] + [f"no room: {each}" for each in rooms]
 
 
@@ -340,3 +350,94 @@ def check_paths(name: str, preset: Preset, taken: Sequence[WorkPath]) -> Check:
         (faults if others or texts == "none" else fine).append(f"{work}: {texts}")
     expected = "; ".join(f"{work}: {' or '.join(paths)}" for work, paths in preset.paths.items())
     return Check.of("preset", f"{name}: paths", expected, "; ".join(faults or fine), not faults)
+
+
+# Check: the image's engine has every option of a preset, and takes its value.
+#
+# The engine's own ``--help`` decides, as for the recipe's probes of options.
+
+# vLLM (vllm/entrypoints: VLLM_SUBCMD_PARSER_EPILOG): --help alone names the groups of options.
+ALL_GROUPS = "--help=all"
+VARIABLE = re.compile(r"\(env: (\w+)\)")  # llama.cpp, common/arg.cpp
+OPTION_VARIABLE = "LLAMA_ARG_"
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+NUMBERS = {"N", "n", "<n>"}  # placeholders for a number in llama.cpp's --help
+
+
+def check_preset_options(context: Context) -> Iterator[Check]:
+    """One check of all options of each preset."""
+    before = context.subject.extended.config if context.subject.extended else {}
+    entrypoint = (*(context.recipe.image.entrypoint or before.get("Entrypoint") or []),)
+    for name, preset in context.subject.presets.items():
+        checks = _check_preset_options(f"{name}: options", preset, context, entrypoint)
+        yield from guarded(checks, "preset", name)
+
+
+def _check_preset_options(
+    subject: str, preset: Preset, context: Context, entrypoint: tuple[str, ...]
+) -> Iterator[Check]:
+    expected = "each is in --help and takes its value"
+    text = context.help(entrypoint)
+    if ALL_GROUPS in text:
+        text = context.help(entrypoint, ALL_GROUPS)
+    if not help_options(text):
+        yield Check.skipped("preset", subject, expected, "its --help lists no option")
+        return
+    places = {place: place.upper() for place in model_files.of_preset(preset)}
+    words = command.arguments(preset, context.recipe, places)
+    wrong = option_faults(words, preset.serve.environment, text)
+    found = "; ".join(wrong) or f"all {len(_groups(words))}"
+    yield Check.of("preset", subject, expected, found, not wrong)
+
+
+def option_faults(words: Sequence[str], environment: Mapping[str, str], text: str) -> list[str]:
+    """The problems of arguments and variables, by the engine's ``--help``, ``text``."""
+    found = [fault for group in _groups(words) for fault in _faults(group, text)]
+    return found + _unknown_variables(environment, text)
+
+
+def _groups(words: Sequence[str]) -> list[list[str]]:
+    """Each option with its values; a model without an option, as vLLM takes it, is left out."""
+    return [group for group in command.groups(words) if command.option_of(group[0])]
+
+
+def _faults(group: Sequence[str], text: str) -> Iterator[str]:
+    name, joined, value = group[0].partition("=")
+    values = [value] if joined else group[1:]
+    about = option_text(text, name)
+    if about is None:
+        yield f"{name} is not listed{suggestion(name, help_options(text))}"
+        return
+    if is_removed(about):
+        yield f"{name} was removed: {excerpt(about)}"
+        return
+    placeholder = placeholder_help_text(about)
+    if values and not placeholder:
+        yield f"{name} takes no value, and gets {' '.join(values)}"
+    elif placeholder and not values and not placeholder.startswith("["):
+        yield f"{name} gets no value for {placeholder}"
+    else:
+        yield from (fault for each in values for fault in _value_fault(name, each, about))
+
+
+def _value_fault(name: str, value: str, about: str) -> Iterator[str]:
+    """Why the option whose text is ``about`` does not take a value.  Only words are compared."""
+    if NUMBER.fullmatch(value) or value.startswith("{"):
+        return
+    listed = option_values(about)
+    placeholder = placeholder_help_text(about)
+    if listed is not None:
+        lacking = [part for part in value.split(",") if part not in listed]
+        if lacking:
+            yield f"{name} does not have {', '.join(lacking)}, only {', '.join(sorted(listed))}"
+    elif placeholder in NUMBERS and not has_value(about, None, value):
+        yield f"{name} gets {value} for the number {placeholder}"
+
+
+def _unknown_variables(environment: Mapping[str, str], text: str) -> list[str]:
+    known = set(VARIABLE.findall(text))
+    return [
+        f"{name} is the variable of no option"
+        for name in environment
+        if name.startswith(OPTION_VARIABLE) and name not in known
+    ]

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from builder.checks.answers import Answer, ModelList
-from builder.checks.client import ServerClient, UnansweredError
+from builder.checks.answers import (
+    Answer,
+    ModelList,
+    Prediction,
+    ServerClient,
+    ServerTimings,
+    Tokens,
+    UnansweredError,
+)
 from builder.core.errors import UntriedError
-from builder.docker.containers import Container, started
-from builder.docker.proxy import proxy
-from builder.engines import entrypoint
+from builder.docker.containers import Container, proxy, started
+from builder.engines import layout
 from builder.engines.api_flavor import API_FLAVORS, ApiFlavor, filled
 from builder.recipes.probes import Serve
-from simulator.split_models import parts_of
+from simulator.gguf import parts_of
 
 PAUSE = 0.25  # seconds between two health checks
 HEALTH_TIMEOUT = 10.0  # seconds for one health check
@@ -198,7 +207,7 @@ def launched(reference: str, serve: Serve, port: int, spec: ServeSpec) -> Iterat
     running = started(
         reference,
         command,
-        env={**(entrypoint.CPU if on_cpu else {}), **serve.env, **mounts.env},
+        env={**(layout.CPU if on_cpu else {}), **serve.env, **mounts.env},
         volumes={**volumes, **mounts.volumes},
         memory=serve.memory if spec.limited else None,
         # The simulator's libraries make mlock do nothing.
@@ -245,3 +254,202 @@ def mounts_of(folder: str, file: Path) -> dict[str, Path]:
     """
     parts = parts_of(file.name, (each.name for each in file.parent.iterdir()))
     return {f"{folder}/{part}": (file.parent / part).resolve() for part in parts}
+
+
+# Long requests that fill a server's context: some engines allocate more while they compute.
+
+ANSWER = 900.0  # seconds for a long request
+SHORT = 60.0  # seconds for any other
+TOKENS = 4  # of the answer
+FILLED = 0.8  # of a context, at least; the prompts leave the last tokens free
+RESERVE = 64  # tokens of the context that the prompt leaves free
+SMALLER = 0.5  # of the prompt, where the server refuses its length: it may divide the context
+LEAST = 64  # tokens of a prompt that is tried
+MOST = 64  # requests at once
+LINE = "Line {number:06}: nothing in it matters for the task.\n"
+SAMPLE = 20  # lines by which the tokens of a line are counted: all have as many characters
+CHARACTERS = 4  # of a token of English, where a server does not count them
+TOO_LONG = re.compile(r"exceed|too (?:long|large)|context (?:length|size|window)", re.I)
+
+
+def fill(server: Server, context: int) -> int:
+    """Send prompts that fill the context; the tokens of all of them.
+
+    One prompt fills it up to its last tokens.  Where the server refuses its length, because it
+    divides the context among requests, as many shorter ones as fill it are sent at once.  Raises
+    ``UnansweredError``.
+    """
+    characters = _characters_of_a_token(server)
+    wanted = max(context - RESERVE, LEAST)
+    while True:
+        body = _body(int(wanted * characters))
+        try:
+            tokens = _tokens(server, body, wanted)
+            break
+        except UnansweredError as error:
+            refused = TOO_LONG.search(str(error)) is not None
+            if not refused or wanted * SMALLER < LEAST:
+                raise
+            wanted = int(wanted * SMALLER)
+    requests = requests_of(context, tokens)
+    if requests == 1:
+        return tokens
+    with ThreadPoolExecutor(requests) as pool:
+        return sum(pool.map(lambda _: _tokens(server, body, wanted), range(requests)))
+
+
+def requests_of(context: int, tokens: int) -> int:
+    """How many prompts of so many tokens fill a context."""
+    return min(max(context // max(tokens, 1), 1), MOST)
+
+
+def _body(characters: int) -> Mapping[str, Any]:
+    lines = characters // len(LINE.format(number=0)) + 1
+    text = "".join(LINE.format(number=number) for number in range(lines))[:characters]
+    return {"prompt": text, "max_tokens": TOKENS, "temperature": 0, "cache_prompt": False}
+
+
+def _tokens(server: Server, body: Mapping[str, Any], wanted: int) -> int:
+    answer = server.complete(body, ANSWER)
+    counted = answer.usage.prompt_tokens if answer.usage else None
+    return wanted if counted is None else counted
+
+
+def _characters_of_a_token(server: Server) -> float:
+    tokenizer = server.api_flavor.tokenizer
+    if tokenizer is None:
+        return CHARACTERS
+    sample = "".join(LINE.format(number=number) for number in range(SAMPLE))
+    body = {tokenizer.text: sample}
+    try:
+        count = len(server.client.post(tokenizer.tokenize, body, Tokens, SHORT).tokens)
+    except UnansweredError:
+        return CHARACTERS
+    return len(sample) / max(count, 1)
+
+
+# Continued prompts with the probabilities of their tokens, and how far two of them differ.
+
+SECONDS = 300.0
+"""For one answer: kernels are interpreted."""
+MANY = 1 << 12
+"""More tokens than the vocabulary of a tiny model has: the probabilities of all are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A continued prompt."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logarithms: tuple[Mapping[int, float], ...]
+    """The natural logarithm of the probability of each token that could have been generated, by its
+    id; a mapping for each generated token, empty where the server has none (a drafted token)."""
+    read: int | None = None
+    """Tokens of the prompt that were computed, and not taken from a cache."""
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+def continued(
+    server: Server, prompt: str, tokens: int, *, cached: bool = False, seconds: float = SECONDS
+) -> Continued:
+    """Continue a prompt with the likeliest tokens, within ``seconds``.  Raises ``UnansweredError``.
+
+    ``cached``: the server may use its cache of an earlier prompt.
+    """
+    page = server.api_flavor.predictions
+    if page is None:
+        raise UnansweredError("its API has no probabilities")
+    body = {
+        "prompt": prompt,
+        "n_predict": tokens,
+        "temperature": 0,
+        "seed": 1,
+        "n_probs": MANY,
+        "cache_prompt": cached,
+    }
+    found = server.client.post(page, body, Prediction, seconds)
+    generated = found.completion_probabilities
+    if len(generated) != tokens:
+        raise UnansweredError(f"{len(generated)} tokens of {tokens}: {found.content!r}")
+    timings = found.timings or ServerTimings()
+    return Continued(
+        found.content,
+        tuple(each.id for each in generated),
+        tuple({token.id: token.logprob for token in each.top_logprobs} for each in generated),
+        timings.prompt_n,
+        timings.draft_n,
+        timings.draft_n_accepted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a continued prompt is from another one.
+
+    Behind the first token that differs the two continue different texts, so that nothing more is
+    compared.
+    """
+
+    equal: int
+    """Generated tokens that are equal, from the first on."""
+    distances: Mapping[int, float]
+    """The greatest difference of two logarithms of a probability by position, from 0; a position
+    without probabilities is absent."""
+    margin: float = 0.0
+    """By how much the expected text preferred its token where the other text has another one; 0: no
+    token differs; infinite: the preference is not known."""
+
+    @property
+    def greatest(self) -> float:
+        """The greatest of ``distances``; 0 where no position has probabilities."""
+        return max(self.distances.values(), default=0.0)
+
+    def first_beyond(self, limit: float) -> int | None:
+        """The first position that differs by more than ``limit``."""
+        return min(
+            (at for at, distance in self.distances.items() if distance > limit), default=None
+        )
+
+    def within(self, limit: float) -> bool:
+        """Whether no logarithm differs by more than ``limit``, and two such errors can turn the
+        preference for the first token that differs."""
+        return self.greatest <= limit and self.margin <= 2 * limit
+
+
+def difference(expected: Continued, found: Continued) -> Difference:
+    """Compare two continuations of one prompt by the same number of tokens."""
+    pairs = list(zip(expected.tokens, found.tokens, strict=True))
+    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    distances = {}
+    both = zip(expected.logarithms[: equal + 1], found.logarithms, strict=False)
+    for position, (one, other) in enumerate(both):
+        if one and other:
+            # A token that one of the two does not have at all is infinitely far.
+            distances[position] = max(
+                abs(one.get(token, math.inf) - other.get(token, math.inf))
+                for token in one.keys() | other.keys()
+            )
+    return Difference(equal, distances, _margin(expected, found, equal))
+
+
+def described(found: Difference, tokens: int, limit: float) -> str:
+    """How far two texts of so many tokens differ, in one line."""
+    text = f"{found.equal} of {tokens} tokens are equal"
+    if found.margin:
+        text += f", the next one by a margin of {found.margin:.2g}"
+    if not found.distances:
+        return f"{text}; no probabilities to compare"
+    greatest = max(found.distances, key=lambda at: found.distances[at])
+    text += f"; at most {found.greatest:.2g} apart, at token {greatest + 1}"
+    first = found.first_beyond(limit)
+    return text if first is None else f"{text}; first beyond the limit at token {first + 1}"
+
+
+def _margin(expected: Continued, found: Continued, equal: int) -> float:
+    if equal == len(expected.tokens):
+        return 0.0
+    logarithms = expected.logarithms[equal]
+    wanted, other = logarithms.get(expected.tokens[equal]), logarithms.get(found.tokens[equal])
+    return math.inf if wanted is None or other is None else wanted - other

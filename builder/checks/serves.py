@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from builder.checks import test_model
-from builder.checks.answers import Answer, Detokenized, Tokens
-from builder.checks.client import UnansweredError
+from builder.checks.answers import Answer, Detokenized, Tokens, UnansweredError
 from builder.checks.server import NotServingError, Server, ServeSpec, launched
 from builder.checks.subject import Context
 from builder.checks.verdict import Check

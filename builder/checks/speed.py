@@ -6,8 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from builder.checks.answers import ServerTimings, Usage
-from builder.checks.client import ServerClient, StreamedAnswer, UnansweredError
+from builder.checks.answers import (
+    ServerClient,
+    ServerTimings,
+    StreamedAnswer,
+    UnansweredError,
+    Usage,
+)
 from builder.checks.series import Generation
 from builder.core.log import Log
 from builder.engines.api_flavor import ApiFlavor

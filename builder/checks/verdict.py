@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
-from builder.image.code_paths import CodePaths
-from builder.image.summary import KernelSummary
-from builder.presets.figures import PresetUse
-from simulator.figures import mib
+from builder.image.code_paths import CodePaths, KernelSummary
+from builder.presets.schema import PresetUse
+from simulator.report import mib
 from simulator.work import WorkPath
 
 

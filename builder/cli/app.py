@@ -17,34 +17,31 @@ from typer.core import TyperGroup
 from builder import __version__
 from builder.cli import (
     bench,
-    bisect,
     build,
     choose,
     ci,
     compare,
-    compilers,
     doctor,
-    export,
     fit,
-    hub,
     image,
     nightly,
     patch,
-    paths,
     pin,
-    ptx,
     push,
-    receipts,
     recipe,
-    reproduce,
     run,
-    sbom,
     show,
     site,
-    smoke,
     tag,
 )
+from builder.cli.bench import group_receipts
+from builder.cli.build import smoke
+from builder.cli.compare import reproduce
+from builder.cli.image import compilers, paths_paths, ptx, sbom
+from builder.cli.nightly import bisect
 from builder.cli.options import EngineCommand
+from builder.cli.run import export
+from builder.cli.tag import hub_group
 from builder.core.errors import (
     EXIT_CODES,
     INTERNAL,
@@ -63,15 +60,15 @@ EVERYDAY: dict[str, Command] = {
     "show": show.show,
     "choose": choose.choose,
     "build": build.build,
-    "smoke": smoke.smoke,
+    "smoke": smoke,
     "push": push.push,
     "nightly": nightly.nightly,
     "status": nightly.status,
     "bench": bench.group,
     "fit": fit.fit,
     "run": run.run,
-    "export": export.export,
-    "bisect": bisect.bisect,
+    "export": export,
+    "bisect": bisect,
     "doctor": doctor.doctor,
 }
 OTHERS: dict[str, Command] = {
@@ -79,19 +76,19 @@ OTHERS: dict[str, Command] = {
     "patch": patch.group,
     "pin": pin.group,
     "tag": tag.group,
-    "hub": hub.group,
+    "hub": hub_group,
     "site": site.site,
-    "sbom": sbom.sbom,
+    "sbom": sbom,
     "kernels": image.kernels,
-    "paths": paths.paths,
-    "ptx": ptx.ptx,
-    "compilers": compilers.compilers,
-    "reproduce": reproduce.reproduce,
+    "paths": paths_paths,
+    "ptx": ptx,
+    "compilers": compilers,
+    "reproduce": reproduce,
     "compare": compare.compare,
-    "receipts": receipts.group,
+    "receipts": group_receipts,
     "ci": ci.group,
 }
-ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export.export)
+ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage
@@ -164,11 +161,11 @@ def main() -> NoReturn:
         typer.echo("builder: interrupted; the command can be run again", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        from builder.build import crashes  # slow to import
+        from builder.build import reports  # slow to import
 
-        known = crashes.as_builder_error(error)
+        known = reports.as_builder_error(error)
         if known is None:
-            _print_crash(error, crashes.write_report(error))
+            _print_crash(error, reports.write_report(error))
             sys.exit(INTERNAL)
         _print_error(known)
         sys.exit(known.exit_code)

@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder.cli import completion
-from builder.cli.options import CatalogOption, EngineCommand, JsonOption, contexts, file_option
-from builder.cli.tables import pairs, table
-from builder.cli.terminal import line, log, print_json
+from builder.cli import options
+from builder.cli.options import (
+    CatalogOption,
+    DryRunOption,
+    EngineCommand,
+    JsonOption,
+    catalog_at,
+    contexts,
+    file_option,
+)
+from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
     from builder.checks.series import Generation
     from builder.measure.bench import ServedImage
-    from builder.measure.comparison import BenchComparison
-    from builder.measure.results import Benchmark
+    from builder.measure.results import BenchComparison, Benchmark
+    from builder.presets.receipts import ReceiptEntry
+    from builder.publish.remote_image import RemoteImage
 
 RUN = "run"
 
@@ -47,7 +55,7 @@ def run_benchmark(
         str,
         typer.Argument(
             metavar="RECIPE|IMAGE|URL",
-            autocompletion=completion.recipes,
+            autocompletion=options.recipes,
             help="A recipe, whose image is measured; an image that was built from a recipe; or the "
             "URL of a server with OpenAI's API (http://host:8000).",
         ),
@@ -237,10 +245,10 @@ def _text(file: Path) -> str:
 
 
 def _load(file: Path) -> Benchmark:
-    from builder.measure.results import parse
+    from builder.measure.results import parse_results
 
     try:
-        return parse(_text(file))
+        return parse_results(_text(file))
     except ValueError as error:
         raise WorldError(
             f"{file} is not a saved benchmark",
@@ -267,7 +275,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     """
     from dataclasses import asdict
 
-    from builder.measure.comparison import compare as compared
+    from builder.measure.results import compare as compared
 
     before, after = _load(first), _load(second)
     try:
@@ -343,3 +351,122 @@ def print_comparison(found: BenchComparison) -> None:
     for each in found.differences:
         weight = "DIFFERS" if each.decisive else "differs"
         line(f"{weight}: {each.what}: {each.first} | {each.second}")
+
+
+# ``builder receipts``: list (the default), add.
+
+HEADER = ("recipe", "card", "tokens/s", "context", "runs", "model", "measured", "by", "receipt")
+
+LIST = "list"
+
+
+class ListByDefault(TyperGroup):
+    """``builder receipts`` is ``builder receipts list``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The command that is named, else ``list``."""
+        return super().parse_args(ctx, self._with_command(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named, else ``list``."""
+        return super().resolve_command(ctx, self._with_command(args))
+
+    def _with_command(self, args: list[str]) -> list[str]:
+        option = bool(args) and args[0].startswith("-") and args[0] not in {"-h", "--help"}
+        return [LIST, *args] if option or not args else args
+
+
+group_receipts = typer.Typer(
+    cls=ListByDefault,
+    help="List the receipts: benchmarks of published images on cards. "
+    "`builder bench run IMAGE --model FILE --receipt FILE` makes one, `builder receipts add FILE` "
+    "adds it.",
+)
+
+
+@group_receipts.command(LIST)
+def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+    """List the receipts of the farm, one line a context, the fastest first.
+
+    The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
+    """
+    from datetime import UTC, datetime
+
+    from builder.presets.receipts import checked
+
+    found = checked(catalog_at(catalog), datetime.now(UTC))
+    if as_json:
+        print_json([{"name": each.name, **each.receipt.as_json()} for each in found.entries])
+    elif not found.entries:
+        line(
+            "there are no receipts yet: `builder bench run IMAGE --model FILE --receipt FILE` "
+            "makes one"
+        )
+    else:
+        rows = [row for each in found.entries for row in _rows(each)]
+        table(HEADER, [row for _, row in sorted(rows, key=lambda each: -each[0])])
+    found.require_valid()
+
+
+@group_receipts.command()
+def add(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.json",
+            exists=True,
+            dir_okay=False,
+            help="A receipt: `builder bench IMAGE --receipt FILE.json` writes it.",
+        ),
+    ],
+    catalog: CatalogOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Check a receipt and copy it to receipts/.
+
+    A receipt is refused if its registry does not have the image, a run has no possible speed, the
+    image does not run on the card or with the driver, it was measured without a GPU, its date is in
+    the future, the recipe is unknown, the same runs are there already, or if it has a path, a host
+    name, an address or a serial number.
+
+    The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
+    """
+    from datetime import UTC, datetime
+
+    from builder.core import settings
+    from builder.core.errors import RegistryError
+    from builder.presets import receipts
+    from builder.presets.receipts import require_valid
+    from builder.publish.remote_image import remote_image
+    from builder.publish.tags import repository_of
+
+    recipes = catalog_at(catalog)
+    receipt = receipts.read_receipt(file)
+
+    def published(recipe: str, digest: str) -> RemoteImage | None:
+        if not settings.load().namespace:
+            raise RegistryError(
+                "cannot ask a registry for the image of the receipt",
+                "BUILDER_NAMESPACE is not set",
+                "set it to the account that published the image, or to REGISTRY/ACCOUNT",
+            )
+        return remote_image(repository_of(recipes, recipe, log), digest)
+
+    require_valid(
+        receipt, recipes, receipts.load_receipts(recipes).entries, published, datetime.now(UTC)
+    )
+    if dry_run:
+        line(f"valid  {receipts.path_of(recipes, receipt).name}")
+    else:
+        line(f"taken  {receipts.write_receipt(recipes, receipt)}")
+
+
+def _rows(entry: ReceiptEntry) -> list[tuple[float, tuple[str, ...]]]:
+    receipt = entry.receipt
+    when, by = minute(receipt.created.isoformat()), receipt.by or ""
+    found: list[tuple[float, tuple[str, ...]]] = []
+    for each in receipt.measured:
+        figures = (f"{each.mean:.2f}", str(each.context), str(len(each.runs)))
+        names = (receipt.image.recipe, receipt.hardware)
+        found.append((each.mean, (*names, *figures, receipt.model.name, when, by, entry.name)))
+    return found

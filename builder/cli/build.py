@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from builder.cli import options
 from builder.cli.options import (
     BuilderOption,
     CatalogOption,
@@ -17,10 +18,10 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
+    file_option,
     output_option,
 )
-from builder.cli.tables import filled, pairs
-from builder.cli.terminal import line, print_json
+from builder.cli.terminal import filled, line, log, pairs, print_json, table
 from builder.core import sizes
 from builder.core.errors import BuilderError
 from builder.core.log import duration
@@ -63,8 +64,8 @@ def build(
     of them fails.
     """
     from builder.build import build as pipeline
-    from builder.build import export
-    from builder.checks.smoke_subject import GpuTest
+    from builder.build import stages
+    from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
 
     with reporter(junit) as progress:
@@ -79,14 +80,14 @@ def build(
             platform=platform,
         )
         wanted = session.catalog.engine(recipe).recipe
-        artifact = export.require_artifact(wanted, output) if output is not None else None
+        artifact = stages.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.
         plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
         results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []
     if artifact is not None and output is not None and good:
-        files = export.deliver(artifact, plans[0].references[0], output)
+        files = stages.deliver(artifact, plans[0].references[0], output)
     if as_json:
         _print_json(plans, results, files)
     else:
@@ -145,3 +146,124 @@ def _checks(verdict: Verdict) -> str:
     kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
     passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
     return f"{passed}; {len(verdict.skipped)} skipped" if verdict.skipped else passed
+
+
+# ``builder smoke``.
+
+GPU = "With a GPU"
+
+
+def smoke(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|IMAGE",
+            autocompletion=options.recipes,
+            help="Name of a recipe whose image was built, or any image: it is checked against the "
+            "recipe in its label builder.recipe; if there is none, only the checks for all images "
+            "run.",
+        ),
+    ],
+    catalog: CatalogOption = None,
+    platform: PlatformOption = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--card",
+            metavar="CARD",
+            autocompletion=options.known_cards,
+            help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
+            "the smallest card that runs the recipe's code.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        bool | None,
+        typer.Option(
+            "--gpu/--no-gpu",
+            help="Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
+            rich_help_panel=GPU,
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        file_option(
+            "--model",
+            "Model for the collapse test. Default: the test model, with random weights.",
+            GPU,
+        ),
+    ] = None,
+    draft: Annotated[
+        Path | None, file_option("--draft", "Draft model for speculative decoding.", GPU)
+    ] = None,
+    junit: JunitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Smoke-test an image and print every check with its expected and its actual result.
+
+    First the image is read without running it. Then its programs run as the image's own user,
+    without network and with a read-only root file system, and its server serves a test model,
+    first on the CPU, then on a simulated card, where its own CUDA code runs.
+    With a GPU, the device and the model on it are checked, and the *collapse test* repeats one
+    prompt and fails if generation becomes slower.
+
+    The exit code is 7 if a check failed and 8 if a check could not be run.
+    """
+    from builder.build import lookup
+    from builder.build.verify import smoke_error
+    from builder.checks.subject import GpuTest
+    from builder.cli.session import build_session, reporter
+    from builder.presets import cards
+
+    if card and len(card) > 1:
+        raise typer.BadParameter("give one card: the server is started on one", param_hint="--card")
+    if gpu is False and (model or draft):
+        raise typer.BadParameter(
+            "--model and --draft are for the checks on a GPU, which --no-gpu leaves out"
+        )
+    gpu_test = GpuTest(model, draft, wanted=gpu)
+    if (model or draft) and not gpu_test.due():
+        log("Docker offers no GPU: --model and --draft are not used")
+    session = build_session(
+        catalog,
+        reporter(junit),
+        gpu_test=gpu_test,
+        card=card[0] if card else None,
+        platform=platform,
+    )
+    if card:
+        cards.load(session.catalog.root, card[0])  # before the image is looked for
+    found = lookup.smoke_test(session, target)
+    if as_json:
+        described = [each.as_json() for each in found]
+        print_json({"images": described} if len(found) > 1 else described[0])
+    else:
+        for each in found:
+            if len(found) > 1:
+                line(each.name)
+            _print_verdict(each.verdict)
+    # A failed check comes before one that could not be run.
+    for each in sorted(found, key=lambda each: not each.verdict.failures):
+        if not each.verdict.good:
+            raise smoke_error(each.name, each.reference, each.verdict)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    from builder.image.code_paths import HEADER
+    from builder.image.code_paths import rows as code_rows
+
+    rows = [
+        (
+            check.state,
+            check.kind,
+            check.subject,
+            check.expected,
+            check.found,
+            f"{check.seconds:.2f} s",
+        )
+        for check in verdict.checks
+    ]
+    table(("", "check", "of", "expected", "found", "took"), rows)
+    if verdict.code:
+        line("")
+        table(HEADER, code_rows(verdict.code))

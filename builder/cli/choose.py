@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli import completion
+from builder.cli import options
 from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context
-from builder.cli.tables import counted, filled, pairs, paragraph, table
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.farm import farm_root
 
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builder.presets.catalog import PresetEntry, Presets
-    from builder.presets.choose import Choice, Fitting
+    from builder.presets.choose import Choice, Fitting, MemoryNeed
     from builder.presets.machine import Machine
-    from builder.presets.needs import MemoryNeed
     from builder.recipes.catalog import Catalog
 
 HEADER = (
@@ -55,7 +53,7 @@ def choose(
         typer.Option(
             "--card",
             metavar="CARD",
-            autocompletion=completion.known_cards,
+            autocompletion=options.known_cards,
             help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
             "this machine, by nvidia-smi.",
         ),

@@ -18,8 +18,7 @@ from builder.cli.options import (
     Recipes,
     catalog_at,
 )
-from builder.cli.tables import table
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import line, log, print_json, table
 from builder.core import sizes
 
 group = typer.Typer(
@@ -120,7 +119,7 @@ def trials(
     trials/README.md gets tables of all images. Without names, recipes without an image that ran on
     a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
-    from builder.build import record, trials_page
+    from builder.build import record, reports
     from builder.build import trials as kept_trials
     from builder.core import settings
     from builder.core.errors import UntriedError
@@ -133,13 +132,13 @@ def trials(
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
         if kept is not None and (recipes or kept.verdict.device is not None):
-            files[name] = kept_trials.write(found.root, kept)
+            files[name] = kept_trials.write_trials(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / kept_trials.FOLDER).is_dir():
-        trials_page.write(found, presets)
+        reports.write_trials_page(found, presets)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli import completion
-from builder.cli.options import CatalogOption, JsonOption, contexts
-from builder.cli.tables import filled, pairs, table
-from builder.cli.terminal import line, print_json
+from builder.cli.options import CatalogOption, JsonOption, contexts, known_cards, recipes
+from builder.cli.terminal import filled, line, pairs, print_json, table
 from builder.core import sizes
 from builder.core.log import duration
 
 if TYPE_CHECKING:
-    from builder.presets.results import Fit, FitTrial, LoadedFile
+    from builder.presets.fit import Fit, FitTrial, LoadedFile
 
 MODEL = "FILE|URL|REPO:FILE"
 FOLDER = f"{MODEL}|FOLDER|REPO"
@@ -28,7 +26,7 @@ def fit(
         str,
         typer.Argument(
             metavar="RECIPE|IMAGE",
-            autocompletion=completion.recipes,
+            autocompletion=recipes,
             help="A recipe, whose image is tried, or an image of a recipe.",
         ),
     ],
@@ -59,7 +57,7 @@ def fit(
         typer.Option(
             "--card",
             metavar="CARD",
-            autocompletion=completion.known_cards,
+            autocompletion=known_cards,
             help="Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
         ),
     ],
@@ -95,9 +93,8 @@ def fit(
     """
     from builder.cli.session import build_session
     from builder.presets import cards
-    from builder.presets.fit import OptionError
+    from builder.presets.fit import FitRequest, OptionError
     from builder.presets.fit import fit as try_on_cards
-    from builder.presets.trial import FitRequest
 
     sizes_to_try = contexts(context) if context is not None else []
     # The simulated cards are for a PC.
@@ -120,7 +117,7 @@ def fit(
 def require_fits(found: Fit) -> None:
     """Raise ``FitError`` where no context that was tried fits."""
     from builder.core.errors import FitError
-    from builder.presets.advice import advice
+    from builder.presets.fit import advice
 
     if found.largest is None:
         raise FitError(
@@ -209,7 +206,7 @@ def _cards(found: Fit) -> str:
 
 
 def _rows(trial: FitTrial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    from simulator.figures import mib
+    from simulator.report import mib
 
     state = "fits" if trial.fits else "does not fit"
     for number, card in enumerate(trial.cards):

@@ -3,19 +3,84 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from builder.cli import completion
+from builder.core.errors import RecipeError
 from builder.core.farm import farm_root
 from builder.core.platforms import Platform
 from builder.core.sizes import contexts_of
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
+
+
+# Completion in a shell: names of the catalog.
+#
+# They come from the names of files; of presets, only the model's name is read. A key press does
+# not wait for files to be checked.
+
+
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recipes."""
+    return _completed(ctx, incomplete, lambda root: _stems(root / "recipes"))
+
+
+def presets_and_recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Short names of presets, presets, then recipes."""
+    return _completed(
+        ctx,
+        incomplete,
+        lambda root: [
+            *_short_names(root / "presets"),
+            *_stems(root / "presets"),
+            *_stems(root / "recipes"),
+        ],
+    )
+
+
+def known_cards(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Cards that have a file."""
+    from builder.presets import cards  # slow to import: its models are pydantic's
+
+    return _completed(ctx, incomplete, cards.names)
+
+
+def complete_tags(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tags of the recipe that stands before."""
+
+    def of_recipe(root: Path) -> list[str]:
+        text = (root / "recipes" / f"{ctx.params['recipe']}.toml").read_text("utf-8")
+        return [str(tag) for tag in tomllib.loads(text)["image"]["tags"]]
+
+    return _completed(ctx, incomplete, of_recipe)
+
+
+def _completed(
+    ctx: typer.Context, incomplete: str, names: Callable[[Path], Iterable[str]]
+) -> list[str]:
+    try:
+        found = names(farm_root(ctx.params.get("catalog")))
+    except (RecipeError, OSError, ValueError, LookupError):
+        return []  # a shell that completes shows no errors
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _short_names(folder: Path) -> list[str]:
+    from builder.presets import short_names
+
+    texts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.toml")}
+    models = {name: tomllib.loads(text)["model"]["name"] for name, text in texts.items()}
+    return short_names.all_names(models)
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.toml"))
 
 
 class EngineCommand(TyperCommand):
@@ -41,7 +106,7 @@ RecipeName = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="Name of a recipe, or of an engine that has only one recipe.",
-        autocompletion=completion.recipes,
+        autocompletion=recipes,
     ),
 ]
 SomeRecipe = Annotated[
@@ -49,7 +114,7 @@ SomeRecipe = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="Name of a recipe. Default: all recipes.",
-        autocompletion=completion.recipes,
+        autocompletion=recipes,
     ),
 ]
 Recipes = Annotated[
@@ -57,7 +122,7 @@ Recipes = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="Names of recipes. Default: all recipes.",
-        autocompletion=completion.recipes,
+        autocompletion=recipes,
     ),
 ]
 CatalogOption = Annotated[
@@ -181,7 +246,7 @@ TagName = Annotated[
         metavar="TAG",
         callback=_checked_tag,
         help="Tag: latest, nightly, ...",
-        autocompletion=completion.tags,
+        autocompletion=complete_tags,
     ),
 ]
 Reference = Annotated[
@@ -190,7 +255,7 @@ Reference = Annotated[
         metavar="TAG|DIGEST",
         callback=_checked_reference,
         help="Tag or digest of an image in the recipe's repository.",
-        autocompletion=completion.tags,
+        autocompletion=complete_tags,
     ),
 ]
 

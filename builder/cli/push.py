@@ -93,7 +93,7 @@ def push(
     from builder.core.files import workspace
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.upstream.channels import tag_of
+    from builder.upstream.night import tag_of
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")

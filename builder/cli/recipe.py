@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from builder.cli import completion
+from builder.cli import options
 from builder.cli.options import (
     CatalogOption,
     DryRunOption,
@@ -20,15 +21,117 @@ from builder.cli.options import (
     catalog_at,
     output_option,
 )
-from builder.cli.recipe_new import new
-from builder.cli.tables import counted, filled, minute, pairs, paragraph, table
-from builder.cli.terminal import line, log, print_json
-from builder.core.errors import RecipeError, WorldError
+from builder.cli.patch import open_session
+from builder.cli.terminal import (
+    counted,
+    filled,
+    line,
+    log,
+    minute,
+    pairs,
+    paragraph,
+    print_json,
+    table,
+)
+from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.build.device_code import ImageCode
-    from builder.plan.lint import Checked
+    from builder.build.trials import ImageCode
+    from builder.plan.explain import Checked
+
+
+# ``builder recipe new``.
+
+
+def new(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="Git repository; git's own configuration may rewrite it."
+        ),
+    ],
+    ref: Annotated[
+        str | None,
+        typer.Option(
+            "--ref",
+            metavar="REF",
+            help="Tag, branch or commit. Default: the newest tag, else the default branch.",
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="RECIPE",
+            help="Take family, base, CMake definitions and image settings from this recipe.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="ENGINE-VERSION",
+            help="Name of the recipe. Default: the repository's name and the tag or commit.",
+        ),
+    ] = None,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about",
+            metavar="TEXT",
+            help="Description of the engine, one line. Default: the first heading of its README.",
+        ),
+    ] = None,
+    license_id: Annotated[
+        str | None,
+        typer.Option(
+            "--license",
+            metavar="SPDX",
+            help="SPDX license expression. Default: the license file's, if its text is known.",
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the recipe of that name if there is one.")
+    ] = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
+
+    The recipe has the commit, the build number, the license, and probes for the options that the
+    source shows. It passes `recipe check` before it is written. A tree that no family recognizes
+    needs --like. The exit code is 3 if the recipe would not be valid, and 4 if it exists
+    already.
+    """
+    from builder.recipes.edit import write
+    from builder.upstream import new_recipe
+
+    recipes = catalog_at(catalog)
+    wish = new_recipe.Wish(
+        url=url, ref=ref, like=like, name=name, summary=about, license=license_id
+    )
+    with open_session(recipes) as session:
+        found = new_recipe.draft(recipes, wish, session.repositories)
+    for each in new_recipe.lines(found):
+        log(each)
+    if dry_run:
+        line(found.text)
+        return
+    if found.file.exists() and not force:
+        raise WorldError(
+            f"{found.file} exists already",
+            hint="another --name ENGINE-VERSION, or --force to replace it",
+        )
+    write(found.file, found.text)
+    line(f"written {found.file}")
+    if like is not None:
+        log(
+            f"look over what it has from {like}: entrypoint, definitions, packages, probes, summary"
+        )
+    where = f" --catalog {shlex.quote(str(catalog))}" if catalog else ""
+    log(f"next: {PROGRAM} build {found.recipe.name}{where}")
+
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +150,7 @@ def check(
             metavar="RECIPE|PRESET",
             help="Names of recipes, which are checked with their presets, or of presets. "
             "Default: all.",
-            autocompletion=completion.presets_and_recipes,
+            autocompletion=options.presets_and_recipes,
         ),
     ] = None,
     catalog: CatalogOption = None,
@@ -63,7 +166,7 @@ def check(
     is invalid, or with --strict if there is a warning.
     """
     from builder.build import compiler_table
-    from builder.plan import lint
+    from builder.plan import explain as lint
     from builder.presets import catalog as preset_files
     from builder.presets.short_names import is_preset
 
@@ -73,7 +176,7 @@ def check(
     # The file of a preset may be misnamed: MODEL.toml.
     theirs = {name for name in named if is_preset(name) or name in presets.entries}
     wrong = compiler_table.warnings(loaded.root)
-    of_recipes = [lint.check(loaded, name, wrong) for name in named if name not in theirs]
+    of_recipes = [lint.lint(loaded, name, wrong) for name in named if name not in theirs]
     chosen = {name: presets.entry(name) for name in named if name in theirs}
     for each in of_recipes:
         chosen |= {entry.name: entry for entry in presets.of_recipe(each.name)}
@@ -138,7 +241,7 @@ def explain(
     test; its presets; and what cards do with the device code of its newest verified image, each
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
-    from builder.build.device_code import code_of
+    from builder.build.trials import code_of
     from builder.core import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
@@ -285,8 +388,7 @@ def schema(
     `#:schema schemas/recipe.schema.json`
     """
     from builder.presets.schema import Preset
-    from builder.recipes.base import BaseRecipe, json_schema
-    from builder.recipes.schema import Recipe
+    from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 
     if base and preset:
         raise typer.BadParameter("--base and --preset exclude each other")

@@ -2,17 +2,148 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from types import TracebackType
 
-from builder.build import junit as junit_xml
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
 from builder.build import reports
+from builder.build import reports as junit_xml
+from builder.build.log import BuildStep, step_name
 from builder.build.session import BuildSession
-from builder.checks.smoke_subject import GpuTest
+from builder.checks.subject import GpuTest
 from builder.checks.verdict import Verdict
 from builder.cli.options import catalog_at
-from builder.cli.progress import BuildProgress
+from builder.cli.terminal import err
 from builder.core import settings
+from builder.core.errors import as_started, plain
 from builder.core.platforms import Platform
+
+# The progress of a build: a bar on a terminal, plain lines elsewhere.
+
+QUIET = 15.0  # seconds between two lines of progress without a terminal
+
+
+class CompileColumn(ProgressColumn):
+    """Another column, shown only while the number of steps is known."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> RenderableType:
+        """The other column's cell, or nothing."""
+        return "" if task.total is None else self._column(task)
+
+
+class BuildProgress:
+    """The reporter of builds: a live bar and messages on a console, verdicts to files."""
+
+    def __init__(
+        self,
+        write_verdict: Callable[[str, Verdict], None] = lambda *_: None,
+        console: Console | None = None,
+    ) -> None:
+        self._write_verdict = write_verdict
+        self._console = err() if console is None else console
+        self._live = self._console.is_terminal
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            CompileColumn(BarColumn(bar_width=40)),
+            CompileColumn(MofNCompleteColumn()),
+            TimeElapsedColumn(),
+            CompileColumn(TextColumn("left")),
+            CompileColumn(TimeRemainingColumn()),
+            console=self._console,
+            transient=True,
+        )
+        self._lock = Lock()  # work beside a build reports, too
+        self._task: TaskID | None = None
+        self._printed_at = 0.0
+        self._total: int | None = None
+        self._stage = ""
+
+    def __enter__(self) -> BuildProgress:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._progress.stop()
+
+    def log(self, message: str) -> None:
+        """Print a message, and remove the bar of the stage before it."""
+        with self._lock:
+            self._remove_task()
+            self._console.print(escape(as_started(plain(message))))
+
+    def on_verdict(self, name: str, verdict: Verdict) -> None:
+        """Write the verdict on an image to the files that the user asked for."""
+        self._write_verdict(name, verdict)
+
+    def on_progress(self, progress: BuildStep | str) -> None:
+        """Show a compile step, or the step that a line of buildx's output begins."""
+        with self._lock:
+            if isinstance(progress, BuildStep):
+                self._show_step(progress)
+                return
+            name = step_name(progress)
+            if name is not None:
+                self._show_stage(name)
+
+    def _show_stage(self, name: str) -> None:
+        if self._live:
+            self._show(name, None, 0)
+        elif name != self._stage:
+            self._stage = name
+            self._console.print(escape("  " + name))
+
+    def _show_step(self, step: BuildStep) -> None:
+        if self._live:
+            self._show("compiling", step.total, step.done)
+            return
+        now = time.monotonic()
+        due = now - self._printed_at > QUIET
+        if step.total != self._total or step.done == step.total or due:
+            self._printed_at, self._total = now, step.total
+            self._console.print(f"  compiling {step.done}/{step.total}")
+
+    def _show(self, name: str, total: int | None, done: int) -> None:
+        if self._total != total:
+            self._remove_task()
+        self._total = total
+        text = escape(name[:60])
+        if self._task is None:
+            self._task = self._progress.add_task(text, total=total)
+        self._progress.update(self._task, completed=done, description=text)
+
+    def _remove_task(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
 
 
 def reporter(junit: Path | None = None) -> BuildProgress:
@@ -22,7 +153,7 @@ def reporter(junit: Path | None = None) -> BuildProgress:
     def write(name: str, verdict: Verdict) -> None:
         verdicts[name] = verdict
         if junit is not None:
-            junit_xml.write(junit, verdicts)
+            junit_xml.write_junit(junit, verdicts)
         reports.append_to_summary(reports.of_verdict(name, verdict))
 
     return BuildProgress(write)

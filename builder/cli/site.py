@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import CatalogOption, JsonOption, catalog_at, output_option
-from builder.cli.tables import counted
-from builder.cli.terminal import line, log, print_json
+from builder.cli.terminal import counted, line, log, print_json
 from builder.core import sizes
 
 
@@ -38,8 +37,8 @@ def site(
     from datetime import UTC, datetime
 
     from builder.core import settings
-    from builder.presets.receipts_check import checked
-    from builder.site.collect import collect
+    from builder.presets.receipts import checked
+    from builder.site.facts import collect
     from builder.site.pages import write
 
     recipes = catalog_at(catalog)

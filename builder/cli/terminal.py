@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -45,3 +50,134 @@ def line(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print a result for programs."""
     typer.echo(json.dumps(value, indent=2))
+
+
+# Tables, columns and figures of results.
+
+FIRST_ROWS = 15
+"""Rows that fit on a terminal together with a summary."""
+GAP = 2  # columns between two cells (rich.table.Table: padding=(0, 1))
+READABLE = 30  # columns of a text that wraps
+NARROWEST = 6  # columns of a figure that wraps
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    single_lines: bool = False,
+    drops: Sequence[str] = (),
+    wraps: str = "",
+) -> None:
+    """Print a table, if it has rows; elsewhere than on a terminal, tabs separate the cells.
+
+    A row may have fewer cells than the header.  On a terminal, wide cells wrap; with
+    ``single_lines``, they are cut instead.  A table that is too wide loses columns, in the order of
+    ``drops``; the column ``wraps`` counts with a width at which it still reads well, and stands
+    below the first one if that is the only other and leaves no room.  The first column of such a
+    table does not wrap: it has names.
+    """
+    if not rows:
+        return
+    if not out().is_terminal:
+        for row in (header, *rows):
+            cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
+            out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
+        return
+    for name in drops:
+        if _width(header, rows, wraps) > out().width:
+            place = [*header].index(name)
+            header, *rows = ([*row[:place], *row[place + 1 :]] for row in (header, *rows))
+    if [*header[1:]] == [wraps] and _width(header, rows, wraps) > out().width:
+        for title, text in rows:
+            line(f"{title}\n{_wrapped(text)}")
+        return
+    widest = max(len(row[0]) for row in (header, *rows) if row)
+    least = widest + (len(header) - 1) * (GAP + NARROWEST)
+    names = bool(drops or wraps) and least <= out().width  # else rich would cut them
+    _draw(header, rows, single_lines=single_lines, names=names)
+
+
+def _draw(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, single_lines: bool, names: bool
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(header):
+        drawn.add_column(name, overflow="fold", no_wrap=names and number == 0)
+    for row in rows:
+        texts = [Text(as_started(plain(cell))) for cell in row]
+        if single_lines:
+            for text in texts:
+                text.no_wrap, text.overflow = True, "ellipsis"
+        drawn.add_row(*texts)
+    out().print(drawn)
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]], wraps: str) -> int:
+    """The columns of a terminal that a table takes at least."""
+    columns = zip_longest(header, *rows, fillvalue="")
+    widths = {cells[0]: max(map(len, cells)) for cells in columns}
+    if wraps in widths:
+        widths[wraps] = min(widths[wraps], READABLE)
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def _wrapped(text: str) -> str:
+    """A text below a title: indented, and broken between words where it is on a terminal."""
+    width = out().width if out().is_terminal else sys.maxsize
+    indent = "  "
+    return textwrap.fill(
+        as_started(plain(text)),
+        max(width, READABLE),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def first_rows(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: str = "more row"
+) -> None:
+    """Print a table; on a terminal its first ``FIRST_ROWS`` rows, and the number of ``left``."""
+    if not out().is_terminal:
+        table(header, rows)
+        return
+    table(header, rows[:FIRST_ROWS], single_lines=True)
+    if len(rows) > FIRST_ROWS:
+        line(f"{counted(len(rows) - FIRST_ROWS, left)}: a pipe or a file gets them all")
+
+
+def pairs(lines: Sequence[tuple[str, str]]) -> None:
+    """Print names and values in two columns; values are never cut, so that they can be copied."""
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
+        line(f"{name:{width}}  {value}")
+
+
+def filled(lines: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The names that have a value, with their values."""
+    return [(name, value) for name, value in lines.items() if value]
+
+
+def paragraph(title: str, lines: Sequence[str]) -> None:
+    """Print an indented list below its title; nothing if the list is empty."""
+    if lines:
+        line("\n".join([f"\n{title}", *map(_wrapped, lines)]))
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 recipe`` or ``2 recipes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def minute(time: str) -> str:
+    """A time (RFC 3339) for people, in UTC; a text that is no time stays as it is."""
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        return time
+    return f"{found.astimezone(UTC) if found.tzinfo else found:%Y-%m-%d %H:%M} UTC"

@@ -8,23 +8,71 @@ from __future__ import annotations
 
 import errno
 import lzma
+import os
 import re
 import shutil
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from backports import zstd
 
-from builder.core import links, sizes
+from builder.core import sizes
 from builder.core.errors import FetchError
 from builder.core.files import is_disk_full
 from builder.core.names import LONGEST_PATH, escaped
+
+# Where the symbolic links of a tree lead, found in the tree itself: nothing is read from disk.
+
+MOST_LINKS = 40
+"""Links that one path may pass: as many as Linux follows (path_resolution(7))."""
+
+
+def below(folder: Path) -> dict[str, str]:
+    """The symbolic links below a directory: target by path."""
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent) / name for name in (*folders, *files)):
+            if path.is_symlink():
+                found[path.relative_to(folder).as_posix()] = str(path.readlink())
+    return found
+
+
+def leaving(links: Mapping[str, str]) -> dict[str, str]:
+    """The links of a tree that lead out of it, on their own or by way of other links.
+
+    ``links`` are all links of the tree: target by path.
+    """
+    return {path: target for path, target in links.items() if _leaves(path, links)}
+
+
+def _leaves(path: str, links: Mapping[str, str]) -> bool:
+    """Whether following the link at ``path`` leaves the tree, or never ends."""
+    where: list[str] = []
+    steps = path.split("/")[::-1]  # the next one is the last
+    passed = 0
+    while steps:
+        step = steps.pop()
+        if step == "..":
+            if not where:
+                return True
+            where.pop()
+        elif step not in {"", "."}:
+            where.append(step)
+        target = links.get("/".join(where)) if step not in {"", ".", ".."} else None
+        if target is not None:
+            passed += 1
+            if target.startswith("/") or passed > MOST_LINKS:
+                return True
+            where.pop()
+            steps += target.split("/")[::-1]
+    return False
+
 
 OBJECT = re.compile(r"\.(?:a|cubin|fatbin|pyc|so(?:\.[0-9.]+)?)$")
 LARGEST = 64 << 30  # bytes of all files of an archive
@@ -152,7 +200,7 @@ def _extract(tar: Any, target: Path, budget: _Budget) -> None:
 
     tar.extractall(target, filter=checked)
     # The filter checks each link when it is written: a later one may redirect it.
-    for path, leads in links.leaving(links.below(target)).items():
+    for path, leads in leaving(below(target)).items():
         raise ValueError(f"its link {escaped(path)} points to {escaped(leads)}, outside of it")
 
 

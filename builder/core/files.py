@@ -13,13 +13,15 @@ import shlex
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from builder.core.errors import BusyError, SpaceError, WorldError
+from builder.core.log import Log
 
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ALMOST_FULL = 1 / 16  # GiB: a tool that meets a full disk may leave this much
@@ -313,3 +315,94 @@ def _disk_of(folder: Path) -> tuple[Path, float, float]:
     while not mount.is_mount():
         mount = mount.parent
     return mount, usage.free / 2**30, usage.total / 2**30
+
+
+# A file that only this user writes, in a directory where others may write, too.
+
+
+@contextmanager
+def own_file(file: Path) -> Iterator[BinaryIO]:
+    """Open a file to append to it and to read it; it and its directory are created if absent.
+
+    Raises ``WorldError`` where something else has its name: a link, another kind of file, a file of
+    another user; and where everybody may replace it.
+    """
+    at = file.parent
+    try:
+        at.mkdir(parents=True, exist_ok=True)
+        folder = at.stat()
+        if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
+            raise WorldError(
+                f"cannot write to the directory {at}",
+                "every user of this machine may replace the files in it",
+                f"`chmod o-w {shlex.quote(str(at))}`",
+            )
+        at = file
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        opened = os.open(file, flags, 0o666)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        why = f"it is a link to {at.readlink()}" if at.is_symlink() else error.strerror
+        raise WorldError(
+            f"cannot write to {at}", why or str(error), _remove_own_file(at)
+        ) from error
+    found = os.fstat(opened)
+    own = {os.geteuid(), folder.st_uid}  # root also appends to files of the directory's owner
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in own:
+        os.close(opened)
+        why = "a device, a second name of a file, or another user's file"
+        why = f"it is no file of this user alone: {why}"
+        raise WorldError(f"cannot write to {file}", why, _remove_own_file(file))
+    with os.fdopen(opened, "a+b") as stream:
+        yield stream
+
+
+def _remove_own_file(path: Path) -> str:
+    return f"find out who created it, then remove it: `rm {shlex.quote(str(path))}`"
+
+
+# Directories that are made once for a key, and removed when no run uses them any more.
+
+UNUSED = 7 * 86400  # seconds without use after which a directory is removed
+
+
+def made_once(
+    cache: Path, name: str, key: str, log: Log, make: Callable[[Path, Path], None]
+) -> Path:
+    """The directory ``cache / name / key``.
+
+    Where there is none, ``make`` is called with the path to write it at, which does not exist, and
+    an empty directory for its own files.  Raises like ``make``, and ``SpaceError``.
+    """
+    folder = cache / name / key
+    if _is_there(folder):
+        return folder
+    with named_lock(cache, f"{name}-{key}", wait=log), workspace(cache) as work:
+        if _is_there(folder):  # another run has made it
+            return folder
+        remove_unused(folder.parent)
+        made, own = work / "made", work / "own"
+        own.mkdir()
+        make(made, own)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made.rename(folder)
+    return folder
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove directories that no run has started to use for a week: they belong to other sources or
+    bases, and no run takes a week."""
+    oldest = time.time() - UNUSED
+    for found in folder.glob("*"):
+        with suppress(FileNotFoundError):
+            if found.stat().st_mtime < oldest:
+                shutil.rmtree(found, ignore_errors=True)
+
+
+def _is_there(folder: Path) -> bool:
+    """Whether there is such a directory; it counts as used now."""
+    with suppress(FileNotFoundError):
+        os.utime(folder)
+        return True
+    return False

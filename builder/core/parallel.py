@@ -7,12 +7,13 @@ more is given up: its programs are terminated, and its downloads end at their ne
 
 from __future__ import annotations
 
+import io
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import IO, Any, AnyStr
 
 PATIENCE = 20.0  # seconds for given-up work to clean up: more than buildx gets to end (``_stop``)
 
@@ -93,3 +94,25 @@ def beside() -> Iterator[Beside]:
         yield found
     finally:
         found.give_up()
+
+
+# The pipes of a child process, as types that are never None.
+
+
+def output_of(process: subprocess.Popen[AnyStr]) -> IO[AnyStr]:
+    """The standard output of a process that was started with ``stdout=PIPE``."""
+    if process.stdout is None:
+        raise ValueError("the process was started without stdout=PIPE")
+    return process.stdout
+
+
+def lines_of(process: subprocess.Popen[bytes]) -> Iterable[str]:
+    """The lines of the standard output of a process, with their ends."""
+    return io.TextIOWrapper(output_of(process), "utf-8", "replace")
+
+
+def input_of(process: subprocess.Popen[AnyStr]) -> IO[AnyStr]:
+    """The standard input of a process that was started with ``stdin=PIPE``."""
+    if process.stdin is None:
+        raise ValueError("the process was started without stdin=PIPE")
+    return process.stdin

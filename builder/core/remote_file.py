@@ -6,9 +6,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from builder.core.downloads import PATIENT
-from builder.core.retry import RetryPolicy
-from builder.core.web import Client
+from builder.core.web import PATIENT, Client, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,28 +8,308 @@ is not read, and no cookie is kept.
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import io
 import os
+import re
+import shutil
+import socket
+import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC
 from enum import Enum
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import SplitResult, urljoin, urlsplit
+from uuid import uuid4
 
 from builder.core import sizes
-from builder.core.address import is_loopback, join_url, leads_here, origin, split_url
-from builder.core.web_errors import WebError, status_error, web_error
+from builder.core.errors import FetchError
+from builder.core.log import Log
+from builder.core.names import require_writable_names
+from builder.core.parallel import require_wanted
 
 if TYPE_CHECKING:
-    import socket
-
     import requests
     from _typeshed import WriteableBuffer
     from requests.adapters import HTTPAdapter
+
+
+# Times in HTTP: the Retry-After header, dates, and time spans for messages.
+
+A_YEAR = 31_536_000.0  # seconds
+LONGEST = 1e12  # seconds: an upper limit that no real header reaches
+UNITS = ((31_557_600.0, "years"), (86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"))
+
+
+def retry_after_seconds(value: str) -> float | None:
+    """The seconds to wait that a Retry-After header asks for; None where it is not valid.
+
+    RFC 9110, section 10.2.3: a number of seconds, or a date.  Docker Hub has sent a point in time,
+    in seconds since 1970 (docker/hub-feedback#2459).
+    """
+    if value.isascii() and value.isdigit():
+        seconds = min(float(value), LONGEST)
+        return seconds if seconds <= A_YEAR else max(0.0, seconds - time.time())
+    passed = seconds_since(value)
+    return max(0.0, -passed) if passed is not None else None
+
+
+def seconds_since(date: str) -> float | None:
+    """The seconds from an HTTP date (RFC 9110, section 5.6.7) until now; None where not valid."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        found = parsedate_to_datetime(date)
+        return time.time() - (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def time_span(seconds: float) -> str:
+    """A time span in words: "90 minutes", "26 years"."""
+    for size, name in UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return "1 second" if 0.5 <= seconds < 1.5 else f"{seconds:.0f} seconds"
+
+
+# Why an HTTP request failed, in plain words, and whether another attempt may succeed.
+#
+# Downloads, registries, Docker Hub and GitHub share it.
+
+REFUSED = "connection refused"
+TRUST = "REQUESTS_CA_BUNDLE names a file with the certificate of your server or proxy"
+PROXY_LOGIN = "HTTPS_PROXY needs the proxy's user and password before its name"
+TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})([\w -]*)")
+"""What http.client says of a proxy that does not connect (``HTTPConnection._tunnel``)."""
+
+
+class WebError(Exception):
+    """A request without a usable response.
+
+    ``why`` is the reason in plain words.  ``status`` is the response's, 0 where there was
+    none; ``retry_after`` the seconds that the server asks to wait; ``temporary``: another attempt
+    may succeed; ``untrusted``: the server's TLS certificate is not trusted; ``unresolved``: the
+    name of the server, or of the proxy, has no address, so that there is no attempt at once;
+    ``url``: the address that responded, or was requested.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        *,
+        status: int = 0,
+        retry_after: float | None = None,
+        temporary: bool = True,
+        untrusted: bool = False,
+        unresolved: bool = False,
+        url: str = "",
+    ) -> None:
+        super().__init__(why)
+        self.why = why
+        self.status = status
+        self.retry_after = retry_after
+        self.temporary = temporary
+        self.untrusted = untrusted
+        self.unresolved = unresolved
+        self.url = url
+
+    @property
+    def outcome(self) -> str:
+        """The server's behavior, as a verb: "fails"."""
+        if self.retry_after:
+            return "asks to wait"
+        return "fails" if self.status else "does not answer"
+
+
+def status_error(status: int, why: str, retry_after: str, url: str) -> WebError:
+    """The error of a response's status; ``retry_after`` is the header of that name.
+
+    429 and 5xx are temporary (RFC 6585, section 4; RFC 9110, section 15.6).
+    """
+    why = f"{why}: {PROXY_LOGIN}" if status == 407 else why
+    wait = retry_after_seconds(retry_after)
+    return WebError(why, status=status, retry_after=wait, temporary=_passes(status), url=url)
+
+
+def _passes(status: int) -> bool:
+    return status == 429 or status >= 500
+
+
+def web_error(error: BaseException) -> WebError | None:
+    """An error of ``requests``, ``urllib3`` or a socket in plain words; None for any other."""
+    import requests
+    import urllib3
+
+    if isinstance(error, WebError):
+        return error
+    broken = (
+        *(requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError),
+        *(urllib3.exceptions.ProtocolError, urllib3.exceptions.TimeoutError),
+        *(ConnectionError, TimeoutError, ssl.SSLError),
+    )
+    web = (requests.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException)
+    if not isinstance(error, (*web, *broken)):
+        return None
+    chain = list(_chain(error))
+    untrusted = any(
+        isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError) for each in chain
+    )
+    unresolved = any(isinstance(each, socket.gaierror) for each in chain)
+    why, temporary = _cause(chain), isinstance(error, broken) and not untrusted
+    if refused := next(filter(None, (TUNNEL.search(str(each)) for each in chain)), None):
+        temporary = temporary and _passes(int(refused[1]))
+        why = f"it does not connect: {refused[1]}{refused[2]}"
+        why += f": {PROXY_LOGIN}" if refused[1] == "407" else ""
+    if any(isinstance(each, urllib3.exceptions.ProxyError) for each in chain):
+        why = f"the proxy: {why}"
+    return WebError(why, temporary=temporary, untrusted=untrusted, unresolved=unresolved)
+
+
+def cause(error: BaseException) -> str:
+    """Why a request failed, in plain words, with the time that the server asks to wait."""
+    found = web_error(error)
+    if found is None:
+        return str(error)
+    if not found.retry_after:
+        return found.why
+    return f"{found.why}; it asks to wait {time_span(found.retry_after)}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and every error in it: ``urllib3`` keeps causes in ``reason`` and in arguments."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, BaseException) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            inner = (each.__cause__, each.__context__, getattr(each, "reason", None))
+            waiting += [*inner, *each.args]
+
+
+def _cause(chain: list[BaseException]) -> str:
+    import urllib3
+
+    errors = urllib3.exceptions
+    words: tuple[tuple[type[BaseException], str], ...] = (
+        (ssl.SSLCertVerificationError, "the TLS certificate is not trusted"),
+        (ssl.SSLEOFError, "the server closed the connection"),
+        (ssl.SSLError, "no TLS connection could be made"),
+        (
+            socket.gaierror,
+            "the host name cannot be resolved: there is no network, or HTTPS_PROXY is missing or "
+            "wrong",
+        ),
+        (ConnectionRefusedError, REFUSED),
+        (http.client.RemoteDisconnected, "the server closed the connection without a response"),
+        (ConnectionResetError, "the server reset the connection"),
+        (ConnectionError, "the server closed the connection"),
+        (errors.ConnectTimeoutError, "no connection in time"),
+        (errors.TimeoutError, "no response in time"),
+        (TimeoutError, "no response in time"),
+        (http.client.IncompleteRead, "the server closed the connection within its response"),
+        (errors.IncompleteRead, "the server closed the connection within its response"),
+        (errors.DecodeError, "the compression of the response is damaged"),
+        (errors.LocationParseError, "the address is not valid"),
+        (http.client.HTTPException, "the response is not HTTP"),
+        (ValueError, "the address is not valid"),  # requests' InvalidURL and InvalidSchema
+    )
+    for kind, text in words:
+        for each in chain:
+            if isinstance(each, kind):
+                detail = getattr(each, "verify_message", "") or (
+                    getattr(each, "reason", "") if isinstance(each, ssl.SSLError) else ""
+                )
+                text += f" ({detail})" if isinstance(detail, str) and detail else ""
+                return f"{text}; {TRUST}" if kind is ssl.SSLCertVerificationError else text
+    number = next((e.errno for e in chain if isinstance(e, OSError) and e.errno), None)
+    return os.strerror(number).lower() if number else "the connection failed"
+
+
+# Addresses that servers name: a wrong one raises ``WebError``.
+
+GITHUB = re.compile(
+    r"(?:https?|ssh|git)://(?:[^/@]*@)?github\.com/([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?/?"
+)
+"""The URL of a repository on GitHub: its owner and its name."""
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL.  Raises ``WebError`` where it is no URL of http or https."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or any(character.isspace() or not character.isprintable() for character in url):
+        raise WebError("the server names an address that is not valid", temporary=False)
+    return parts
+
+
+def join_url(base: str, reference: str) -> str:
+    """Resolve a reference against the address of its response.  Raises ``WebError``."""
+    try:
+        url = urljoin(base, reference)
+    except ValueError:
+        url = ""
+    split_url(url)
+    return url
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of a URL.  Raises ``WebError``."""
+    parts = split_url(url)
+    return (
+        parts.scheme,
+        parts.hostname or "",
+        parts.port or (443 if parts.scheme == "https" else 80),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or address; other names are not resolved.
+
+    The unspecified address connects to it, too (ip(7)).
+    """
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_loopback or found.is_unspecified
+
+
+def leads_here(host: str) -> bool:
+    """Whether any address of a host is this machine's: loopback's, its network's, or a bridge's.
+
+    Whoever connects to an address of the own machine has the same one.  Nothing is sent.
+    """
+    with suppress(OSError, UnicodeError):
+        for family, *_, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                there = probe.getpeername()[0]
+                if is_loopback(there) or there == probe.getsockname()[0]:
+                    return True
+    return False
+
+
+def github_page(url: str, path: str = "") -> str:
+    """The page of a GitHub repository, or ``path`` below it ("pull/6"); empty for other hosts."""
+    found = GITHUB.fullmatch(url)
+    if found is None:
+        return ""
+    return "/".join(["https://github.com", found[1], found[2], *([path] if path else [])])
+
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 20.0  # seconds without a byte of the response
@@ -332,3 +612,149 @@ def _adapter() -> HTTPAdapter:
             return pool
 
     return Adapter()
+
+
+# One retry policy: for downloads, registries, Docker Hub and git.
+#
+# A failure that may be temporary is retried.  The server may set the wait (Retry-After); else it
+# is 1, 2, 4, then 8 seconds.  Attempts and waiting time are bounded.
+
+T = TypeVar("T")
+ATTEMPTS = 7
+GIVE_UP = 20.0  # seconds without a response, where the server does not ask for a longer wait
+LONGEST_WAIT = 120.0  # seconds at once: Docker Hub's limits pass in minutes, or in hours
+LONGEST_IN_ALL = 600.0  # seconds
+GIVEN_UP: set[str] = set()
+"""Servers that failed to the end.  They get one attempt each time, until one succeeds."""
+
+
+class RetryPolicy:
+    """The retry policy for one server.
+
+    ``log`` gets a line before each wait of a second or more; it begins with ``server``, which is
+    also the key in ``GIVEN_UP`` (a server without a name is not kept there).  ``failure_of`` makes
+    a ``WebError`` of an exception of ``work``, or None where that is no failure of the server:
+    ``temporary`` decides whether there is another attempt, ``retry_after`` how long to wait for it.
+    """
+
+    def __init__(
+        self,
+        server: str = "",
+        log: Log = lambda _: None,
+        failure_of: Callable[[BaseException], WebError | None] = web_error,
+    ) -> None:
+        self._server = server
+        self._log = log
+        self._failure_of = failure_of
+        self._waited = 0.0  # seconds, at the request of the server
+        self._last_response = 0.0
+
+    def server_responded(self) -> None:
+        """Note that the server responds, such as by reading an upload: ``GIVE_UP`` restarts."""
+        self._last_response = time.monotonic()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Call ``work``, again where its failure may be temporary; raises its last error."""
+        self.server_responded()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = work()
+            except Exception as error:
+                failure = self._failure_of(error)
+                if failure is None or not failure.temporary:
+                    GIVEN_UP.discard(self._server)
+                    raise
+                if self._is_over(failure, attempt):
+                    GIVEN_UP.update({self._server} - {""})
+                    raise
+            else:
+                GIVEN_UP.discard(self._server)
+                return result
+            self._sleep(failure, attempt)
+
+    def _is_over(self, failure: WebError, attempt: int) -> bool:
+        if attempt >= ATTEMPTS or self._server in GIVEN_UP or failure.unresolved:
+            return True
+        wait = _wait(failure, attempt)
+        if failure.retry_after is not None:
+            return wait > LONGEST_WAIT or self._waited + wait > LONGEST_IN_ALL
+        return time.monotonic() - self._last_response + wait > GIVE_UP
+
+    def _sleep(self, failure: WebError, attempt: int) -> None:
+        wait = _wait(failure, attempt)
+        if wait >= 1:
+            name = f"{self._server}: " if self._server else ""
+            asks = "trying again in" if failure.retry_after is None else "it asks to wait"
+            self._log(f"{name}{failure.why}; {asks} {time_span(wait)}")
+        if failure.retry_after is not None:
+            self._waited += wait
+            self._last_response = time.monotonic() + wait
+        time.sleep(wait)
+
+
+def _wait(failure: WebError, attempt: int) -> float:
+    """Seconds."""
+    if failure.retry_after is not None:
+        return failure.retry_after
+    return min(2.0 ** (attempt - 1), 8.0)
+
+
+# Downloads: files streamed into a directory of their own and verified by their sha256.
+
+LARGEST = 16 << 30  # bytes of a file whose size nobody pinned
+PATIENT: dict[str, Any] = {"read_timeout": 60.0, "least": 1 << 20, "follow": Follow.ANYWHERE}
+"""How files are requested: from wherever they are, and a MiB has to come in ``TOTAL_TIMEOUT``."""
+
+
+def stored(folder: Path) -> Path | None:
+    """The complete file that ``store`` wrote into ``folder``; None where there is none."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return found[0] if found else None
+
+
+def store(client: Client, url: str, name: str, sha256: str, folder: Path) -> None:
+    """Stream ``url`` into ``folder/name``; the folder appears when the file is complete.
+
+    Failures are retried under one policy; a server that sends bytes responds.  Raises
+    ``FetchError`` where the bytes do not have the digest or the name cannot be written,
+    ``WebError`` where the server does not give them.
+    """
+    require_writable_names([name], url)
+    policy = RetryPolicy()
+    policy.call(lambda: _store(client, url, name, sha256, folder, policy))
+
+
+def _store(
+    client: Client, url: str, name: str, sha256: str, folder: Path, policy: RetryPolicy
+) -> None:
+    waiting = folder.parent / f".{uuid4().hex}"
+    waiting.mkdir(parents=True)
+    digest, received = hashlib.sha256(), 0
+    try:
+        with client.open("GET", url, **PATIENT) as opened, (waiting / name).open("wb") as sink:
+            opened.require(200)
+            for block in opened.blocks():
+                require_wanted()
+                received += len(block)
+                if received > LARGEST:
+                    why = f"its response is larger than {sizes.shown(LARGEST)}"
+                    raise WebError(why, temporary=False)
+                digest.update(block)
+                sink.write(block)
+        if digest.hexdigest() != sha256:
+            raise FetchError(
+                f"{name} does not have the pinned digest",
+                f"expected sha256 {sha256}, got {digest.hexdigest()}",
+                "the pin is wrong, or the server or something between altered the file",
+            )
+        try:
+            waiting.rename(folder)
+        except OSError:
+            if stored(folder) is None:  # else another run was faster
+                raise
+    finally:
+        if received:  # a server that sent some has responded, also where they stop
+            policy.server_responded()
+        shutil.rmtree(waiting, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from builder.core import archives
 from builder.core.errors import FetchError, UntriedError, WorldError
-from builder.core.pipes import output_of
+from builder.core.parallel import output_of
 from builder.docker import client
 from builder.docker import engine as docker
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import subprocess
@@ -19,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.core import files
-from builder.core.errors import SpaceError, WorldError
-from builder.core.parallel import ends_with_its_work
-from builder.core.pipes import lines_of
+from builder.core.errors import BuildError, FetchError, SpaceError, WorldError
+from builder.core.parallel import ends_with_its_work, lines_of
 from builder.docker import client
 from builder.docker import engine as docker
+from builder.docker.client import LateError, call
 
 TARGET = "linux/amd64"  # the platform of most images
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
@@ -164,3 +165,50 @@ def _stop(process: subprocess.Popen[Any]) -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):  # then it is killed
         process.wait(15)
+
+
+# Images of registries as ``docker buildx imagetools`` shows them: with Docker's own logins.
+
+
+def registry_digest(reference: str, timeout: float) -> str:
+    """The digest of a tag in its registry.
+
+    Raises ``GoneError`` where the registry has no such image, ``RegistryError`` where it refuses
+    this login, ``FetchError`` where it fails, or does not answer in time.
+    """
+    output = _inspect_imagetools(reference, timeout)
+    try:
+        return str(json.loads(output)["digest"])
+    except (ValueError, KeyError) as error:
+        raise BuildError(f"buildx gave no digest for {reference}", output) from error
+
+
+def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
+    """The OCI image configuration of an image, for one platform ("linux/amd64").
+
+    Raises like ``digest``.
+    """
+    images = json.loads(_inspect_imagetools(reference, timeout, "{{json .Image}}"))
+    # buildx gives a mapping by platform for an index, the image alone for a manifest.
+    found = images if "rootfs" in images else images.get(platform)
+    if found is None:
+        raise FetchError(
+            f"{reference} has no image for {platform}",
+            f"it has: {', '.join(images)}",
+            "use an image of that platform",
+        )
+    return dict(found)
+
+
+def _inspect_imagetools(
+    reference: str, timeout: float, template: str = "{{json .Manifest}}"
+) -> str:
+    """The output of ``imagetools inspect`` with a template."""
+    options = [f"--builder={docker.context()}", f"--format={template}"]
+    try:
+        done = call("buildx", "imagetools", "inspect", *options, reference, timeout=timeout)
+    except LateError:
+        raise docker.refusal(reference, f"no response within {timeout:.0f} s") from None
+    if done.returncode != 0:
+        raise docker.refusal(reference, done.stderr.strip().removeprefix("ERROR: "))
+    return done.stdout

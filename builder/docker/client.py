@@ -17,7 +17,7 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from builder.core.errors import UntriedError, WorldError
-from builder.core.pipes import output_of
+from builder.core.parallel import output_of
 
 if TYPE_CHECKING:
     from python_on_whales import DockerClient

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
+import shutil
 import socket
+import subprocess
+import tarfile
+import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from builder.core.errors import UntriedError
+from builder.core.parallel import input_of, output_of
 from builder.core.platforms import PLATFORMS, architecture
-from builder.docker.client import MOST_OUTPUT, Finished, LateError, call, output, whales
+from builder.docker.client import MOST_OUTPUT, Finished, LateError, call, output, stream, whales
 from builder.docker.engine import engine
 
 OWNER = "builder.owner"
@@ -336,3 +346,187 @@ def started(
         yield Container(name)
     finally:
         remove(name)
+
+
+# Copies of an image's files on this machine.
+#
+# The image may be hostile: `docker cp` to a directory would make its devices, pipes and set-uid
+# files here.  Its files come through a pipe, and nothing but their bytes is taken.
+
+LARGEST = 4 << 30  # bytes of a file; libcublasLt.so.13 has 0.6 GB
+
+
+def copy_out(reference: str, path: str, target: Path) -> None:
+    """Copy a file of an image to ``target``; raises like ``copy_all_out``."""
+    copy_all_out(reference, {path: target})
+
+
+def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
+    """Copy files of an image, each to its target, following links within the image.
+
+    Raises ``UntriedError`` where one is missing, is no file, or has more than 4 GiB.
+    """
+    with created(reference) as container:
+        for path, target in targets.items():
+            fault = _copy(container, path, target)
+            if fault:
+                raise UntriedError(f"cannot read {path} of {reference}", fault)
+
+
+def _copy(container: str, path: str, target: Path) -> str:
+    """Copy a file out of a container; empty, or why not."""
+    copy = ("cp", "--follow-link", f"{container}:{path}", "-")
+    with (
+        tempfile.TemporaryFile() as errors,
+        stream(*copy, stderr=errors, timeout=ENGINE_TIMEOUT) as process,
+    ):
+        try:
+            return _written(output_of(process), target)
+        except tarfile.TarError:
+            process.wait()
+            errors.seek(0)
+            return errors.read().decode(errors="replace").strip() or "Docker did not give it"
+
+
+def _written(archive: IO[bytes], target: Path) -> str:
+    """Write the first member of a tar to a file; empty, or why not.  Raises ``TarError``."""
+    with tarfile.open(fileobj=archive, mode="r|") as tar:
+        member = tar.next()
+        if member is None or not member.isreg():
+            return "it is not a file"
+        if member.size > LARGEST:
+            return f"it has {member.size >> 20} MiB, more than {LARGEST >> 20} MiB"
+        content = tar.extractfile(member)
+        if content is None:
+            return "it is not a file"
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file, 1 << 20)
+        target.chmod(member.mode & 0o777)
+    return ""
+
+
+# A proxy to a server in a container without a network, which itself reaches nothing.
+#
+# Root connects from inside the container's network where the engine is on this machine (setns(2),
+# network_namespaces(7)).  Elsewhere each connection goes through ``docker exec``: bash in the
+# container connects to the container's loopback (/dev/tcp).
+
+LOOPBACK = "127.0.0.1"
+CLONE_NEWNET = 0x40000000  # linux/sched.h
+# The end of the server's connection ends the program, even where standard input stays open.
+BRIDGE = "exec 3<>/dev/tcp/127.0.0.1/$0; cat <&0 >&3 & cat <&3; kill $!"
+BLOCK = 1 << 16
+ENDING = 3.0  # seconds from the end of a program to the end of its container, under load
+
+
+@contextmanager
+def proxy(container: Container, port: int) -> Iterator[str]:
+    """The URL of a server that listens on ``port`` in the container, within this context.
+
+    Raises ``UntriedError`` where the container can only be reached through bash, and has none.
+    """
+    with (
+        network_of(container) as network,
+        socket.create_server((LOOPBACK, 0), backlog=64) as listener,
+    ):
+        if network is not None:
+            bridge = partial(_bridge_network, network, port)
+        else:
+            _require_bash(container)
+            bridge = partial(_bridge_exec, container.name, port)
+        threading.Thread(target=_accept, args=(listener, bridge), daemon=True).start()
+        try:
+            yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        finally:
+            with suppress(OSError):  # some systems do not shut down what only listens
+                listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def network_of(container: Container) -> Iterator[int | None]:
+    """A descriptor of the network of a container; None where this process cannot enter it."""
+    identity, process = container.identity()
+    try:
+        descriptor = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor if _can_enter(descriptor, process, identity) else None
+    finally:
+        os.close(descriptor)
+
+
+def _can_enter(network: int, process: int, identity: str) -> bool:
+    try:
+        # The process may belong to another machine's engine: its id says nothing here.
+        if identity not in Path(f"/proc/{process}/cgroup").read_text("utf-8"):
+            return False
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(_enter, network).result()
+    except OSError:
+        return False
+    return True
+
+
+def _enter(network: int) -> None:
+    """Move the calling thread into a network: a socket stays in the one that it was made in."""
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns is new in Python 3.12
+    if libc.setns(network, CLONE_NEWNET) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _require_bash(container: Container) -> None:
+    tried = container.execute(["bash", "-c", "type cat"], 30)
+    until = time.monotonic() + ENDING  # a container that is ending runs nothing
+    while tried.status != 0 and container.state().running:
+        if time.monotonic() >= until:
+            raise UntriedError(
+                "the image has no bash, which is needed to reach its server", tried.output
+            )
+        time.sleep(0.1)
+
+
+def _accept(listener: socket.socket, bridge: Callable[[socket.socket], None]) -> None:
+    with suppress(OSError):  # the listener is closed at the end
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=bridge, args=(connection,), daemon=True).start()
+
+
+def _bridge_network(network: int, port: int, connection: socket.socket) -> None:
+    with connection, suppress(OSError):
+        _enter(network)
+        with socket.create_connection((LOOPBACK, port)) as server:
+            threading.Thread(target=_copy_proxy, args=(connection, server), daemon=True).start()
+            _copy_proxy(server, connection)
+
+
+def _copy_proxy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while block := source.recv(BLOCK):
+            target.sendall(block)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def _bridge_exec(name: str, port: int, connection: socket.socket) -> None:
+    execute = ("exec", "--interactive", name, "bash", "-c", BRIDGE, str(port))
+    with connection, stream(*execute, stdin=subprocess.PIPE, bufsize=0) as process:
+        threading.Thread(target=_send, args=(connection, process), daemon=True).start()
+        with suppress(OSError):
+            while block := output_of(process).read(BLOCK):
+                connection.sendall(block)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def _send(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    server = input_of(process)
+    with suppress(OSError):
+        while block := connection.recv(BLOCK):
+            server.write(block)
+    with suppress(OSError):
+        server.close()

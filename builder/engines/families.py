@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from builder.engines.artifact import Artifact
-from builder.engines.bases import DebianRoot
-from builder.engines.cmake import CmakeTree
-from builder.engines.cuda_wheels import CudaWheels
+from builder.engines.bases import CudaWheels, DebianRoot, Published, PythonWheels
+from builder.engines.cmake import Artifact, CmakeTree
 from builder.engines.family import BaseFamily, EngineFamily
-from builder.engines.ggml_python import GgmlPython
 from builder.engines.llama_cpp import LlamaCpp
 from builder.engines.overlay import FAMILIES
-from builder.engines.published import Published
-from builder.engines.python import PythonSdist
-from builder.engines.python_wheels import PythonWheels
-from builder.engines.tabbyapi import TabbyApi
+from builder.engines.python import GgmlPython, PythonSdist, TabbyApi
 from builder.recipes import catalog
-from builder.recipes.base import BaseRecipe
 from builder.recipes.catalog import Catalog, CatalogFile
 from builder.recipes.probes import Serve
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe
 
 __all__ = [
     "BASES",

@@ -3,30 +3,140 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from builder.core.errors import RecipeError
-from builder.core.platforms import Platforms, of_target
-from builder.engines import cmake_calls, entrypoint
+from builder.core.platforms import Architecture, Platforms, of_target
+from builder.engines import cmake_calls, layout
 from builder.engines.cmake_calls import Command, DefinitionLayer, Definitions
-from builder.engines.debian import StagePackages, compiling, running
 from builder.engines.layout import LAYOUT
 from builder.engines.logs import LogReader
-from builder.engines.package_paths import PackagePaths
-from builder.engines.tree import Draft, ReadableTree
-from builder.recipes import lockfile
-from builder.recipes.base import BaseRecipe
-from builder.recipes.lockfile import Lock, PinnedFile
+from builder.recipes import locks
+from builder.recipes.draft import DraftTable
+from builder.recipes.locks import DebianFile, Lock, PinnedFile
 from builder.recipes.patches import AddPatch
 from builder.recipes.probes import LibraryProbe, Probe, Serve
-from builder.recipes.schema import Cmake, Cuda, Recipe, RecipeImage
-from builder.recipes.sources import InstalledSource
+from builder.recipes.schema import BaseRecipe, Cmake, Cuda, InstalledSource, Recipe, RecipeImage
 
 if TYPE_CHECKING:
     from builder.recipes.edit import Recount
+
+
+# A source tree as a family reads it, to write a recipe.
+
+
+def is_lfs_pointer(text: str) -> bool:
+    """Whether a file is a pointer of Git LFS, whose content is on another server.
+
+    Format: ``docs/spec.md`` of git-lfs, "The Pointer"; versions before 1.0 had the first URL.
+    """
+    return text.startswith(
+        ("version https://git-lfs.github.com/spec/", "version https://hawser.github.com/spec/")
+    )
+
+
+class ReadableTree(Protocol):
+    """A commit of a repository."""
+
+    @property
+    def name(self) -> str:
+        """The tag or the branch that names it, else the commit."""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files."""
+
+    def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
+        """The texts of the files that exist.  Raises ``FetchError``."""
+
+    def commits(self) -> int:
+        """The number of commits in its history.  Raises ``FetchError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The parts of a recipe that a family reads from a tree."""
+
+    base: str
+    tables: Mapping[str, Sequence[DraftTable]]
+    """By name: "cuda", "cmake", "probe" and so on."""
+    options: frozenset[str] = frozenset()
+    """Options that ``--help`` of the engine will list; more may be there."""
+
+    @property
+    def values(self) -> Mapping[str, Sequence[str]]:
+        """The values of the options that it probes, as far as the tree shows them."""
+        probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
+        return {probe["option"]: probe["has"] for probe in probes}
+
+
+# Which Debian packages the stages of a base or of an engine's image install.
+
+
+@dataclass(frozen=True, slots=True)
+class StagePackages:
+    """The Debian packages that a stage asks for, beside the packages of the stage below."""
+
+    stage: str
+    below: str
+    """The stage of the base that it begins with; empty: none."""
+    architecture: Architecture
+    packages: tuple[str, ...]
+    foreign: Architecture | None = None
+    """The other architecture whose packages it may have: the target of a cross build."""
+    files: tuple[DebianFile, ...] | None = None
+    """These packages and their dependencies, by a lock; None: the newest, when it is built."""
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """The key by which an install of a lock is found."""
+        return self.stage, self.architecture, self.foreign
+
+    @property
+    def context(self) -> str:
+        """The named context that holds the files."""
+        return f"debian-{self.stage}"
+
+
+def compiling(
+    stage: str, below: str, packages: Sequence[str], platforms: Platforms
+) -> StagePackages:
+    """A stage that compiles: on the build platform, also with libraries of the target."""
+    foreign = platforms.target if platforms.cross else None
+    return StagePackages(stage, below, platforms.build, tuple(packages), foreign)
+
+
+def running(stage: str, below: str, packages: Sequence[str], platforms: Platforms) -> StagePackages:
+    """A stage that becomes an image, or part of one: on the target platform."""
+    return StagePackages(stage, below, platforms.target, tuple(packages))
+
+
+# Which paths of a repository an installed package contains.
+
+
+@dataclass(frozen=True, slots=True)
+class PackagePaths:
+    """Globs as in fnmatch, relative to the repository."""
+
+    package: str
+    """Directory of the package, in ``root``: its files are installed under the same paths."""
+    compiled: tuple[str, ...]
+    """Sources that are compiled into the package, and build files."""
+    needs: tuple[str, ...]
+    """Lists of required packages."""
+    elsewhere: tuple[str, ...]
+    """Files that no installed package contains."""
+    root: str = ""
+    """Directory of the repository that has the package: "python" for python/sglang. A patch names
+    files as the repository does, also if the source is a wheel."""
+
+    def contains(self, path: str) -> bool:
+        """Whether the package contains a file of the repository."""
+        return path.startswith(f"{self.root}/{self.package}/".removeprefix("/"))
+
 
 Finding = tuple[tuple[str | int, ...], str]
 """A problem of a recipe: the path of the key, and the message."""
@@ -289,8 +399,8 @@ class EngineFamily(Family[Recipe]):
         yield from super().check(recipe)
         if self.requires_entrypoint and not recipe.image.entrypoint:
             yield ("image",), f"the family {self.name} needs an entrypoint"
-        if entrypoint.SEPARATOR in recipe.image.entrypoint:
-            yield ("image", "entrypoint"), f"{entrypoint.SEPARATOR!r} cannot be one of its words"
+        if layout.SEPARATOR in recipe.image.entrypoint:
+            yield ("image", "entrypoint"), f"{layout.SEPARATOR!r} cannot be one of its words"
         if not self.takes("layout"):
             for index, call in enumerate(recipe.cmake):
                 if call.place is not None:
@@ -440,4 +550,4 @@ def native_lock(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms)
             f"takes many times as long: BUILDER_COMPILE_ON={platforms.target}",
         )
     lock = recipe.python.lock if recipe.python else None
-    return lockfile.read(folder / required(lock, recipe))
+    return locks.read_lock(folder / required(lock, recipe))

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.core.platforms import Platforms
-from builder.engines import lmdeploy_log, sglang_log, vllm_log
-from builder.engines.family import EngineFamily, Finding, FolderServer, on_a_card, with_image
+from builder.engines import logs
+from builder.engines.family import (
+    EngineFamily,
+    Finding,
+    FolderServer,
+    PackagePaths,
+    on_a_card,
+    with_image,
+)
 from builder.engines.layout import LAYOUT
-from builder.engines.package_paths import PackagePaths
 from builder.recipes.probes import Serve
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import InstalledSource, PypiSource
+from builder.recipes.schema import InstalledSource, PypiSource, Recipe
 
 
 class Overlay(EngineFamily):
@@ -123,7 +128,7 @@ class Vllm(Overlay):
     # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
     folder = FolderServer(
         on_a_card(serve, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
-        vllm_log.read,
+        logs.read_vllm,
         ("--load-format", "dummy"),
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
     )
@@ -154,7 +159,7 @@ class Lmdeploy(Overlay):
     # (simulator/card/results.cpp).
     folder = FolderServer(
         on_a_card(serve.model_copy(update={"verbose": ["--log-level", "INFO"]})),
-        lmdeploy_log.read,
+        logs.read_lmdeploy,
         room=("--cache-max-entry-count", "--quant-policy"),
         samples=False,
     )
@@ -184,7 +189,7 @@ class Sglang(Overlay):
     )
     folder = FolderServer(
         on_a_card(serve),
-        sglang_log.read,
+        logs.read_sglang,
         ("--load-format", "dummy"),
         room=("--mem-fraction-static", "--kv-cache-dtype"),
     )

@@ -2,19 +2,447 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import os
+import posixpath
+import stat
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, BinaryIO, NamedTuple
 
+from builder.core import sizes
+from builder.core.errors import WorldError
+from builder.core.files import require_space
 from builder.docker.blobs import Blobs
-from builder.image.entries import LayerEntry, Node
-from builder.image.files import aspects, compare_trees
-from builder.image.image import damage_reported, manifest_of
-from builder.image.image_tree import ImageTree, LayerFiles, read_image
-from builder.image.results import Comparison, Difference, LayerDifference, LayerState
+from builder.image import layers as images
+from builder.image.device_code import compare_code, may_have_code, on_card
+from builder.image.layers import (
+    Content,
+    DamagedImageError,
+    LayerEntry,
+    Node,
+    Placed,
+    damage_reported,
+    final,
+    first_names,
+    layer_entries,
+    manifest_of,
+)
+from builder.image.results import (
+    Aspect,
+    Comparison,
+    Difference,
+    ElfDifference,
+    FileDifference,
+    LayerDifference,
+    LayerSide,
+    LayerState,
+)
+from simulator.elf import Elf, MalformedElf, Section, is_elf
+from simulator.ledger import library_name
+from simulator.library import linking, versioned_symbols
+
+# Files with their properties: of an image as a container sees it, of a directory, or one file.
+
+FILE = "/"
+"""The path of a single file, which may have another name in the other tree."""
+HEAD = 64  # bytes of a file that tell its format
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTree:
+    """A directory, or one file, on this machine."""
+
+    name: str
+    root: Path
+    nodes: Mapping[str, Node] = field(repr=False)
+
+    def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:  # noqa: ARG002
+        """The files themselves; an image's tree gives copies in ``folder``."""
+        single = self.root.is_file()
+        return {path: self.root if single else self.root / path[1:] for path in paths}
+
+
+def read_files(root: Path) -> FilesTree:
+    """A directory, or one file; the path of a single file is ``FILE``.
+
+    A link to either is followed.  Raises ``WorldError`` where something cannot be read.
+    """
+    name = str(root)
+    try:
+        root = root.resolve(strict=True)
+        found = {path: _node(file) for path, file in _below(root)}
+        return FilesTree(name, root, with_first_names(found, _shared(root, found)))
+    except OSError as error:
+        what = error.filename or root
+        raise WorldError(f"cannot read {what}", error.strerror or str(error)) from error
+
+
+def with_first_names(nodes: dict[str, Node], places: Mapping[str, object]) -> dict[str, Node]:
+    """The nodes with ``same_file`` set; ``places``: as ``first_names``."""
+    named = first_names(places).items()
+    return {**nodes, **{path: replace(nodes[path], same_file=first) for path, first in named}}
+
+
+def _below(root: Path) -> Iterator[tuple[str, Path]]:
+    """The paths of a tree without its root; a directory comes before its contents."""
+    if not root.is_dir():
+        yield FILE, root
+        return
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        for name in sorted([*folders, *files]):
+            path = Path(folder, name)
+            yield f"/{path.relative_to(root)}", path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _shared(root: Path, nodes: Mapping[str, Node]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for path, node in nodes.items():
+        if node.kind == "file" and path != FILE:
+            status = (root / path[1:]).lstat()
+            if status.st_nlink > 1:
+                found[path] = (status.st_dev, status.st_ino)
+    return found
+
+
+def _node(path: Path) -> Node:
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    common = (mode, status.st_uid, status.st_gid, status.st_mtime)
+    if stat.S_ISLNK(status.st_mode):
+        return Node("link", *common, target=str(path.readlink()))
+    attributes = tuple(
+        (name, os.getxattr(path, name, follow_symlinks=False).hex())
+        for name in sorted(os.listxattr(path, follow_symlinks=False))
+    )
+    if stat.S_ISDIR(status.st_mode):
+        return Node("directory", *common, attributes=attributes)
+    if stat.S_ISREG(status.st_mode):
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Node("file", *common, status.st_size, digest, attributes=attributes, head=head)
+    if stat.S_ISFIFO(status.st_mode):
+        return Node("fifo", *common)
+    kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFSOCK: "s"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "?")
+    place = f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return Node("device", *common, target=place)
+
+
+# The files of an image, read from its blobs: the final file system, and the files of each
+# layer.
+
+
+class LayerFiles(NamedTuple):
+    """A layer of an image, and its files."""
+
+    side: LayerSide
+    diff_id: str
+    """The unpacked tar's digest, from the image's configuration."""
+    entries: tuple[LayerEntry[Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTree:
+    """The files of an image as a container sees them."""
+
+    name: str
+    digest: str
+    """Its manifest's."""
+    manifest: Mapping[str, Any] = field(repr=False)
+    config: Mapping[str, Any] = field(repr=False)
+    """OCI image configuration (image-spec: config.md)."""
+    layers: tuple[LayerFiles, ...] = field(repr=False)
+    nodes: Mapping[str, Node] = field(repr=False)
+    placed: Mapping[str, Placed[Node]] = field(repr=False)
+    blobs: Blobs = field(repr=False)
+
+    def extract(self, paths: Collection[str], folder: Path) -> Mapping[str, Path]:
+        """Copies of these files; each layer that has one of them is read once more.
+
+        Raises ``SpaceError`` where they do not fit, ``UntriedError`` where a layer is damaged.
+        """
+        folder.mkdir(parents=True)
+        size = sum({self.nodes[path].digest: self.nodes[path].size for path in paths}.values())
+        require_space(folder, size / 2**30, f"the comparison of {len(paths):,} files")
+        wanted: dict[int, dict[str, Path]] = defaultdict(dict)
+        for path in paths:
+            place = self.placed[path]
+            wanted[place.layer][place.path] = folder / self.nodes[path].digest
+        with images.damage_reported():
+            for number, copies in wanted.items():
+                _copy(self.blobs.file(self.layers[number].side.digest), copies)
+        return {path: folder / self.nodes[path].digest for path in paths}
+
+
+def read_image(
+    name: str, blobs: Blobs, known: dict[str, tuple[LayerEntry[Node], ...]] | None = None
+) -> ImageTree:
+    """Read an image from its blobs; from an index, as ``manifest_of``.
+
+    ``known``: the entries of layers by digest, so that no layer is read twice; it is extended.
+    Raises ``UntriedError`` where a blob is missing or damaged.
+    """
+    known = {} if known is None else known
+    with images.damage_reported():
+        digest, manifest = images.manifest_of(blobs)
+        config = images.image_document(blobs.file(manifest["config"]["digest"]))
+        digests = [part["digest"] for part in manifest["layers"]]
+        missing = [digest for digest in dict.fromkeys(digests) if digest not in known]
+        with images.two_at_a_time() as (pool, stop):
+            read = pool.map(partial(_entries, stop=stop), map(blobs.file, missing))
+            known.update(zip(missing, read, strict=True))
+        found = _layers(manifest, config, known)
+        placed = final([layer.entries for layer in found])
+    nodes = {path: each.node for path, each in placed.items()}
+    places = {
+        path: (each.layer, each.path) for path, each in placed.items() if each.node.kind == "file"
+    }
+    nodes = with_first_names(nodes, places)
+    return ImageTree(name, digest, manifest, config, found, nodes, placed, blobs)
+
+
+def _entries(blob: Path, stop: Event) -> tuple[LayerEntry[Node], ...]:
+    def hashed(_: str, node: Node, content: Content | None) -> Node:
+        if content is None:
+            return node
+        head = content.read(HEAD)
+        return replace(node, digest=content.digest(), head=head)
+
+    return tuple(layer_entries(blob, hashed, stop))
+
+
+def _layers(
+    manifest: Mapping[str, Any],
+    config: Mapping[str, Any],
+    entries: Mapping[str, tuple[LayerEntry[Node], ...]],
+) -> tuple[LayerFiles, ...]:
+    parts = manifest["layers"]
+    diff_ids = config["rootfs"]["diff_ids"]
+    rows = zip(parts, diff_ids, images.created_by(config, len(parts)), strict=True)
+    return tuple(
+        LayerFiles(
+            LayerSide(number, part["digest"], part["size"], by), diff_id, entries[part["digest"]]
+        )
+        for number, (part, diff_id, by) in enumerate(rows, 1)
+    )
+
+
+def _copy(blob: Path, copies: Mapping[str, Path]) -> None:
+    waiting = dict(copies)
+
+    def look(path: str, node: Node, content: Content | None) -> Node:
+        # A layer may have a path twice; the last one counts.
+        if content is not None and path in waiting:
+            with waiting[path].open("wb") as copy:
+                copy.writelines(content.blocks())
+            if content.digest() == waiting[path].name:
+                del waiting[path]
+        return node
+
+    for _ in layer_entries(blob, look):
+        if not waiting:
+            return
+    raise DamagedImageError(f"{blob.name} has no {', '.join(waiting)}")
+
+
+# Two files with different content: where they differ, and how ELF files and device code do.
+
+BLOCK = 1 << 20
+LARGEST_TEXT = 1 << 20  # bytes of a file whose lines are compared
+LONGEST_LINE = 200  # characters that are kept of one
+
+
+def compare_contents(of: FileDifference, before: Path | None, after: Path | None) -> FileDifference:
+    """The difference of a path, with the differences of its content; an absent file is None."""
+    with ExitStack() as stack:
+        old = stack.enter_context(before.open("rb")) if before else None
+        new = stack.enter_context(after.open("rb")) if after else None
+        elves = [is_elf(_head(each)) for each in (old, new) if each]
+        try:
+            if old and new and all(elves):
+                of = replace(of, elf=compare_elf(old, new))
+            of = replace(of, code=compare_code(old, new))
+            if of.code:
+                of = replace(of, on_card=(on_card(of.path, old), on_card(of.path, new)))
+        except MalformedElf as error:
+            return replace(of, unread=str(error))
+    if any(elves):
+        return of
+    if before and after and max(each.stat().st_size for each in (before, after)) <= LARGEST_TEXT:
+        return replace(of, lines=_lines(before.read_bytes(), after.read_bytes()))
+    return of
+
+
+def _head(stream: BinaryIO) -> bytes:
+    stream.seek(0)
+    return stream.read(4)
+
+
+def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:
+    try:
+        texts = before.decode(), after.decode()
+    except UnicodeDecodeError:
+        return None
+    if any("\0" in text for text in texts):
+        return None
+    old, new = ([*text.splitlines(), ""] for text in texts)
+    one, other = next(((a, b) for a, b in zip(old, new, strict=False) if a != b), ("", ""))
+    return one[:LONGEST_LINE], other[:LONGEST_LINE]
+
+
+def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
+    """The difference of two ELF files.  Raises ``MalformedElf`` where one is damaged."""
+    old, new = Elf(before), Elf(after)
+    was, now = versioned_symbols(old), versioned_symbols(new)
+    values = zip(_linking(old).items(), _linking(new).values(), strict=True)
+    return ElfDifference(
+        tuple(Difference(name, value, other) for (name, value), other in values if value != other),
+        tuple(sorted(now - was)),
+        tuple(sorted(was - now)),
+        tuple(_sections(old, new)),
+    )
+
+
+def _linking(elf: Elf) -> dict[str, tuple[str, ...]]:
+    found = linking(elf)
+    single = {
+        "machine": found.machine,
+        "type": found.type,
+        "interpreter": found.interpreter,
+        "soname": found.soname,
+        "build id": elf.build_id(),
+    }
+    return {name: (value,) if value else () for name, value in single.items()} | {
+        "needed": found.needed,
+        "runpath": found.runpath,
+        "rpath": found.rpath,
+    }
+
+
+def _sections(before: Elf, after: Elf) -> Iterator[Difference[int | None]]:
+    """The sections that differ; of several with one name, the first is compared with the first."""
+    by_name: dict[str, tuple[list[Section], list[Section]]] = defaultdict(lambda: ([], []))
+    for side, elf in enumerate((before, after)):
+        for section in elf.sections[1:]:
+            by_name[section.name][side].append(section)
+    for name, sides in by_name.items():
+        for one, other in zip_longest(*sides):
+            if one is None or other is None or not _equal(before, one, after, other):
+                yield Difference(name, one and one.size, other and other.size)
+
+
+def _equal(before: Elf, one: Section, after: Elf, other: Section) -> bool:
+    if (one.size, one.type) != (other.size, other.type):
+        return False
+    return all(a == b for a, b in zip(before.blocks(one), after.blocks(other), strict=True))
+
+
+# Two trees of files compared; only files whose contents differ are read again.
+
+FileTree = FilesTree | ImageTree
+LARGEST = 64 << 20
+"""Bytes: of larger files that cannot have device code, only the digest is compared."""
+
+
+def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
+    """Every path that differs, with the differences of its content.
+
+    ``work``: a directory that takes copies of the files of images that differ.  Raises
+    ``SpaceError`` where they do not fit, ``WorldError`` or ``UntriedError`` where one cannot be
+    read.
+    """
+    found = _renamed(list(_differences(before.nodes, after.nodes)))
+    read = [each for each in found if _is_read(each)]
+    old = {each.former or each.path for each in read if each.before}
+    new = {each.path for each in read if each.after}
+    copies = before.extract(old, work / "before"), after.extract(new, work / "after")
+    contents = {
+        each.path: compare_contents(
+            each, copies[0].get(each.former or each.path), copies[1].get(each.path)
+        )
+        for each in read
+    }
+    files = tuple(contents.get(each.path, each) for each in found)
+    both = before.nodes.keys() & after.nodes.keys()
+    equal = len(both) - sum(not each.only_time for each in files if each.path in both)
+    return Comparison(before.name, after.name, None, equal, files)
+
+
+def aspects(before: Node, after: Node) -> tuple[Aspect, ...]:
+    """The differences of two nodes; the mode and the size of a link do not count."""
+    same: dict[Aspect, bool] = {
+        "kind": before.kind == after.kind,
+        "content": before.digest == after.digest,
+        "target": before.target == after.target,
+        "mode": before.mode == after.mode or before.kind == "link",
+        "owner": (before.user, before.group) == (after.user, after.group),
+        "attributes": before.attributes == after.attributes,
+        "hard link": before.same_file == after.same_file,
+        "time": before.time == after.time,
+    }
+    return tuple(aspect for aspect, equal in same.items() if not equal)
+
+
+def _differences(before: Mapping[str, Node], after: Mapping[str, Node]) -> Iterator[FileDifference]:
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        found = aspects(old, new) if old and new else ()
+        if found or old is None or new is None:
+            yield FileDifference(path, old, new, aspects=found)
+
+
+def _renamed(found: list[FileDifference]) -> list[FileDifference]:
+    """The same differences; a library whose name has another version counts as changed."""
+    gone, come = _libraries(found, "removed"), _libraries(found, "added")
+    pairs = {
+        gone[name][0]: come[name][0]
+        for name in gone
+        if len(gone[name]) == 1 and len(come.get(name, ())) == 1
+    }
+    by_path = {each.path: each for each in found}
+    for old, new in pairs.items():
+        removed, added = by_path.pop(old), by_path[new]
+        if removed.before and added.after:
+            changed = aspects(removed.before, added.after)
+            by_path[new] = replace(
+                added, before=removed.before, former=old, aspects=("name", *changed)
+            )
+    return list(by_path.values())
+
+
+def _libraries(found: list[FileDifference], state: str) -> dict[tuple[str, str], list[str]]:
+    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for each in found:
+        node = each.before or each.after
+        if each.state == state and node and is_elf(node.head):
+            named[posixpath.dirname(each.path), library_name(each.path)].append(each.path)
+    return named
+
+
+def _is_read(each: FileDifference) -> bool:
+    """Whether the content of a path is looked at: it differs, or it may be device code."""
+    nodes = [node for node in (each.before, each.after) if node]
+    if any(node.kind != "file" for node in nodes):
+        return False
+    code = any(may_have_code(each.path, node.head) for node in nodes)
+    if len(nodes) == 1:
+        return code
+    return "content" in each.aspects and (code or max(node.size for node in nodes) <= LARGEST)
+
 
 TIME = "created"  # the last part of the names of times, as in org.opencontainers.image.created
 
@@ -38,7 +466,7 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
         digests=digests,
         config=tuple(each for each in values if not each.name.endswith(TIME)),
         times=tuple(each for each in values if each.name.endswith(TIME)),
-        layers=tuple(_layers(old.layers, new.layers)),
+        layers=tuple(_layers_compare(old.layers, new.layers)),
     )
 
 
@@ -67,7 +495,9 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
         yield name, tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
-def _layers(before: Sequence[LayerFiles], after: Sequence[LayerFiles]) -> Iterator[LayerDifference]:
+def _layers_compare(
+    before: Sequence[LayerFiles], after: Sequence[LayerFiles]
+) -> Iterator[LayerDifference]:
     """The layers in pairs: layers with the same tar first, the others between them in order."""
     ids = [each.diff_id for each in before], [each.diff_id for each in after]
     for _, a, b, c, d in SequenceMatcher(None, *ids, autojunk=False).get_opcodes():
@@ -80,12 +510,12 @@ def _layer(before: LayerFiles | None, after: LayerFiles | None) -> LayerDifferen
     if before is None or after is None:
         return LayerDifference(old, new, "added" if before is None else "removed")
     if before.diff_id != after.diff_id:
-        return LayerDifference(old, new, *_entries(before.entries, after.entries))
+        return LayerDifference(old, new, *_entries_compare(before.entries, after.entries))
     same = before.side.digest == after.side.digest
     return LayerDifference(old, new, "equal" if same else "compression")
 
 
-def _entries(
+def _entries_compare(
     before: Sequence[LayerEntry[Node]], after: Sequence[LayerEntry[Node]]
 ) -> tuple[LayerState, tuple[str, ...]]:
     old = {(each.path, each.hides): each for each in before}
@@ -106,3 +536,90 @@ def _entries(
 def _differs(before: LayerEntry[Node], after: LayerEntry[Node]) -> bool:
     found = set(aspects(before.node, after.node)) - {"time"}
     return bool(found) or before.shares != after.shares
+
+
+# The verdict on a comparison in a few sentences.
+
+STATES = ("added", "removed", "changed")
+
+
+def summary(found: Comparison, *, times: bool = False) -> list[str]:
+    """The verdict; with ``times``, modification times and dates of images count, too."""
+    if found.digests and found.digests[0] == found.digests[1]:
+        return [f"the same image: {found.digests[0]}"]
+    lines = [_files(found, times=times)]
+    if found.config or found.times:
+        lines.append(_config(found))
+    if found.layers:
+        lines.append(_layers_compare_summary(found))
+    if found.unread:
+        paths = ", ".join(each.path for each in found.unread)
+        lines.append(f"damaged, so that their code could not be compared: {paths}")
+    code = _device_code(found)
+    return [*lines, *([code] if code else [])]
+
+
+def _files(found: Comparison, *, times: bool) -> str:
+    differing = found.differing(times=times)
+    hidden = len(found.files) - len(differing)
+    aside = f"; besides, the times of {hidden:,} differ" if hidden else ""
+    if [each.path for each in found.files] == [FILE]:
+        return "the files differ" if differing else "the files are equal, apart from their time"
+    if not differing:
+        paths = "path" if found.equal == 1 else "paths"
+        return f"the same files: {found.equal:,} {paths}{aside}"
+    counts = _counts((each.path, each.state) for each in differing)
+    return f"the files differ: {counts}; {found.equal:,} are equal{aside}"
+
+
+def _counts(states: Iterable[tuple[str, str]]) -> str:
+    found = Counter(state for _, state in states)
+    return ", ".join(f"{found[each]:,} {each}" for each in STATES if found[each])
+
+
+def _config(found: Comparison) -> str:
+    if not found.config:
+        return "the same configuration, apart from times"
+    # For lists and tables such as history.3.comment, the name is enough.
+    names = (each.name.split(".") for each in found.config)
+    groups = dict.fromkeys(".".join(parts[: 2 if parts[0] == "config" else 1]) for parts in names)
+    return f"the configuration differs: {', '.join(groups)}"
+
+
+def _layers_compare_summary(found: Comparison) -> str:
+    states = Counter(each.state for each in found.layers)
+    equal = states.pop("equal", 0)
+    if not states:
+        return f"the same layers: {equal}"
+    total = sum(each.after.size for each in found.layers if each.after)
+    there = sum(each.after.size for each in found.layers if each.after and each.state == "equal")
+    return (
+        f"{equal} of {len(found.layers)} layers are equal; with the first image, "
+        f"{sizes.shown(total - there)} of {sizes.shown(total)} of the second one are downloaded"
+    )
+
+
+def _device_code(found: Comparison) -> str:
+    codes = [code for _, code in found.codes]
+    if not codes:
+        quiet = not found.digests or not found.differing() or found.unread
+        return "" if quiet else "no file with device code differs"
+    entries = sum(max(each.before, each.after) for code in codes for each in code.totals)
+    files = f"{len(codes)} file{'s' if len(codes) > 1 else ''}"
+    if all(code.same for code in codes):
+        return f"the same device code, byte for byte: {entries:,} entries in {files} that differ"
+    missing = [each for code in codes for each in code.totals if each.before != each.after]
+    functions = [each for code in codes for each in code.functions]
+    if not functions and not missing:
+        return (
+            f"the same kernels, byte for byte: the modules in {files} differ only in other "
+            "sections and texts"
+        )
+    # A kernel counts once, whatever the number of architectures.
+    counts = _counts(dict.fromkeys((each.name, each.state) for each in functions))
+    equal = sum(each.equal for code in codes for each in code.totals)
+    kernels = f"; kernels: {counts}" if counts else ""
+    more = sum(each.more_spills > 0 for each in functions)
+    fewer = sum(each.more_spills < 0 for each in functions)
+    spills = f"; spills: up in {more:,}, down in {fewer:,}" if more or fewer else ""
+    return f"the device code differs: {equal:,} of {entries:,} entries are equal{kernels}{spills}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from builder.image.code_paths import CodePaths
-from builder.image.entries import Node
+from builder.image.layers import Node
 
 DifferenceState = Literal["added", "removed", "changed"]
 Aspect = Literal[

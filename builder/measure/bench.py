@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.checks.answers import ModelList
-from builder.checks.client import ServerClient, UnansweredError
+from builder.checks.answers import ModelList, ServerClient, UnansweredError
 from builder.checks.server import (
     NotServingError,
     Server,
@@ -31,7 +30,7 @@ from builder.engines.api_flavor import API_FLAVORS
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.measure.results import Benchmark, Loaded, Point
 from builder.recipes.probes import Serve
-from simulator import memory
+from simulator import report
 
 LOADING = 1800.0  # seconds: a large model from a slow disk
 BLOCK = 8 << 20
@@ -142,7 +141,7 @@ def _ready(server: Server, target: ServedImage) -> None:
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
     layers = tuple((found.layers, found.of) for found in offloaded(text))
-    return Loaded(layers, {str(kind): size for kind, size in memory.logged(text).items()})
+    return Loaded(layers, {str(kind): size for kind, size in report.logged(text).items()})
 
 
 def _point(

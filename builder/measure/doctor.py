@@ -17,9 +17,8 @@ from builder.core.settings import Servers, Settings
 from builder.docker import client, gpus
 from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT
-from builder.engines.entrypoint import OLDEST_DRIVERS
-from builder.sources import git
-from builder.sources import sources as apt
+from builder.engines.layout import OLDEST_DRIVERS
+from builder.sources import apt, git
 
 ENOUGH_DISK = 30.0  # GiB: base 6, build tree and layers of an engine 12, the rest as reserve
 SUITE = "trixie"  # any suite does: a mirror of Debian has all suites

@@ -16,7 +16,7 @@ from builder.core.json_model import first_error
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.measure.bench import ServedImage
 from builder.measure.results import Benchmark, Loaded
-from builder.presets import redaction
+from builder.presets import receipts
 from builder.presets.receipts import (
     MeasuredCard,
     MeasuredImage,
@@ -42,7 +42,7 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
     """
     labels = target.image.labels
     image = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
-    words = redaction.redacted(target.extra)
+    words = receipts.redacted(target.extra)
     files = {"--model": target.model, "--draft": target.draft}
     names = {option: file.name for option, file in files.items() if file is not None}
     texts = names | ({"--by": by} if by else {})
@@ -54,7 +54,7 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
         raise ReceiptError(
             "this run can have no receipt", first_error(error), "leave out --receipt"
         ) from error
-    found = [redaction.private_argument(words)]
+    found = [receipts.private_argument(words)]
     for own in sorted(_own_names()):
         pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
         named = [*filter(pattern.search, words)]
@@ -62,7 +62,7 @@ def require_receipt(target: ServedImage, by: str | None) -> None:
         if named:
             found.append(f"{named[0]!r} has the name of this machine or of its user: {own}")
     for name, text in texts.items():
-        what = redaction.private(text)
+        what = receipts.private(text)
         found += [f"{name} has {what}"] if what else []
     if any(found):
         raise ReceiptError(
@@ -117,7 +117,7 @@ def _receipt(found: Benchmark, by: str | None) -> Receipt:
         cpu=found.machine["cpu"],
         model=ReceiptModel(**found.model["model"]),
         draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
-        arguments=redaction.redacted(found.subject["flags"]),
+        arguments=receipts.redacted(found.subject["flags"]),
         request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
         measured=measured,
         by=by or None,

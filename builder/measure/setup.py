@@ -22,7 +22,7 @@ from pathlib import Path
 from builder.core.errors import BuilderError, WorldError
 from builder.docker import client
 from builder.docker import engine as docker
-from builder.sources import sources as apt
+from builder.sources import apt
 
 SOCKET = Path("/var/run/docker.sock")
 DAEMON_JSON = Path("/etc/docker/daemon.json")

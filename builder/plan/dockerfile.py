@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.engines import entrypoint
+from builder.engines import layout
 from builder.engines.cmake_calls import link_faults
 from builder.engines.layout import LAYOUT
 from builder.recipes.schema import Recipe
@@ -49,7 +49,7 @@ def templates(folder: Path) -> Environment:
         autoescape=False,  # noqa: S701  (not HTML: see exec_form and quoted)
     )
     environment.globals["layout"] = LAYOUT
-    environment.globals["entrypoint_command"] = entrypoint.command
+    environment.globals["entrypoint_command"] = layout.command
     environment.filters |= {"exec": exec_form, "quoted": quoted}
     return environment
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from builder.core.errors import BuilderError, Problem
 from builder.core.platforms import PLATFORMS, Platform, Platforms
 from builder.engines import families
 from builder.engines.cmake_calls import definition_value
 from builder.engines.families import complete
 from builder.plan.inputs import PlannedPatch, resolve_patches, where
-from builder.plan.resolver import one_of
-from builder.recipes.catalog import Catalog
+from builder.plan.resolver import Resolver, one_of
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.probes import (
     FileProbe,
@@ -22,8 +24,7 @@ from builder.recipes.probes import (
     RunProbe,
     pattern_names,
 )
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource, InstalledSource, PathSource, PypiSource
+from builder.recipes.schema import GitSource, InstalledSource, PathSource, PypiSource, Recipe
 
 
 def explained(catalog: Catalog, name: str, platform: Platform | None = None) -> dict[str, Any]:
@@ -191,3 +192,53 @@ def _limits(recipe: Recipe) -> list[str]:
 
 def _listed(verb: str, names: Sequence[str]) -> list[str]:
     return [f"{verb} {', '.join(names)}"] if names else []
+
+
+# Check recipes without building: errors, and warnings about parts that no check covers.
+
+NVCC = "nvidia-cuda-nvcc"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One recipe: why it cannot be built (a text of lines), and its warnings."""
+
+    name: str
+    error: str
+    warnings: tuple[Problem, ...]
+
+
+def lint(
+    catalog: Catalog, name: str, miscompiling: Mapping[str, Sequence[str]] | None = None
+) -> Checked:
+    """Read, plan and render a recipe as a build would, and look for gaps between its probes.
+
+    ``miscompiling`` are warnings about versions of nvcc.  Nothing is fetched.  Raises
+    ``RecipeError`` where there is no such recipe.
+    """
+    name = name if name in catalog.engines else catalog.engine(name).name
+    try:
+        entry = catalog.engine(name)
+        Resolver(catalog, "amd64").plans(name)
+    except BuilderError as error:
+        return Checked(name, str(error), ())
+    wrong = [
+        base.problem(("wheel", index, "version"), message)
+        for base in map(catalog.base, catalog.chain(entry.recipe.base))
+        for index, wheel in enumerate(base.recipe.wheel)
+        if wheel.name == NVCC
+        for message in (miscompiling or {}).get(wheel.version, ())
+    ]
+    return Checked(entry.name, "", (*_warnings(entry), *wrong))
+
+
+def _warnings(entry: Entry[Recipe]) -> Iterator[Problem]:
+    for index, patch in enumerate(entry.recipe.patch):
+        if patch.probe is None:
+            message = f"{patch.name} has no probe: nothing checks it in the finished image"
+            yield entry.problem(("patch", index), message)
+    recipe = complete(entry.recipe)
+    started = families.ENGINES[recipe.family].server_of(recipe) is not None
+    if recipe.image.port is not None and not started:
+        message = "no [serve]: the server is never started before it is published"
+        yield entry.problem(("image", "port"), message)

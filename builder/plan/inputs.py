@@ -4,21 +4,174 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from builder.core.address import github_page
-from builder.core.errors import RecipeError
+from builder.core.errors import FetchError, RecipeError
+from builder.core.web import github_page
 from builder.engines import families
-from builder.engines.package_paths import PackagePaths
-from builder.plan import tree_hash
-from builder.recipes.catalog import Entry
-from builder.recipes.lockfile import PinnedFile
+from builder.engines.family import PackagePaths, StagePackages
+from builder.recipes import locks
+from builder.recipes.catalog import Catalog, Entry
+from builder.recipes.locks import DebianFile, DebianLock, PinnedFile
 from builder.recipes.patches import AddPatch, FilePatch, Patch, ScriptPatch
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource, InstalledSource, PathSource, PypiSource, Source
+from builder.recipes.schema import (
+    BaseRecipe,
+    GitSource,
+    InstalledSource,
+    PathSource,
+    PypiSource,
+    Recipe,
+    Source,
+)
+
+# The Debian packages of a plan: from its lock, or the newest ones of the day.
+
+AnyEntry = Entry[Recipe] | Entry[BaseRecipe]
+
+
+@dataclass(frozen=True, slots=True)
+class DebianPackages:
+    """The Debian packages of all stages; ``as_of`` is the date of their lock, if they have one."""
+
+    installs: tuple[StagePackages, ...] = ()
+    as_of: datetime | None = None
+    suite: str = ""
+
+    @property
+    def files(self) -> tuple[DebianFile, ...]:
+        """All locked files, each once."""
+        return tuple(dict.fromkeys(file for each in self.installs for file in each.files or ()))
+
+    @property
+    def locked(self) -> bool:
+        """Whether the versions of all packages are known; also where there are none."""
+        return self.as_of is not None or not any(
+            each.packages or not each.below for each in self.installs
+        )
+
+    @property
+    def stages(self) -> Mapping[str, StagePackages]:
+        """The stages that install something, for the template."""
+        return {
+            each.stage: each
+            for each in self.installs
+            if each.files or (each.files is None and each.packages)
+        }
+
+    def inputs(self) -> dict[str, list[list[str]]]:
+        """The inputs that decide the locked files, as JSON data; the Dockerfile has the others."""
+        return {
+            "-".join(filter(None, each.key)): [file.inputs for file in each.files]
+            for each in self.installs
+            if each.files is not None
+        }
+
+
+def suite_of(catalog: Catalog, base: str | None) -> str | None:
+    """The suite of the Debian root below ``base``; None where there is none."""
+    recipes = (catalog.base(name).recipe for name in catalog.chain(base))
+    return next((str(recipe.root.suite) for recipe in recipes if recipe.root is not None), None)
+
+
+def lock_file(entry: AnyEntry) -> Path | None:
+    """The file of the lock that a recipe or a base names, or None."""
+    debian = entry.recipe.debian
+    return entry.file.parent / debian.lock if debian is not None and debian.lock else None
+
+
+def debian_packages(
+    entry: AnyEntry, wanted: Sequence[StagePackages], suite: str | None
+) -> DebianPackages:
+    """The packages of the stages ``wanted``.
+
+    Raises ``RecipeError`` where the recipe names a lock, and it is wrong or was made for others.
+    """
+    file = lock_file(entry)
+    if file is None:
+        return DebianPackages(tuple(wanted))
+    lock = locks.read(file, entry.name)
+    if lock.suite != suite:
+        raise _unfit(entry, f"it has packages of {lock.suite}, and the base is {suite}")
+    installs = tuple(replace(each, files=locked_files(entry, lock, each)) for each in wanted)
+    return DebianPackages(installs, lock.as_of, lock.suite)
+
+
+def locked_files(
+    entry: AnyEntry, lock: DebianLock, wanted: StagePackages
+) -> tuple[DebianFile, ...]:
+    """The files of a stage in the lock of an entry.
+
+    Raises ``RecipeError`` where the lock lacks the stage, or was made for other packages.
+    """
+    install = next((each for each in lock.install if each.key == wanted.key), None)
+    if install is None:
+        cross = f" for {wanted.foreign}" if wanted.foreign else ""
+        raise _unfit(entry, f"it has no stage {wanted.stage} on {wanted.architecture}{cross}")
+    if tuple(install.packages) != wanted.packages:
+        asked = ", ".join(wanted.packages)
+        raise _unfit(entry, f"its stage {wanted.stage} was made for other packages than {asked}")
+    return tuple(install.files)
+
+
+def _unfit(entry: AnyEntry, why: str) -> RecipeError:
+    return RecipeError(
+        f"the Debian lock of {entry.name} does not fit",
+        hint=f"`builder pin lock {entry.name}` makes it anew",
+        problems=(entry.problem(("debian", "lock"), why),),
+    )
+
+
+# The identity of a source tree: a hash over the properties that git records of a directory.
+
+IGNORED = {".git", "__pycache__", ".DS_Store"}
+
+
+def tree_files(root: Path) -> Iterator[Path]:
+    """Every file and link below ``root``, sorted, without files that never belong to a source."""
+    for folder, names, found in os.walk(root):
+        names[:] = sorted(name for name in names if name not in IGNORED)
+        links = [name for name in names if (Path(folder) / name).is_symlink()]
+        for name in sorted([*found, *links]):
+            if name not in IGNORED:
+                yield Path(folder) / name
+
+
+def _inside(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except RuntimeError as error:  # Python before 3.13: the link leads to itself
+        raise FetchError(f"{path} is a broken link", str(error)) from error
+
+
+def identity(root: Path) -> str:
+    """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
+
+    Raises ``FetchError`` for a link that leaves the tree, or a file that is neither file nor link.
+    """
+    total = hashlib.sha256()
+    for file in tree_files(root):
+        name = file.relative_to(root).as_posix()
+        mode = file.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = file.readlink()
+            if target.is_absolute() or not _inside(file.parent / target, root):
+                raise FetchError(f"{file} links to {target}, outside its tree")
+            kind, content = "link", os.fsencode(target)
+        elif stat.S_ISREG(mode):
+            kind = "program" if mode & stat.S_IXUSR else "file"
+            with file.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").digest()
+        else:
+            raise FetchError(f"{file} is neither a file nor a link")
+        head = f"{kind}\0{name}\0{len(content)}\0".encode("utf-8", "surrogateescape")
+        total.update(head + content)
+    return total.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +335,7 @@ def resolve_source(recipe: Recipe, root: Path) -> SourceChoice:
     source = recipe.source
     match source:
         case PathSource(path=path):
-            return LocalTree(root / path, tree_hash.identity(root / path))
+            return LocalTree(root / path, identity(root / path))
         case GitSource():
             return GitCommit(source.git, source.commit, source.submodules, source.submodule)
         case PypiSource(pypi=name, version=version, sha256=digest, subdirectory=folder):

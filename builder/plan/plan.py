@@ -14,10 +14,11 @@ from typing import Any
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platform, Platforms
-from builder.engines import entrypoint, families, layout
-from builder.plan.debian import DebianPackages
+from builder.engines import families, layout
+from builder.engines.layout import needs as needs_entrypoint
 from builder.plan.dockerfile import link_lints, lints, render_template
 from builder.plan.inputs import (
+    DebianPackages,
     PlannedPatch,
     RegistryRoot,
     RootChoice,
@@ -25,9 +26,8 @@ from builder.plan.inputs import (
     identified,
     where,
 )
-from builder.recipes.base import BaseRecipe, Root
-from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import Recipe
+from builder.recipes.locks import PinnedFile
+from builder.recipes.schema import BaseRecipe, Recipe, Root
 
 FORMAT = 1
 """Version of the key's format: raise it when the same inputs result in another image."""
@@ -391,7 +391,7 @@ class Plan(AnyPlan):
 
     def _variables(self) -> dict[str, Any]:
         instructions = self.family.instructions(self.recipe, self.platforms)
-        needs = list(entrypoint.needs(self.recipe, self.code, self.base.cuda, instructions))
+        needs = list(needs_entrypoint(self.recipe, self.code, self.base.cuda, instructions))
         return {"needs": needs, **self.family.variables(self.recipe, self.platforms)}
 
     def _faults(self, text: str) -> Iterable[str]:

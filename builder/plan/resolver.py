@@ -23,20 +23,20 @@ from builder.core.platforms import (
 )
 from builder.core.settings import RootWay
 from builder.engines import families
-from builder.plan.debian import debian_packages, lock_file, suite_of
 from builder.plan.inputs import (
     BootstrappedRoot,
     RegistryRoot,
     RootChoice,
+    debian_packages,
+    lock_file,
     resolve_patches,
     resolve_source,
+    suite_of,
 )
 from builder.plan.plan import BasePlan, Plan
 from builder.recipes import locks
-from builder.recipes.base import BaseRecipe, Published, Root
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import PathSource
+from builder.recipes.schema import BaseRecipe, PathSource, Published, Recipe, Root
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field, model_validator
 from builder.core.errors import UsageError, suggestion
 from builder.core.farm import folder
 from builder.core.platforms import Platform
+from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-from builder.recipes.parse import read_model
 
 PREFIXES = ("nvidia-", "geforce-", "rtx-")
 COMMON = ("-gpu", "-edition", "-blackwell")

@@ -2,15 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core.errors import Problem, RecipeError, suggestion
+from builder.engines import families
 from builder.engines.families import load_catalog
-from builder.presets.check import doubts, findings, losses
+from builder.presets import cards, command
+from builder.presets.model_files import TABLES
 from builder.presets.schema import Preset
-from builder.recipes.catalog import Catalog, CatalogFile, EntryDraft, drafts_of
+from builder.recipes.catalog import (
+    BrokenEntry,
+    Catalog,
+    CatalogFile,
+    EntryDraft,
+    drafts_of,
+    fields_at,
+)
+from builder.recipes.schema import Recipe
+
+# Rules of presets that need more than the file: its name, its recipe, the cards, the others.
+
+KeyPath = tuple[str | int, ...]
+Finding = tuple[KeyPath, str]
+"""The path of the key that breaks a rule, and the message."""
+MOVES = "would move the server from the port of its image: leave it out"
+PLACES = {f"{{{place}}}": table for place, table in TABLES.items()}
+"""The tables of models, by their placeholders in arguments."""
+
+
+def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
+    """The rules that a preset breaks; the name of its file is ``name``."""
+    yield from _card(name, preset, catalog)
+    yield from _contexts(preset)
+    yield from _unverified(preset)
+    if preset.result and preset.source is None and "source" not in preset.unverified:
+        yield ("source",), "results have no source: name it, or list source in [unverified]"
+    entry = catalog.engines.get(preset.recipe)
+    if entry is None:
+        near = suggestion(preset.recipe, sorted(catalog.engines))
+        yield ("recipe",), f"no recipe is named {preset.recipe}{near}"
+    elif isinstance(entry, BrokenEntry):
+        yield ("recipe",), f"the recipe {preset.recipe} is invalid"
+    else:
+        yield from _server(preset, entry.recipe)
+
+
+def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
+    """Options that the recipe's images do not suit."""
+    if preset.cards == 1:
+        return
+    for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
+        for path, words in _lists(preset):
+            for first, *values in command.groups(words):
+                given = (*values, first.partition("=")[2])
+                if command.option_of(first) == option and value in given:
+                    yield path, f"{option} {value} on {preset.cards} cards: {why}"
+        if preset.serve.environment.get(variable) == value:
+            yield ("serve", "environment", variable), f"{value} on {preset.cards} cards: {why}"
+
+
+def _lists(preset: Preset) -> Iterator[tuple[KeyPath, list[str]]]:
+    """All arguments of a preset."""
+    yield ("serve", "arguments"), preset.serve.arguments
+    for index, result in enumerate(preset.result):
+        yield ("result", index, "arguments"), result.arguments
+
+
+def losses(presets: Mapping[str, Preset]) -> Iterator[tuple[str, Finding]]:
+    """The presets whose ``loses_to`` names none on the same card, with that problem."""
+    for name, preset in presets.items():
+        better = preset.loses_to
+        if better is None:
+            continue
+        other = presets.get(better)
+        if other is None or better == name:
+            near = suggestion(better, sorted({*presets} - {name}))
+            yield name, (("loses_to",), f"no other preset is named {better}{near}")
+        elif (other.card, other.cards) != (preset.card, preset.cards):
+            yield name, (("loses_to",), f"{better} was run on other cards")
+
+
+def _card(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
+    known = cards.names(catalog.root)
+    if preset.card not in known and "card" not in preset.unverified:
+        near = suggestion(preset.card, list(known)) or "."
+        message = f"no card is named {preset.card}{near} List one without a file in [unverified]"
+        yield ("card",), message
+        return
+    card = preset.card if preset.cards == 1 else f"{preset.cards}x{preset.card}"
+    what, _, where = name.partition("@")
+    if not what or where != card:
+        yield ("card",), f"the file must be MODEL@{card}.toml, not {name}.toml"
+
+
+def _contexts(preset: Preset) -> Iterator[Finding]:
+    own, published = preset.serve.context, preset.published_context
+    if published is not None and (own is None or published <= own):
+        yield ("published_context",), "[serve] must have a context that is smaller"
+    most = published or own
+    where = "of [serve]" if published is None else "as published"
+    for index, result in enumerate(preset.result):
+        if most is not None and result.of_preset and (result.context or 0) > most:
+            yield ("result", index, "context"), f"is larger than the context {where}, {most}"
+        if published is not None and result.context is None:
+            yield (
+                ("result", index),
+                "must have its context: [serve] has a smaller one",
+            )
+    counts = Counter(
+        (preset.context_of(each), each.task, *each.arguments, each.differs)
+        for each in preset.result
+    )
+    for index, result in enumerate(preset.result):
+        if counts[preset.context_of(result), result.task, *result.arguments, result.differs] > 1:
+            yield ("result", index), "two results have the same context and settings"
+
+
+def _unverified(preset: Preset) -> Iterator[Finding]:
+    for key in preset.unverified:
+        path: tuple[str | int, ...] = ()
+        for part in key.split("."):
+            known = fields_at(Preset, path) or fields_at(Preset, (*path, 0))
+            if part not in known:
+                message = f"names no key of a preset{suggestion(part, known)}"
+                yield ("unverified", key), message
+                break
+            path = (*path, part) if fields_at(Preset, path) else (*path, 0, part)
+
+
+def _server(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
+    if families.complete(recipe).image.port is None:
+        yield ("recipe",), f"{preset.recipe} is no server: its image has no port"
+        return
+    known = command.known_options(recipe)
+    own = preset.serve.arguments
+    for path, words in _lists(preset):
+        yield from ((path, text) for text in _options(words, recipe))
+    for name in preset.serve.environment:
+        if command.ADDRESS_VARIABLE.fullmatch(name.upper()):
+            yield ("serve", "environment", name), f"{MOVES[0].upper()}{MOVES[1:]}"
+    contexts = [preset.serve.context, *(each.context for each in preset.result)]
+    named = any("{context}" in word for word in own)
+    if any(contexts) and not named and "{context}" not in known:
+        yield ("serve",), "no option sets the context: name it as {context} in arguments of [serve]"
+    for place, table in PLACES.items():
+        named = any(place in word for word in own)
+        given = getattr(preset, table) is not None
+        if given and not named and place not in known:
+            yield (table,), f"no option takes it: name it as {place} in arguments of [serve]"
+        if named and not given:
+            yield ("serve", "arguments"), f"{place} needs the table [{table}]"
+
+
+def _options(words: Sequence[str], recipe: Recipe) -> Iterator[str]:
+    """The faults of options: set by another key, with a "=" that the server takes not, moving the
+    server from its port, or given more often than it takes them, under any names."""
+    keys = {place: f"the table [{table}]" for place, table in PLACES.items()}
+    keys["{context}"] = "context"
+    places = command.places_by_setting(None, recipe)
+    found: dict[str, list[str]] = {}
+    for group in command.groups(words):
+        first = group[0]
+        setting, option = command.setting_of(first, recipe), command.option_of(first)
+        found.setdefault(setting, []).append(option)
+        moves = any(command.addresses([first]))
+        if "=" in first and option and not (command.joins(recipe) or moves):
+            yield f"{first} is no option of llama.cpp: its value is a word of its own"
+        place = f"{{{places.get(setting, '')}}}"
+        if place in keys and not any(place in word for word in group):
+            yield f"{first} is set by {keys[place]}"
+    yield from (f"{name} {MOVES}" for name in command.addresses(words))
+    for setting, options in found.items():
+        if setting and len(options) > 1 and setting not in command.repeated(recipe):
+            yield f"{options[0]} is given {len(options)} times"
 
 
 @dataclass(frozen=True, slots=True)

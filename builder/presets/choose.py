@@ -4,25 +4,473 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from math import ceil
+from math import ceil, prod
+from typing import Literal
 
 from builder.core import sizes
+from builder.core.platforms import Platform
 from builder.docker import gpus
-from builder.engines.device_code import runs_on
-from builder.presets import command, model_files, needs, short_names, speeds
+from builder.engines import families, layout
+from builder.engines.device_code import no_code, runs_on
+from builder.presets import command, model_files, shapes, short_names
 from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
-from builder.presets.figures import PresetUse, Result
+from builder.presets.command import groups, option_of
 from builder.presets.machine import USABLE, HostCard, Machine, host_card, is_listed_as
-from builder.presets.needs import MemoryNeed
-from builder.presets.schema import Preset
-from builder.presets.speeds import Computed, NotComputedError
+from builder.presets.schema import Preset, PresetUse, Result
+from builder.presets.shapes import Shape, Use, cache_bytes, expert_bytes, weight_bytes
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+
+# Computed speeds: the bytes that a card reads in a second, over the bytes that a token needs.
+#
+# A step reads the weights that are active, the cache and the drafter, and gives one token, or as
+# many as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth,
+# which is fitted to the published runs, and a fixed time.  ``studies/speeds.py`` fits the figures
+# and writes studies/speeds.md: the errors, and the runs that do not fit.
+
+STEADY = 0.74
+"""Part of the bandwidth that vLLM reaches, and llama.cpp for one token of a dense model."""
+UNEVEN = 0.35
+"""Part of the bandwidth that llama.cpp and its forks reach with experts or with drafts."""
+FIXED = 2.1e-3
+"""Seconds of a step beside the bytes."""
+INTERVAL = (0.83, 1.35)
+"""Nine of ten published speeds are between these multiples of the computed speed."""
+FILLED = 1000
+"""Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""
+
+BITS = {"q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "fp8": 8, "fp8_e5m2": 8}
+"""Bits of a number in the cache, by the type's name; other types count with 16."""
+SIXTEEN = {"auto", "f16", "bf16", "float16", "bfloat16"}
+DRAFTED = ("--spec-draft-n-max", "--draft-max")
+BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
+ACTIVE = re.compile(r"(\d+(?:\.\d+)?)B-A(\d+(?:\.\d+)?)B", re.I)
+
+
+class NotComputedError(ValueError):
+    """A fact is missing without which no speed can be computed; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A computed speed: tokens in a second of one stream, after a short prompt."""
+
+    tokens_per_second: float
+    interval: tuple[float, float]
+    """Nine of ten runs that were compared are within it."""
+
+    @property
+    def shown(self) -> str:
+        """With the two digits that are worth showing: "~95 (83-130)"."""
+        speed, low, high = (
+            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
+        )
+        return f"~{speed} ({low}-{high})"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One pass of the model, and of its drafter."""
+
+    size: float
+    """Bytes that it reads from the card's memory."""
+    uneven: bool
+    """Whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``."""
+    tokens: float | None
+    """Tokens that it gives; None: the engine drafts, and the acceptance is not known."""
+
+    def seconds(self, bandwidth: int) -> float:
+        """The time that it takes with a bandwidth in bytes a second."""
+        return self.size / bandwidth / (UNEVEN if self.uneven else STEADY) + FIXED
+
+
+def computed_speed(
+    preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
+) -> Computed:
+    """The speed of a preset on a card.
+
+    ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
+    the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
+    published, that run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
+    ``NotComputedError``.
+    """
+    if preset.cards > 1:
+        raise NotComputedError("it runs on several cards, whose exchange is not computed")
+    if not bandwidth:
+        raise NotComputedError("the bandwidth of the card is not known")
+    now = step(preset, engine, filled)
+    tokens = now.tokens
+    if tokens is None:
+        own = preset.published
+        if own is None or not published:
+            raise NotComputedError("it drafts, and its acceptance is not known")
+        tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
+    speed = tokens / now.seconds(bandwidth)
+    low, high = (round(speed * share, 2) for share in INTERVAL)
+    return Computed(round(speed, 2), (low, high))
+
+
+def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
+    """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
+    size, options = _size(preset), values_of(preset.serve.arguments)
+    drafts = preset.drafter is not None or bool(
+        {"--spec-type", "--speculative-config"} & {*options}
+    )
+    drafted = _drafted(options) if drafts else 0
+    accepted = _acceptance(preset)
+    tokens = (
+        1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
+    )
+    shape = shape_of(preset, own_drafts=drafts and preset.drafter is None)
+    if shape is None:
+        return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
+    weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
+    experts = weights["experts"] * expert_bytes(shape, drafted + 1)
+    read = weights["layers"] + weights["output"] + experts
+    read += _drafter(preset, weights, shape, drafted)
+    read += cache_bytes(shape, *cache_bits(options), filled)
+    return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+
+
+def _size(preset: Preset) -> int:
+    weights = preset.memory.kinds.get("weights") if preset.memory else None
+    if preset.model.known_size is not None:
+        return preset.model.known_size
+    if preset.memory is None or weights is None:
+        raise NotComputedError("the size of its model is not known")
+    return preset.memory.bytes_of(weights)
+
+
+def values_of(words: Iterable[str]) -> dict[str, str]:
+    """The value of each option; empty for an option without one."""
+    return {
+        option_of(first): rest[0] if rest else first.partition("=")[2]
+        for first, *rest in groups(words)
+    }
+
+
+def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, float]:
+    """The bits of a number of the keys and of the values; ``other``: of a type without a figure."""
+    both = options.get("--kv-cache-dtype", "auto")
+    types = [options.get(f"--cache-type-{kind}", both) for kind in "kv"]
+    keys, values = (BITS.get(each, 16 if each in SIXTEEN else other) for each in types)
+    return keys, values
+
+
+def _drafted(options: Mapping[str, str]) -> int:
+    try:
+        if BLOCK in options:
+            return int(options[BLOCK]) - 1
+        if "--speculative-config" in options:
+            return int(json.loads(options["--speculative-config"])["num_speculative_tokens"])
+        return next((int(options[name]) for name in DRAFTED if name in options), 0)
+    except (ValueError, TypeError, KeyError):  # no number, no JSON, or another key
+        return 0
+
+
+def _acceptance(preset: Preset) -> float | None:
+    for result in preset.result:
+        if result.of_preset and result.acceptance is not None:
+            return result.acceptance.middle / 100
+        if result.of_preset and result.accepted_share is not None:
+            return result.accepted_share / 100
+    return None
+
+
+def shape_of(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
+    """The model's shape, by the model's name; with its MTP block if it drafts itself."""
+    name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
+    known = shapes.shape_names()
+    if own_drafts and f"{name}-mtp" in known:
+        return shapes.shape_of(f"{name}-mtp")
+    return shapes.shape_of(name) if name in known else None
+
+
+def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
+    """The bytes of the active weights, by a name such as "30B-A3B"."""
+    found = ACTIVE.search(preset.model.name)
+    if found is None or drafts:
+        raise NotComputedError("the tensors of its model are not known")
+    return size * float(found[2]) / float(found[1])
+
+
+def _drafter(preset: Preset, weights: Mapping[Use, float], shape: Shape, drafted: int) -> float:
+    """The bytes that drafting reads: MTP and a draft model once a token, DFlash once a step."""
+    drafter = preset.drafter
+    if drafter is None:
+        if not weights["block"]:
+            return 0  # it repeats parts of the text
+        block = weights["block"] + weights["block experts"] * expert_bytes(shape, 1)
+        return drafted * (block + weights["output"])
+    if drafter.known_size is None:
+        raise NotComputedError("the size of its drafter is not known")
+    if "dflash" in drafter.shown.lower():
+        return drafter.known_size + weights["output"]
+    if not drafted:
+        raise NotComputedError("how many tokens it drafts is not known")
+    return drafted * drafter.known_size
+
+
+# The requirements of a preset: code for the card, a driver, memory.
+
+STEP = 8192  # tokens of a context that is found between two trials
+SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
+"""Options of vLLM and SGLang: the share of each card that weights and cache may take."""
+OFFLOADING = {
+    *("--cpu-moe", "--n-cpu-moe", "--n-cpu-ffn", "--override-tensor", "--device", "--kv-offload"),
+    *("--spec-draft-cpu-moe", "--spec-draft-n-cpu-moe", "--spec-draft-override-tensor"),
+    *("--spec-draft-device", "--cpu-offload-gb", "--fit"),
+}
+"""Settings (``command.setting_of``) that keep weights or the cache in the machine's memory, or
+choose what stays there."""
+RESIZING = {
+    *OFFLOADING,
+    *("--n-gpu-layers", "--spec-draft-ngl", "--cache-type-k", "--cache-type-v"),
+    *("--batch-size", "--ubatch-size", "--parallel", "--flash-attn", "--spec-type"),
+    *("--model", "--model-draft", "--mmproj", "--kv-cache-dtype", "--dtype", "--quantization"),
+    *("--max-num-seqs", "--max-num-batched-tokens", "--language-model-only", "--tensor-split"),
+    *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
+}
+"""Settings with which a run takes another memory than the preset's figures have."""
+ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
+ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
+NAMED_BITS = re.compile(
+    r"(?:int|fp|w|q)([2-8])(?![0-9])|(?<![0-9])([2-8])-?bit|([2-8](?:\.\d+)?)bpw", re.I
+)
+FOUR_BITS = re.compile(r"awq|gptq|autoround|auto-round|nf4|bnb", re.I)
+OTHER_BITS = re.compile(r"exl[23]|aqlm|hqq|quip|bitnet|mlx|gguf|quant|vptq|ptq|spqr", re.I)
+STRETCHING = {
+    *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
+    *("--yarn-orig-ctx", "--override-kv", "--hf-overrides", "--json-model-override-args"),
+}
+"""Options with which a model takes more tokens than it was trained for."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory that a run takes on all its cards."""
+
+    size: int
+    """Bytes."""
+    by: Literal["trial", "filled", "estimate", "source", "unverified"]
+    """The trial on a simulated card, with a short request or with prompts that fill the context;
+    the line between both; or the source of the preset, whose figure nobody confirmed if it is in
+    [unverified]."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by kind, where they are known."""
+    own: int = 0
+    """Bytes of the CUDA contexts of the card of the trial, part of ``size``."""
+
+    def on(self, cards: Sequence[HostCard]) -> int:
+        """Bytes on these cards, whose CUDA contexts may be larger or smaller."""
+        contexts = sum(card.context for card in cards)
+        return self.size - self.own + contexts if self.own and contexts else self.size
+
+
+def figures(
+    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
+) -> list[MemoryNeed]:
+    """The known figures of a preset's memory with a context, the largest first.
+
+    A trial without a smaller context is no figure of another context that has one of its own; the
+    source's figure of the preset's context is none where two trials show how memory grows.
+    """
+    other = context != (preset.serve.context or context)
+    stated = result.memory if result is not None else None
+    stated = stated if stated is not None and stated.whole is not None else None
+    found = [*filter(None, [_filled(preset, context, trial)])]
+    if trial is not None and not (other and stated and trial.smaller is None):
+        found.append(tried(trial, context))
+    table, memory = ("result.memory", stated) if stated else ("memory", preset.memory)
+    larger = context > (preset.serve.context or context)  # than the one of the preset's memory
+    if stated or not (larger or (other and trial is not None)):
+        whole = memory.whole if memory is not None else None
+        if memory is not None and whole is not None:
+            part = "kinds" if memory.total is None else "total"
+            by: Literal["unverified", "source"]
+            by = "unverified" if _unconfirmed(preset, table, part) else "source"
+            kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
+            found.append(MemoryNeed(whole, by, kinds))
+    return sorted(found, key=lambda each: -each.size)
+
+
+def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
+    """The memory that was enough for prompts that fill a context; None: not known.
+
+    Below the first figure it is on the line from a trial with a smaller context.
+    """
+    known = sorted((each.tokens, each.mib << 20) for each in preset.filled)
+    if not known or not context:
+        return None
+    if trial is not None and trial.smaller is not None and trial.smaller.context < known[0][0]:
+        known.insert(0, (trial.smaller.context, trial.smaller.peak))
+        if context < known[1][0]:
+            (least, low), (most, high) = known[:2]
+            share = max(0.0, (context - least) / (most - least))
+            return MemoryNeed(_between(low, high, share), "estimate")
+    enough = next((size for tokens, size in known if tokens >= context), known[-1][1])
+    return MemoryNeed(enough, "filled")
+
+
+def least_memory(
+    preset: Preset, options: Mapping[str, str], context: int, trial: PresetUse | None
+) -> tuple[int, int] | None:
+    """The bytes of the weights, and of the cache, that a run takes at least; None: not known.
+
+    A cache that is not known counts 0.  The least is by the sizes of the files, and by the tensors
+    of the model's shape: their type is as the repository names it, 16 bits without a name.  Without
+    a shape, a trial says more than a file, whose embedding llama.cpp may keep in the machine's
+    memory.
+    """
+    shape = shape_of(preset)
+    if (shape is None and trial is not None) or OFFLOADING & options.keys():
+        return None
+    layers = options.get("--n-gpu-layers", "")
+    count = shapes.number(shape, "block_count", 99) if shape is not None else 99
+    if layers.isdecimal() and int(layers) < count:  # llama.cpp keeps others in host memory
+        return None
+    weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))
+    if not weights:
+        return None
+    drafter = preset.drafter.least_size if preset.drafter is not None else None
+    bits = cache_bits(options, other=0)
+    cache = shapes.cache_bytes(shape, *bits, context) if shape is not None else 0
+    return weights + (drafter or 0), int(cache)
+
+
+def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    """The bytes of the weights by the model's files, and by its source; 0: not known."""
+    model, memory = preset.model, preset.memory
+    size = model.least_size or 0
+    if not model.whole:
+        if shape is None:
+            return size
+        rows = [prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
+        if "output.weight" not in shape.tensors:  # the first is the output, too
+            rows = rows[1:]
+        wide = re.search(r"F(16|32)", f"{model.quantization} {model.file}")
+        return max(0, size - int(sum(rows) * (float(wide[1]) if wide else ROW_BITS) / 8))
+    if "--language-model-only" in options:
+        size = 0  # the files have more
+    stated = memory.kinds.get("weights", 0) if memory is not None else 0
+    if memory is None or _unconfirmed(preset, "memory", "kinds"):
+        return size
+    return max(size, memory.bytes_of(stated))
+
+
+def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    """The bytes of the tensors of a repository's model; 0: not known."""
+    if shape is None or not preset.model.whole:
+        return 0
+    names = f"{preset.model.repository} {options.get('--quantization', '')}"
+    found = NAMED_BITS.search(names)
+    bits = (
+        float(next(filter(None, found.groups()))) if found else 4 if FOUR_BITS.search(names) else 16
+    )
+    if found is None and OTHER_BITS.search(names) and not FOUR_BITS.search(names):
+        return 0
+    return int(sum(prod(each) for each in shape.tensors.values()) * bits / 8)
+
+
+def trained(preset: Preset, options: Mapping[str, str]) -> int:
+    """The tokens of context that the model was trained for; 0: not known, or stretched."""
+    shape = shape_of(preset)
+    return 0 if shape is None or stretches(options) else shapes.number(shape, "context_length", 0)
+
+
+def stretches(options: Mapping[str, str]) -> bool:
+    """Whether options let a model take more tokens than it was trained for."""
+    return bool(STRETCHING & options.keys())
+
+
+def share_of_cards(options: Mapping[str, str]) -> float:
+    """The share of each card for weights and cache; 1 where no option says it."""
+    try:
+        return min([1.0, *(float(options[name]) for name in SHARES if name in options)])
+    except ValueError:  # the engine refuses it
+        return 1.0
+
+
+def largest_part(recipe: Recipe, options: Mapping[str, str], count: int) -> float | None:
+    """The part of a run that the card with the most of it holds; None: each as much as it can.
+
+    llama.cpp gives each card layers, or rows, by its free memory (``--split-mode``), unless
+    ``--tensor-split`` has other parts; all others give each card the same.
+    """
+    given = options.get("--tensor-split", "")
+    try:
+        parts = [float(each) for each in re.split(r"[,/]", given) if each]
+    except ValueError:
+        parts = []
+    if parts and sum(parts):
+        return max(parts) / sum(parts)
+    mode = options.get("--split-mode", "layer")
+    if mode == "none":
+        return 1.0
+    serve = families.serve_of(recipe)
+    splits = serve is not None and serve.api_flavor in {"llama-server", "llama-cpp-python"}
+    return None if splits and mode in {"layer", "row"} else 1 / count
+
+
+def tried(use: PresetUse, context: int) -> MemoryNeed:
+    """The memory with a context: on the line through the trials of the preset's context and of a
+    smaller one, where both are known; else as with the preset's."""
+    least = use.smaller
+    if least is None or context == use.context:
+        return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
+    share = max(0.0, (context - least.context) / (use.context - least.context))
+    peak = _between(least.peak, use.peak, share)
+    kinds = {
+        kind: _between(least.by_kind.get(kind, 0), size, share)
+        for kind, size in use.by_kind.items()
+    }
+    return MemoryNeed(peak, "trial", kinds, use.own)
+
+
+def _between(least: int, most: int, share: float) -> int:
+    return ceil(least + share * (most - least))
+
+
+def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
+    """Whether [unverified] has a table of memory, its part, or the table that has it."""
+    return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)
+
+
+def no_image(
+    recipe: Recipe, cards: Sequence[HostCard], platform: Platform | None, whose: str = "its"
+) -> Iterator[str]:
+    """Why a recipe's image runs on none of a machine's cards; nothing where it runs on one."""
+    if platform not in {None, *recipe.platform}:
+        known = " and ".join(recipe.platform)
+        yield f"{whose} image is for {known}, the machine of the card is {platform}"
+    elif not any(runs_on(recipe, card.capability, platform) for card in cards):
+        capabilities = (card.capability for card in cards)
+        yield f"{whose} image has {no_code(recipe, *capabilities, platform=platform)}"
+
+
+def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
+    """The oldest driver that a recipe's image runs with; empty where it is not known."""
+    bases = (catalog.base(name).recipe for name in catalog.chain(recipe.base))
+    return layout.oldest_driver(recipe, next((base.cuda for base in bases if base.cuda), None))
+
+
+def is_new_enough(driver: str, recipe: Recipe, catalog: Catalog) -> bool:
+    """Whether no image of a recipe can need a newer driver; not known of an image without CUDA's
+    version, unless every version takes the driver."""
+    needed = oldest_driver(recipe, catalog) or max(layout.OLDEST_DRIVERS.values())
+    return not gpus.is_older(driver, needed)
+
+
+def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> str:
+    """The oldest driver that a recipe's image runs with on cards; empty where it is not known."""
+    first = (layout.FIRST_DRIVERS.get(card.capability.major, "") for card in cards)
+    return max((oldest_driver(recipe, catalog), *first), key=gpus.version_numbers)
+
 
 DIFFERENCE = 0.1
 """Share by which figures of one memory differ, so that both are shown."""
@@ -232,7 +680,7 @@ def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
 
 def too_long(preset: Preset, question: Question) -> list[str]:
     """Why no card has the question's context: the model was not trained for it."""
-    most = 0 if question.other_model else needs.trained(preset, _options(preset, question))
+    most = 0 if question.other_model else trained(preset, _options(preset, question))
     if not most or question.context <= most:
         return []
     return [f"its model was trained for {most} tokens of context, not for {question.context}"]
@@ -333,12 +781,12 @@ class _Run:
         lists = (self.preset.serve.arguments, self.question.options)
         own, new = (command.values_by_setting(words, self.recipe) for words in lists)
         differ = {name for name, value in new.items() if own.get(name) != value}
-        return self.question.other_model or bool(needs.RESIZING & differ)
+        return self.question.other_model or bool(RESIZING & differ)
 
     @cached_property
     def part(self) -> float | None:
         """The largest part of the run on one card; None: each card holds as much as it can."""
-        return needs.largest_part(self.recipe, self.options, len(self.cards))
+        return largest_part(self.recipe, self.options, len(self.cards))
 
     @cached_property
     def smaller_cards(self) -> bool:
@@ -351,7 +799,7 @@ class _Run:
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
 
     def least(self, context: int) -> tuple[int, int] | None:
-        return needs.least(self.preset, self.options, context, self.trial)
+        return least_memory(self.preset, self.options, context, self.trial)
 
     def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
@@ -361,7 +809,7 @@ class _Run:
         if self.changed:
             return []
         weights, _ = self.least(context) or (0, 0)
-        found = needs.figures(self.preset, context, result, self.trial)
+        found = figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
     def answer(self) -> Fitting | Excluded:
@@ -383,8 +831,8 @@ class _Run:
         if use is None or use.smaller is None or wanted > use.context:
             return Excluded(self.entry.name, (lacks,))
         # Between both trials: the requested context, else the largest multiple of STEP with room.
-        least, last = use.smaller.context, use.context // needs.STEP * needs.STEP
-        multiples = range(last, least - 1, -needs.STEP)
+        least, last = use.smaller.context, use.context // STEP * STEP
+        multiples = range(last, least - 1, -STEP)
         tries = (max(wanted, least),) if wanted else multiples
         if context := next(filter(self.has_room, tries), 0):
             return self.fitting(context, None, self.figures(context))
@@ -399,11 +847,11 @@ class _Run:
         recipe, machine, cards = self.recipe, self.question.machine, self.cards
         if refused := self.question.refused.get(recipe.name):
             yield refused
-        if why := [*needs.no_image(recipe, machine.cards, machine.platform)]:
+        if why := [*no_image(recipe, machine.cards, machine.platform)]:
             yield from why
         elif len(cards) < self.preset.cards:
             yield f"it needs {self.preset.cards} cards, this machine has {len(cards)} for it"
-        driver = needs.driver_on(recipe, self.question.catalog, cards)
+        driver = driver_on(recipe, self.question.catalog, cards)
         if gpus.is_older(machine.driver, driver):
             yield f"the driver {machine.driver} is too old: it needs {driver} or newer"
 
@@ -479,7 +927,7 @@ class _Run:
 
     def lacks(self, size: int, *, of_share: bool) -> str:
         """How much the cards have too little for a run; empty: they have enough."""
-        share, part = needs.share(self.options) if of_share else 1.0, self.part
+        share, part = share_of_cards(self.options) if of_share else 1.0, self.part
         if part is None or len(self.cards) == 1:
             lacking, each = size - share * sum(card.memory for card in self.cards), ""
         else:
@@ -500,7 +948,7 @@ class _Run:
         computed, not_computed = None, ""
         try:
             bandwidth = own.bandwidth if own is not None else 0
-            computed = speeds.computed(preset, self.recipe.engine, cards[0].bandwidth, bandwidth)
+            computed = computed_speed(preset, self.recipe.engine, cards[0].bandwidth, bandwidth)
         except NotComputedError as error:
             not_computed = str(error)
         differ = bool(known) and known[0].size > known[-1].size * (1 + DIFFERENCE)
@@ -526,7 +974,7 @@ class _Run:
             other_memory=known[-1] if differ else None,
             least=sum(self.least(context) or ()),
             certain=(not self.smaller_cards or confirmed)
-            and needs.is_new_enough(driver, self.recipe, catalog),
+            and is_new_enough(driver, self.recipe, catalog),
             filled=(bool(known) and known[0].by == "filled")
             or (
                 use is not None
@@ -534,7 +982,7 @@ class _Run:
                 and context <= use.context
                 and room >= use.memory
             ),
-            driver=needs.driver_on(self.recipe, catalog, cards),
+            driver=driver_on(self.recipe, catalog, cards),
             capabilities=capabilities(preset),
             room=room,
             caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),

@@ -12,7 +12,7 @@ from builder.core.log import Log
 from builder.core.settings import Settings
 from builder.engines.api_flavor import PLACE
 from builder.presets import catalog as presets
-from builder.presets import command, hub, model_files
+from builder.presets import command, model_files, models
 from builder.presets.catalog import PresetEntry
 from builder.presets.images import Images, RunImage
 from builder.presets.schema import ModelFile
@@ -188,7 +188,7 @@ def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
     if found:
         return found[0]
     try:
-        names = [each.path for each in hub.files(file.repository, file.revision)]
+        names = [each.path for each in models.hub_files(file.repository, file.revision)]
     except FetchError as error:
         log(f"{error.what}: {error.why}; {model_files.UNKNOWN[place]} stands for its file")
         return ""

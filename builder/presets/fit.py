@@ -4,38 +4,536 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
 from builder.build.lookup import Images
 from builder.build.session import BuildSession
-from builder.checks import run
-from builder.checks.server import DRAFT
-from builder.checks.simulated import SimulatedServer
-from builder.core.errors import RecipeError
+from builder.checks.answers import UnansweredError
+from builder.checks.server import (
+    DRAFT,
+    ENDING,
+    FILLED,
+    NotReadyError,
+    NotServingError,
+    Server,
+    ServeSpec,
+    fill,
+    launched,
+    offloaded,
+)
+from builder.checks.simulated import STAND_INS, SimulatedServer, Simulation
+from builder.core.errors import RecipeError, SmokeError, UntriedError
 from builder.core.files import workspace
 from builder.core.log import Log
-from builder.docker import containers, copies
+from builder.docker import containers
 from builder.docker.blobs import blobs_of
+from builder.docker.containers import copy_all_out
 from builder.engines.api_flavor import API_FLAVORS
 from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
-from builder.image import reading
-from builder.image.contents import Contents
-from builder.image.options import ReadOptions
-from builder.presets import checkpoint, command, contexts, hollow
-from builder.presets.advice import is_final
+from builder.engines.logs import StatedLog
+from builder.image.contents import Contents, ReadOptions, read_contents
+from builder.presets import command, hollow
 from builder.presets.cards import Card
-from builder.presets.hollow import HollowModel
-from builder.presets.results import Fit, FitCard, FitTrial, LoadedFile
+from builder.presets.command import option_of
+from builder.presets.hollow import Checkpoint, HollowModel, write_checkpoint
 from builder.presets.service import OPTIONS_OF_PLACES
-from builder.presets.trial import FitRequest, Target, attempt
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
-from simulator.figures import mib
+from simulator.cubin import function_of
+from simulator.report import Frame, Report, by_kind, caller_of, kind_of, mib, named, with_rest
 from simulator.selection import Capability
+from simulator.work import WorkPath
+
+# The result of a trial of one context, and all trials of a model on cards; as JSON.
+
+
+class _Part(BaseModel):
+    """The base class; sizes are bytes."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class CardPeak(_Part):
+    """The most memory that was in use on one card."""
+
+    name: str
+    memory: int
+    context: int
+    """The CUDA context's own memory, which is part of the peak."""
+    peak: int
+    by_kind: dict[str, int] = {}
+    """The memory by kind, when it was at its peak."""
+
+
+class Refused(_Part):
+    """An allocation for which a card had no room."""
+
+    requested: int
+    free: int
+    card: str
+    function: str
+    """The function of the engine that asked for it; FILE+0xOFFSET where no symbol names it."""
+    kind: str
+    """Its purpose: weights, KV cache, compute, drafter, projector or other."""
+
+    def __str__(self) -> str:
+        return f"{mib(self.requested)} for {self.kind} by {self.function}, {mib(self.free)} free"
+
+
+class FitTrial(_Part):
+    """An engine's start with one context, and a long request."""
+
+    context: int
+    fits: bool
+    why: str = ""
+    """Why it does not fit."""
+    cards: tuple[CardPeak, ...] = ()
+    by_kind: dict[str, int] = {}
+    refused: Refused | None = None
+    """The last allocation that a card refused, where the context does not fit."""
+    retried: int = 0
+    """Refused allocations after which the engine freed memory, asked again, and answered."""
+    estimate: int | None = None
+    """The largest context by the engine's own estimate, in tokens, where this one does not fit; 0:
+    none fits; None: the engine makes none."""
+    stated: str = ""
+    """What the engine's log states of its memory; empty for llama.cpp's, whose allocations tell."""
+    filled: int = 0
+    """Tokens of the long prompts that were answered."""
+    launches: int = 0
+    paths: tuple[WorkPath, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def needed(self) -> int | None:
+        """The least memory of the card that refused an allocation; None where none did."""
+        if self.refused is None:
+            return None
+        memory = next(card.memory for card in self.cards if card.name == self.refused.card)
+        return memory - self.refused.free + self.refused.requested
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the long prompts filled the context, but for a part that no engine allocates
+        for."""
+        return self.filled >= FILLED * self.context
+
+    @property
+    def peak(self) -> int:
+        """The peak of all cards together."""
+        return sum(card.peak for card in self.cards)
+
+    @property
+    def share(self) -> float:
+        """The share that is in use of the card that is fullest."""
+        return max((card.peak / card.memory for card in self.cards), default=0.0)
+
+
+class LoadedFile(_Part):
+    """A file that the engine loads; split ones count as one."""
+
+    name: str
+    size: int
+    read: int
+    """Bytes of it that were read: its header."""
+    architecture: str
+    context: int | None
+
+
+class FitCard(_Part):
+    """A card, and its figures without a source."""
+
+    name: str
+    memory: int
+    unverified: dict[str, str]
+
+
+class Fit(_Part):
+    """All trials of a model on cards, by context."""
+
+    recipe: str
+    image: str
+    digest: str
+    model: LoadedFile
+    draft: LoadedFile | None = None
+    projector: LoadedFile | None = None
+    cards: tuple[FitCard, ...]
+    options: tuple[str, ...] = ()
+    """The engine's arguments after the recipe's."""
+    room: tuple[str, ...] = ()
+    """The engine's options by which a longer context fits into its KV cache."""
+    trials: tuple[FitTrial, ...]
+    largest: int | None = None
+    step: int | None
+    seconds: float = 0.0
+
+
+# One trial: a server on simulated cards with one context, and a request that fills it.
+
+LEAST_SHARE = 0.01  # of the weights that is on the card: an engine may keep experts on the host
+LAUNCH = "it answered, although the card refused a launch"
+# Functions of ggml that allocate for others: their callers show the purpose.
+ALLOCATORS = (
+    "ggml_cuda_device_malloc",
+    "ggml_backend_cuda_buffer_type_alloc_buffer",
+    "ggml_backend_buft_alloc_buffer",
+    "ggml_backend_alloc_ctx_tensors",
+    "ggml_cuda_pool",
+    "ggml_backend_cuda_host",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """The models as ``models.location`` reads them, the cards, and the sizes of the context."""
+
+    model: str
+    draft: str | None
+    projector: str | None
+    cards: Sequence[Card]
+    contexts: Sequence[int]
+    """In tokens; empty: some that are usual, or the model's maximum for engines from wheels."""
+    options: Sequence[str] = ()
+    search: bool = True
+    seconds: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An image's server, and the models that it serves on the cards of a request."""
+
+    server: SimulatedServer
+    request: FitRequest
+    model: HollowModel | Checkpoint
+    draft: HollowModel | None
+    projector: HollowModel | None
+    files: Mapping[str, Path]
+    """Copies of the image's files with device code, by path."""
+
+
+def attempt(target: Target, context: int, work: Path) -> FitTrial:
+    """Start the server with this context and fill it; ``work`` is an empty directory.
+
+    Raises ``UntriedError`` where it ends, or never gets ready, for another reason than memory;
+    ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
+    """
+    started = time.monotonic()
+    header = target.model.header if isinstance(target.model, HollowModel) else None
+    with target.server.on(target.request.cards, header, work) as simulation:
+        found = _served(target, context, simulation)
+    require_weights(found, target.server.reference, target.model.weights)
+    return found.model_copy(update={"seconds": round(time.monotonic() - started, 1)})
+
+
+def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
+    request, folder = target.request, target.server.folder
+    made_up = folder.dummy if folder is not None and not target.model.size else ()
+    spec = ServeSpec(
+        target.model.file,
+        context,
+        target.draft.file if target.draft else None,
+        [*made_up, *request.options],
+        simulator=simulation.mounts,
+        verbose=True,
+        limited=False,
+        projector=target.projector.file if target.projector else None,
+        compiles=isinstance(target.model, Checkpoint),
+    )
+    image = target.server
+    with launched(image.reference, image.serve, image.port, spec) as server:
+        filled, fault, log, slow = 0, "", "", False
+        try:
+            server.wait(request.seconds)
+            log = server.container.log()  # a request follows, which fills it
+            if not _left_behind(log):
+                filled = fill(server, context)
+                server.require_running()
+        except (NotServingError, UnansweredError) as error:
+            fault = _fault(server, error)
+            log = continued(log, server.container.end_of_log()) if log else server.container.log()
+            slow = isinstance(error, NotReadyError) and fault == str(error)
+        report = simulation.settled()
+    if slow and not (report and report.failed):
+        raise UntriedError(
+            f"the engine is not ready to serve {context} tokens in {request.seconds:g} s",
+            fault,
+            "give it more time: --seconds; or change its options, after --",
+        )
+    if report is None:
+        raise _unused(target, fault)
+    stacks = named(report, target.files.get)
+    read = folder.read_log(log) if folder else log
+    return evaluate(report, stacks, context, fault, read).model_copy(update={"filled": filled})
+
+
+def continued(log: str, end: str) -> str:
+    """A log with those lines of its later end that it does not have: figures are stated once."""
+    known = {*log.splitlines()}
+    return "\n".join([log, *(line for line in end.splitlines() if line not in known)])
+
+
+def _fault(server: Server, error: Exception) -> str:
+    """Why a server did not answer; where it has ended, its own last words."""
+    try:
+        server.require_running(ENDING)
+    except NotServingError as ended:
+        return str(ended)
+    return str(error)
+
+
+def evaluate(
+    report: Report,
+    stacks: Sequence[Sequence[Frame]],
+    context: int,
+    fault: str,
+    log: str | StatedLog,
+) -> FitTrial:
+    """The trial by the report of a server that ended with ``fault``; empty: it answered.
+
+    ggml's pool frees its buffers after a refusal, and asks again (ggml-org/llama.cpp#22155), and so
+    does PyTorch: a refusal counts only where the server ended, or did not answer.
+
+    ``stacks`` are the report's, named.  ``log`` is the server's when it was ready; of PyTorch's
+    what it states: the memory by kind, and that the server serves less than it was asked for.
+    Raises ``UntriedError`` for a fault, or a refused launch, although the cards had room for all.
+    """
+    if report.violations and not fault:
+        raise _broken(report, stacks, context, LAUNCH)
+    refused, estimate, stated = None, None, ""
+    if isinstance(log, str):
+        kinds, of_cards = _by_kind(report, stacks), []
+        for number in range(len(report.cards)):
+            own = tuple(each for each in report.allocations if each.card == number)
+            of_cards.append(_by_kind(report.model_copy(update={"allocations": own}), stacks))
+        refused = _refused(report, stacks) if fault else None
+        if fault and refused is None:
+            raise _broken(report, stacks, context, fault)
+        why = f"no room: {refused}" if refused else _left_behind(log)
+        answered = not fault
+    else:
+        if fault and not log.no_room:
+            raise _broken(report, stacks, context, log.error or fault)
+        kinds = with_rest(report, log.kinds)
+        of_cards = [kinds] if len(report.cards) == 1 else [{}] * len(report.cards)
+        answered = not fault and log.longest is None
+        why = "" if answered else f"no room: {log.no_room}"
+        estimate, stated = None if answered else log.longest or 0, log.text
+    return FitTrial(
+        context=context,
+        fits=not why,
+        why=why,
+        cards=tuple(
+            CardPeak(**card.model_dump(exclude={"used"}), by_kind=own)
+            for card, own in zip(report.cards, of_cards, strict=True)
+        ),
+        by_kind=kinds,
+        refused=refused,
+        estimate=estimate,
+        stated=stated,
+        retried=len(report.failed) if answered else 0,
+        launches=report.launched,
+        paths=report.paths,
+    )
+
+
+def _by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[str, int]:
+    return {kind: use.at_peak for kind, use in by_kind(report, stacks).items()}
+
+
+def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:
+    if not report.failed:
+        return None
+    last = report.failed[-1]
+    stack = stacks[last.stack]
+    return Refused(
+        requested=last.requested,
+        free=last.free,
+        card=report.cards[last.card].name,
+        function=caller_of(stack, ALLOCATORS),
+        kind=kind_of(stack),
+    )
+
+
+def require_weights(found: FitTrial, reference: str, weights: int) -> None:
+    """Raise ``SmokeError`` where a trial fits because the weights are not on the cards.
+
+    ``weights`` are the bytes of the model's tensors.  Memory for an unknown purpose may be weights.
+    """
+    loaded = sum(found.by_kind.get(kind, 0) for kind in ("weights", "other"))
+    if not found.fits or loaded >= weights * LEAST_SHARE:
+        return
+    raise SmokeError(
+        f"{reference} does not load this model",
+        f"the engine put {mib(loaded)} of {mib(weights)} of weights on the card",
+        "choose an engine that runs the model; leave out options that keep weights on the host",
+    )
+
+
+def _left_behind(log: str) -> str:
+    """How many layers the engine left to the CPU by itself; empty for none."""
+    short = [found for found in offloaded(log) if found.layers != found.of]
+    return f"only {short[0].layers} of {short[0].of} layers are on the card" if short else ""
+
+
+def _unused(target: Target, fault: str) -> SmokeError | UntriedError:
+    reference = target.server.reference
+    if fault:
+        return UntriedError(
+            f"{reference} does not start with {target.model.file.name} and these options",
+            fault,
+            f"`docker run --rm {reference} --help` lists the engine's options",
+        )
+    return SmokeError(
+        f"{reference} does not use the card",
+        "it answers, and called no function of CUDA",
+        "check the engine's options: some run on the CPU",
+    )
+
+
+def _broken(
+    report: Report, stacks: Sequence[Sequence[Frame]], context: int, fault: str
+) -> UntriedError:
+    """A server that ended, or did not answer, although the cards had room for all."""
+    why = [fault]
+    why += [
+        f"the card refuses {function_of(each.kernel)}: {each.why}" for each in report.violations
+    ]
+    why += [
+        f"not simulated: {each.function} by {caller_of(stacks[each.stack])}"
+        for each in report.unsupported
+    ]
+    return UntriedError(
+        f"the engine did not serve {context} tokens, for another reason than memory",
+        "\n".join(why),
+        "change the engine's options, after --; `builder smoke` tries its image with a test model",
+    )
+
+
+# The search for the largest context that fits.
+
+STEP = 1024  # tokens: the granularity of the search
+SMALLEST = 1024
+
+
+def search_contexts(
+    tried: dict[int, FitTrial], attempt: Callable[[int], FitTrial], longest: int
+) -> int | None:
+    """The largest context that fits, to ``STEP`` tokens; None where not even the smallest does.
+
+    It takes larger contexts than one that does not fit for ones that do not fit either.  The
+    model's own maximum, ``longest``, is tried first.  ``tried`` gets each trial of ``attempt``.
+    """
+    stride, last = 0, 0
+
+    def run(context: int) -> None:
+        tried[context] = attempt(context)
+
+    while True:
+        low, high = _bounds(tried)
+        if high is None:
+            if low >= longest:
+                return low
+            run(longest)
+            continue
+        if high - low <= STEP or high <= SMALLEST:
+            return low or None
+        middle = (low + high) // 2
+        guess = _predicted(tried)
+        if stride:  # away from the prediction, in strides that grow until they halve
+            fits = tried[last].fits
+            middle = min(low + stride, middle) if fits else max(high - stride, middle)
+        elif guess is not None:
+            middle = guess
+        stride = max(2 * stride, STEP) if guess is not None else 0
+        last = _within(middle, low, high)
+        run(last)
+
+
+def _bounds(tried: Mapping[int, FitTrial]) -> tuple[int, int | None]:
+    """The largest context that fits, 0 for none, and the smallest beyond it that does not; by an
+    engine's own estimate, the one after the estimate does not."""
+    low = max((context for context, trial in tried.items() if trial.fits), default=0)
+    failed = {context: trial for context, trial in tried.items() if not trial.fits}
+    above = [*failed, *(trial.estimate + 1 for trial in failed.values() if trial.estimate)]
+    return low, min((context for context in above if context > low), default=None)
+
+
+def _within(context: int, low: int, high: int) -> int:
+    """The nearest multiple of ``STEP`` between two contexts that are more than one apart."""
+    rounded = context // STEP * STEP
+    least = max((low // STEP + 1) * STEP, SMALLEST)
+    return min(max(rounded, least), (high - 1) // STEP * STEP)
+
+
+def _predicted(tried: Mapping[int, FitTrial]) -> int | None:
+    """The engine's own estimate, or where the line through the two largest trials that fit meets
+    the card's memory; None where a card was full, and the engine answered all the same."""
+    estimates = [trial.estimate for trial in tried.values() if trial.estimate]
+    if estimates:
+        return min(estimates)
+    fitting = sorted(context for context, trial in tried.items() if trial.fits)[-2:]
+    if len(fitting) < 2 or any(tried[context].retried for context in fitting):
+        return None
+    (one, other), (first, second) = fitting, (tried[context].share for context in fitting)
+    if second <= first:
+        return None
+    return int(other + (1 - second) / (second - first) * (other - one))
+
+
+# The next step for a model that does not fit; whether another context can fit.
+
+LAYERS = ("--n-gpu-layers", "--n_gpu_layers")
+CACHE = ("--cache-type-k", "--cache-type-v", "--type_k", "--type_v")
+"""Options of llama-server and of llama-cpp-python."""
+
+
+def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
+    """Whether a trial decides for every context: the weights, or the user, leave no room for one.
+
+    Engines load the weights first, and these are the same for every context.
+    """
+    if trial.fits:
+        return False
+    if trial.estimate is not None:
+        return trial.estimate == 0
+    if trial.refused is not None:
+        return trial.refused.kind == "weights"
+    return given_advice(options, LAYERS) != ""
+
+
+def advice(found: Fit) -> str:
+    """The next step where no context fits; the smallest one is the most telling."""
+    trial = found.trials[0]
+    if trial.estimate is not None:
+        free = " or ".join(each for each in found.room if not given_advice(found.options, (each,)))
+        steps = ["a smaller quantization", "a card with more memory"]
+        steps += [f"{free} after --"] if free else []
+        return f"take {', or '.join(steps)}"
+    layers = given_advice(found.options, LAYERS)
+    if trial.refused is None and layers:
+        return f"leave out {layers}: it keeps layers of the model from the card"
+    if trial.refused is None or trial.refused.kind == "weights":
+        return "take a smaller quantization, or more memory: --card may be given twice"
+    steps = ["a smaller quantization"]
+    if not given_advice(found.options, CACHE):
+        steps.append("a KV cache of another type (llama-server: -- --cache-type-k q8_0)")
+    if found.step is None:
+        steps.append("a smaller --context")
+    return f"take {', or '.join(steps)}"
+
+
+def given_advice(options: Sequence[str], words: Sequence[str]) -> str:
+    """The first of ``options`` that is one of ``words``, under any of its names; empty for none."""
+    names = {option_of(word) for word in words} - {""}
+    return next((word for word in options if option_of(word) in names), "")
+
 
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
 CONTEXTS = (32768, 65536, 131072, 262144)  # tokens: what is tried where nothing is asked for
@@ -72,7 +570,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         largest = max((context for context, trial in tried.items() if trial.fits), default=None)
         if wanted.search and not is_final(tried[asked[0]], wanted.options):
             trial = partial(_one, target, work=work, log=session.log)
-            largest = contexts.search(tried, trial, longest)
+            largest = search_contexts(tried, trial, longest)
     return Fit(
         recipe=recipe.name,
         image=image.reference,
@@ -85,7 +583,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         room=target.server.folder.room if target.server.folder else (),
         trials=tuple(tried[context] for context in sorted(tried)),
         largest=largest,
-        step=contexts.STEP if wanted.search else None,
+        step=STEP if wanted.search else None,
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -176,14 +674,14 @@ def _target(
         return hollow.write(text, made(name), session.log) if text is not None else None
 
     folder = ENGINES[recipe.family].folder_of(recipe)
-    write = hollow.write if folder is None else checkpoint.write
+    write = hollow.write if folder is None else write_checkpoint
     model = write(wanted.model, made("model"), session.log)
     draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)
     session.log(f"reading {reference}")
     options = ReadOptions(card=card, code_outside=LAYOUT.cuda)
-    contents = reading.read(blobs_of(reference, work), work, options, cache)
+    contents = read_contents(blobs_of(reference, work), work, options, cache)
     simulated = SimulatedServer(reference, contents, *server, cache, session.log, folder)
     # Functions of PyTorch have no names in stacks: what asks for memory is Python.
     files = _copied(reference, contents, work) if folder is None else {}
@@ -196,10 +694,10 @@ def _copied(reference: str, contents: Contents, folder: Path) -> dict[str, Path]
     paths = [
         file.path
         for file, parsed in contents.elves()
-        if parsed.code and not file.shares and parsed.soname not in run.STAND_INS
+        if parsed.code and not file.shares and parsed.soname not in STAND_INS
     ]
     targets = {path: folder / f"{number}.elf" for number, path in enumerate(paths)}
-    copies.copy_all_out(reference, targets)
+    copy_all_out(reference, targets)
     return targets
 
 

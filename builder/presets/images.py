@@ -8,8 +8,8 @@ from functools import cached_property
 from builder.core.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
 from builder.core.log import Log
 from builder.core.platforms import PLATFORMS, Platform, platform_of
-from builder.core.retry import GIVEN_UP
 from builder.core.settings import Settings
+from builder.core.web import GIVEN_UP
 from builder.docker import engine as docker
 from builder.docker.engine import split
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VERSION

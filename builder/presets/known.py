@@ -19,8 +19,8 @@ from builder.presets import cards
 from builder.presets import catalog as presets
 from builder.presets.catalog import PresetEntry, Presets
 from builder.presets.choose import Choice, Question, choose
-from builder.presets.figures import PresetUse
 from builder.presets.machine import Machine
+from builder.presets.schema import PresetUse
 from builder.recipes.catalog import Catalog
 
 
@@ -72,8 +72,10 @@ def known(
     """
     receipts, invalid = {}, 0
     if any((catalog.root / "receipts").glob("*.json")):
-        from builder.presets.of_preset import of_presets
-        from builder.presets.receipts_check import checked  # slow to import
+        from builder.presets.receipts import (
+            checked,  # slow to import
+            of_presets,
+        )
 
         found = checked(catalog, datetime.now(UTC))
         receipts, invalid = of_presets(found.entries, catalog, entries), len(found.invalid)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.presets.schema import ModelFile, Preset
 from builder.presets.service import OPTIONS_OF_PLACES, Files, Mount
-from simulator.split_models import PART, parts_of
+from simulator.gguf import PART, parts_of
 
 DIRECTORY = "/models"
 """The models directory in a container."""

@@ -5,15 +5,38 @@ It tells no host name, user, path, address or serial number (``receipts.redactio
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from builder.checks.series import Generation
-from builder.core.errors import ReceiptError
+from builder.checks.series import Generation, mean_interval
+from builder.core.errors import ReceiptError, RecipeError
+from builder.core.files import write_json
 from builder.core.json_model import first_error
+from builder.docker import gpus
+from builder.engines import families
+from builder.engines.device_code import no_code, runs_on
+from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
+from builder.presets import choose, command, model_files
+from builder.presets.cards import plain_name
+from builder.presets.catalog import PresetEntry
+from builder.presets.choose import Measured, ReceiptFigure
+from builder.presets.machine import DRIVER
+from builder.presets.schema import ModelFile, Preset
+from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
+from builder.recipes.schema import Recipe
+from simulator.selection import Capability
+
+if TYPE_CHECKING:
+    from builder.publish.remote_image import RemoteImage
 
 LARGEST = 4 << 20  # bytes of a file
 
@@ -138,3 +161,351 @@ def parse(content: bytes, name: str) -> Receipt:
             first_error(error),
             "give a file that `builder bench --receipt FILE` wrote",
         ) from error
+
+
+# The receipts of a farm: ``receipts/*.json``.
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptEntry:
+    """A receipt that was taken; ``name`` is its file's without the suffix."""
+
+    name: str
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """The receipts of a farm, by name, and the problems of the other files of ``receipts/``."""
+
+    entries: tuple[ReceiptEntry, ...] = ()
+    invalid: tuple[ReceiptError, ...] = ()
+
+    def require_valid(self) -> None:
+        """Raise ``ReceiptError`` that names all files that are left out."""
+        count = len(self.invalid)
+        if count:
+            what = "a receipt is left out" if count == 1 else f"{count} receipts are left out"
+            lines = "\n".join(f"{each.what}: {each.why}" for each in self.invalid)
+            raise ReceiptError(what, lines, "remove them, or mend them")
+
+
+def load_receipts(catalog: Catalog) -> Receipts:
+    """The receipts beside the recipes of ``catalog``: every file that has the format of one."""
+    entries, invalid = [], []
+    for file in sorted((catalog.root / "receipts").glob("*.json"), key=attrgetter("stem")):
+        try:
+            entries.append(ReceiptEntry(file.stem, read_receipt(file)))
+        except ReceiptError as error:
+            invalid.append(error)
+    return Receipts(tuple(entries), tuple(invalid))
+
+
+def read_receipt(file: Path) -> Receipt:
+    """The receipt in a file; raises ``ReceiptError``."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except OSError as error:
+        raise ReceiptError(f"cannot read {file}", error.strerror or str(error)) from error
+    if len(content) > LARGEST:
+        raise ReceiptError(f"{file} is not a receipt", f"it has more than {LARGEST >> 20} MiB")
+    return parse(content, str(file))
+
+
+def path_of(catalog: Catalog, receipt: Receipt) -> Path:
+    """The file of a receipt: named by its recipe, card, time (UTC) and digest."""
+    card = plain_name(receipt.cards[0].name) if receipt.cards else "cpu"
+    card = re.sub(r"[^a-z0-9.]+", "-", card).strip("-.")
+    count = f"{len(receipt.cards)}x-" if len(receipt.cards) > 1 else ""
+    time = receipt.created.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    digest = receipt.image.digest.removeprefix("sha256:")[:12]
+    name = f"{receipt.image.recipe}-{count}{card}-{time}-{digest}.json"
+    return catalog.root / "receipts" / name
+
+
+def write_receipt(catalog: Catalog, receipt: Receipt) -> Path:
+    """Write a checked receipt to its file.
+
+    Raises ``ReceiptError`` where there is one of that name, or it cannot be written.
+    """
+    file = path_of(catalog, receipt)
+    if file.exists():
+        raise ReceiptError(
+            "the receipt is refused",
+            f"another one of that image, card and second is there: {file.name}",
+        )
+    try:
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, receipt.as_json())
+    except OSError as error:
+        raise ReceiptError(f"cannot write {file}", error.strerror or str(error)) from error
+    return file
+
+
+# The receipts of a preset: the same image, models and options, on the same cards.
+
+
+def of_presets(
+    entries: Sequence[ReceiptEntry], catalog: Catalog, presets: Sequence[PresetEntry]
+) -> dict[str, list[Measured]]:
+    """The receipts that are runs of each preset, the newest first, by the preset's name."""
+    newest = sorted(entries, key=lambda each: each.receipt.created, reverse=True)
+    return {
+        preset.name: [
+            _measured(each)
+            for each in newest
+            if each.receipt.image.recipe == preset.preset.recipe
+            and is_run_of(each.receipt, preset.preset, catalog.engine(preset.preset.recipe).recipe)
+        ]
+        for preset in presets
+    }
+
+
+def is_run_of(receipt: Receipt, preset: Preset, recipe: Recipe) -> bool:
+    """Whether a receipt is of a preset's image, models and options.
+
+    A receipt has neither variables nor a projector: presets with them have no receipts.
+    """
+    if receipt.image.recipe != recipe.name or preset.serve.environment or preset.mmproj:
+        return False
+    pairs: list[tuple[ModelFile, ReceiptModel]] = [(preset.model, receipt.model)]
+    if preset.drafter is not None and receipt.draft is not None:
+        pairs.append((preset.drafter, receipt.draft))
+    elif preset.drafter is not None or receipt.draft is not None:
+        return False
+    if not all(is_file(*pair) for pair in pairs):
+        return False
+    serve = families.serve_of(recipe)
+    own = [*serve.arguments, *serve.gpu] if serve else []  # what a benchmark on a GPU adds
+    wanted = _options(own, recipe) | _options(preset.serve.arguments, recipe)
+    return _options(receipt.arguments, recipe) == wanted
+
+
+def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
+    """Whether a file is the model of a preset: by sha256, else by its name, and size if known.
+
+    Where a preset has only a quantization, the file's name must begin with the repository's name
+    and contain the quantization.
+    """
+    if wanted.sha256 is not None:
+        return wanted.sha256 == measured.sha256
+    if wanted.file is not None:
+        same = PurePosixPath(wanted.file).name == measured.name
+        return same and wanted.size in {None, measured.size}
+    if wanted.repository is None or wanted.quantization is None:
+        return False
+    model = wanted.repository.partition("/")[2].casefold().removesuffix("-gguf")
+    named = measured.name.casefold().startswith(model)
+    return named and bool(model_files.chosen(wanted, [measured.name]))
+
+
+def interval(point: ReceiptFigures) -> tuple[float, float] | None:
+    """The tokens per second of the mean with 95 % confidence, rounded; None for one run."""
+    found = mean_interval([run.tokens_per_second for run in point.runs])
+    return (max(round(found[0], 2), 0.0), round(found[1], 2)) if found is not None else None
+
+
+def _measured(entry: ReceiptEntry) -> Measured:
+    figures = [
+        ReceiptFigure(
+            tokens_per_second=round(point.mean, 2),
+            interval=interval(point),
+            runs=len(point.runs),
+            context=point.context,
+            by=entry.receipt.by or "",
+            receipt=entry.name,
+        )
+        for point in entry.receipt.measured
+    ]
+    cards = tuple((card.name, card.memory) for card in entry.receipt.cards)
+    return Measured(cards, tuple(figures))
+
+
+def _options(words: Sequence[str], recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """The values of the options, except models and context; the last of several counts."""
+    places = {command.option_of(group[0]) for group in command.known_options(recipe).values()}
+    found = {}
+    for option, *values in command.groups(words):
+        _, equals, value = option.partition("=")
+        name = command.option_of(option)
+        if name not in places:
+            found[name or option] = ((value,) if equals and name else ()) + tuple(values)
+    return found
+
+
+# Text that a receipt must not have: paths, addresses, host names, identities, secrets.
+
+PRIVATE = {
+    "a URL": re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE),
+    "a path": re.compile(r"(?:^|[\s=,;:\"'(])(?:~?/[\w.~-]|~$|\.\.?/|[A-Za-z]:\\|\\\\)"),
+    "an e-mail address or USER@HOST": re.compile(r"[\w.+-]@[\w-]"),
+    "an identity (UUID)": re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE),
+    "a hardware address": re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", re.IGNORECASE),
+    "a PCI address": re.compile(r"\b[0-9a-f]{2,8}:[0-9a-f]{2}\.[0-7]\b", re.IGNORECASE),
+    # The special addresses name no machine: every interface, and the machine itself.
+    "an IP address": re.compile(r"(?<![\d.])(?!0\.0\.0\.0|127\.)\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"),
+    "a host name": re.compile(
+        r"\b[\w-]+\.(?:local|localdomain|lan|home|internal|intranet|corp)\b", re.IGNORECASE
+    ),
+    "a secret": re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_)[A-Za-z0-9_-]{16,}"),
+}
+SECRET = re.compile(r"^--?(?:\S*-)?(?:key|token|password|secret)$")
+"""An option whose value is a secret: ``--api-key``."""
+SHOWN = 60  # characters
+HIDDEN = "***"
+
+
+def private(text: str) -> str | None:
+    """The private part of ``text``, such as ``a path``; None: there is none."""
+    return next((what for what, pattern in PRIVATE.items() if pattern.search(text)), None)
+
+
+def private_argument(words: Sequence[str]) -> str | None:
+    """The first argument that a receipt must not have, and why; None: there is none."""
+    for before, word in zip(["", *words], words, strict=False):
+        option, _, value = word.partition("=")
+        given = (before, word) if SECRET.match(before) else (option, value or HIDDEN)
+        if SECRET.match(given[0]) and given[1] != HIDDEN:
+            return f"{given[0]} has a secret"
+        if what := private(word):
+            return f"{word[:SHOWN]!r} has {what}"
+    return None
+
+
+def redacted(words: Sequence[str]) -> list[str]:
+    """Arguments without directories and without the values of options such as ``--api-key``.
+
+    Other private text stays: see ``private_argument``.
+    """
+    found: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, value = word.partition("=")
+        if SECRET.match(before):
+            found.append(HIDDEN)
+        elif equals and SECRET.match(option):
+            found.append(f"{option}={HIDDEN}")
+        elif equals and option.startswith("-"):
+            found.append(f"{option}={_without_directory(value)}")
+        else:
+            found.append(_without_directory(word))
+    return found
+
+
+def _without_directory(word: str) -> str:
+    if PRIVATE["a URL"].search(word) or not PRIVATE["a path"].match(word):
+        return word
+    return PurePosixPath(PureWindowsPath(word).name).name
+
+
+# Checks a receipt before it is taken: its figures, its hardware, its image, its redaction.
+
+Published = Callable[[str, str], "RemoteImage | None"]
+"""The image of a recipe's repository with a digest; None where the registry has none."""
+
+CLOCK = timedelta(minutes=10)  # that two clocks may differ
+FASTEST = 1e6  # tokens per second
+
+
+def require_valid(
+    receipt: Receipt,
+    catalog: Catalog,
+    taken: Sequence[ReceiptEntry],
+    published: Published,
+    now: datetime,
+) -> None:
+    """Raise ``ReceiptError`` with all reasons to refuse a receipt.
+
+    ``taken`` are the farm's receipts.  The registry is asked if nothing else is wrong.
+    Raises ``RecipeError`` for an unknown recipe, and like ``published``.
+    """
+    found = list(findings(receipt, catalog, now))
+    runs = [each.runs for each in receipt.measured]
+    for entry in taken:
+        there = entry.receipt
+        if there.image == receipt.image and [each.runs for each in there.measured] == runs:
+            found.append(f"it is there already: {entry.name}")
+    found = found or list(_unpublished(receipt, published))
+    if found:
+        raise ReceiptError("the receipt is refused", "\n".join(found))
+
+
+def checked(catalog: Catalog, now: datetime) -> Receipts:
+    """The valid receipts of a farm, and the faults of the others.  The registry is not asked."""
+    there = load_receipts(catalog)
+    entries, invalid = [], list(there.invalid)
+    for entry in there.entries:
+        try:
+            faults = "; ".join(findings(entry.receipt, catalog, now))
+        except RecipeError as error:
+            faults = error.what
+        if faults:
+            invalid.append(ReceiptError(f"{entry.name}.json is no valid receipt", faults))
+        else:
+            entries.append(entry)
+    return Receipts(tuple(entries), tuple(invalid))
+
+
+def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]:
+    """The problems of a receipt by itself; raises ``RecipeError`` for an unknown recipe."""
+    for place, text in _texts(receipt.model_dump(mode="json", exclude={"arguments", "created"})):
+        if what := private(text):
+            yield f"{place}: {text[:SHOWN]!r} has {what}"
+    if found := private_argument(receipt.arguments):
+        yield f"arguments: {found}"
+    if receipt.created > now + CLOCK:
+        yield f"it is dated {receipt.created:%Y-%m-%d %H:%M %Z}, which is in the future"
+    yield from _hardware(receipt, catalog)
+    for measured in receipt.measured:
+        where = f"context {measured.context}"
+        if measured.layers and not any(on_gpu for on_gpu, _ in measured.layers):
+            yield f"{where}: no layer is on the GPU: receipts are of runs on cards"
+        for run in measured.runs:
+            if not 0 < run.tokens_per_second < FASTEST:
+                yield f"{where}: a run has {run.tokens_per_second:g} tokens/s"
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of JSON data, also the names of its members, each with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield place, name
+            yield from _texts(each, f"{place}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _texts(each, f"{place}.{number}")
+
+
+def _hardware(receipt: Receipt, catalog: Catalog) -> Iterator[str]:
+    recipe = catalog.engine(receipt.image.recipe).recipe
+    if recipe.name != receipt.image.recipe:
+        yield f"{receipt.image.recipe} is no recipe: it is {recipe.name}"
+    if receipt.device == "CPU" or not receipt.cards:
+        yield "it was measured without a GPU: receipts are of runs on cards"
+        return
+    for card in receipt.cards:
+        capability = Capability.parse(card.capability)
+        if not runs_on(recipe, capability):
+            yield f"{card.name}: the image has {no_code(recipe, capability)}"
+    oldest = choose.oldest_driver(recipe, catalog)
+    if not DRIVER.fullmatch(receipt.driver):
+        yield f"{receipt.driver!r} is no version of NVIDIA's driver such as 580.65.06"
+    elif gpus.is_older(receipt.driver, oldest):
+        yield f"the driver {receipt.driver} is too old for the image: it needs {oldest} or newer"
+
+
+def _unpublished(receipt: Receipt, published: Published) -> Iterator[str]:
+    image = receipt.image
+    found = published(image.recipe, image.digest)
+    if found is None:
+        yield f"the image is not published: its registry has no {image.digest}"
+        return
+    recipe, key = (found.labels.get(each) or "none" for each in (LABEL_RECIPE, LABEL_KEY))
+    keys = {key, *(each.key for each in found.platforms.values())}
+    if recipe != image.recipe or image.key not in keys:
+        yield (
+            f"{image.digest} is another image: of the recipe {recipe} with the key {key[:12]}, "
+            f"the receipt has {image.recipe} and {image.key[:12]}"
+        )

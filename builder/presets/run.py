@@ -2,31 +2,337 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from pathlib import Path
 from statistics import median
+from typing import Literal
+from uuid import uuid4
 
 from builder.build.record import newest_good
+from builder.checks.answers import ServerClient
+from builder.checks.server import NotServingError, Server
 from builder.core import sizes
 from builder.core.errors import BuilderError, BusyError, UntriedError, WorldError
 from builder.core.files import too_full
-from builder.core.log import duration
+from builder.core.log import Log, duration
+from builder.core.parallel import lines_of
 from builder.core.settings import Settings
-from builder.docker import buildx
+from builder.docker import buildx, client, containers, gpus
 from builder.docker import engine as docker
+from builder.docker.containers import TOOLKIT, Container
 from builder.engines import families
 from builder.engines.api_flavor import API_FLAVORS, ApiFlavor
-from builder.presets import launch_check, machine
+from builder.engines.layout import LABEL_KEY
+from builder.presets import cards, choose, exports, machine
+from builder.presets.choose import Question, driver_on, no_image
 from builder.presets.described import Launch
-from builder.presets.download import RESERVE, Progress, download
-from builder.presets.files import Located, Missing, located
+from builder.presets.files import RESERVE, Located, Missing, Progress, download, located
 from builder.presets.images import Images, RunImage, pull
-from builder.presets.service import Run, Service, service
-from builder.presets.start import Found, existing, identity, start, wait
+from builder.presets.known import known
+from builder.presets.machine import Machine
+from builder.presets.service import HOST, Run, Service, service
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+
+# A service started in the engine: followed until it is healthy, removed where it fails.
+
+LABEL_RUN = "builder.run"
+"""The label of a container: the identity of its run."""
+LABEL_START = "builder.start"
+"""The label of a container: the process that started it, by a name that no other has."""
+ENDED = {"exited", "dead"}
+HINTS = {
+    containers.NO_GPU_DRIVER: containers.TOOLKIT,
+    "port is already allocated": "choose another one: --port N",  # moby, portallocator
+    "address already in use": "choose another one: --port N",
+    "is already in use by container": "another `builder run` started it at the same time",
+}
+"""The next step, by a part of Docker's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A container of that name."""
+
+    container: str
+    status: str
+    run: str
+    """The identity of the run that started it; empty where builder did not start it."""
+    port: int | None
+    started_by: str
+    image: str = ""
+    key: str = ""
+    """The build key of its image, by its label."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self.status == "running"
+
+    @property
+    def removable(self) -> bool:
+        """Whether it is of an earlier run that has ended."""
+        return self.status in ENDED and bool(self.run)
+
+
+def existing(name: str) -> Found | None:
+    """The container of that name; None where there is none."""
+    done = client.call("container", "inspect", "--format={{json .}}", name)
+    if done.returncode != 0:
+        return None
+    found = json.loads(done.stdout)
+    labels = found["Config"].get("Labels") or {}
+    bindings = (found["HostConfig"].get("PortBindings") or {}).values()
+    ports = [each["HostPort"] for binding in bindings for each in binding or ()]
+    return Found(
+        container=found["Id"],
+        status=found["State"]["Status"],
+        run=labels.get(LABEL_RUN, ""),
+        port=next((int(each) for each in ports if each), None),
+        started_by=labels.get(LABEL_START, ""),
+        image=found["Config"]["Image"],
+        key=labels.get(LABEL_KEY, ""),
+    )
+
+
+def identity(service: Service) -> str:
+    """sha256 (hex) over all that decides how a service is started, apart from its port."""
+    words = exports.words(replace(service, restart=None, published=0))
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def start_service(
+    service: Service, flavor: ApiFlavor, seconds: float, log: Log, hint: str = ""
+) -> float:
+    """Start a service, and show its log until its health page answers; the seconds that it took.
+
+    It then runs on.  Raises ``UntriedError`` where the engine cannot start it, or it ends or is not
+    healthy within ``seconds``, with ``hint`` as the next step; ``BusyError`` where a container has
+    its name.  The container is removed then, and on an interrupt; the container of another process
+    never is.
+    """
+    name, token = service.name, uuid4().hex
+    found = existing(name)
+    if found is not None and not found.removable:
+        stop = f"stop it: docker rm --force {name}"
+        raise BusyError(f"there is a container {name} already", hint=stop)
+    if found is not None:
+        containers.remove(found.container)  # not by its name, which another process may take
+    try:
+        _run(service, token)
+        hint = "; ".join(filter(None, ("the container is removed", hint)))
+        return wait_until_healthy(service, flavor, seconds, log, hint)
+    except BaseException:  # also an interrupt
+        found = existing(name)
+        if found is not None and found.started_by == token:
+            containers.remove(found.container)
+        raise
+
+
+def _run(service: Service, token: str) -> None:
+    run, *words = exports.words(replace(service, restart=None))
+    labels = (f"--label={LABEL_RUN}={identity(service)}", f"--label={LABEL_START}={token}")
+    done = client.call(run, *labels, *words)
+    if done.returncode != 0:
+        known = (hint for text, hint in HINTS.items() if text in done.stderr)
+        why = containers.reason_of(done.stderr)
+        raise UntriedError("Docker cannot start the container", why, next(known, ""))
+
+
+def wait_until_healthy(
+    service: Service,
+    flavor: ApiFlavor,
+    seconds: float,
+    log: Log,
+    hint: str = "",
+    *,
+    lines: Literal["all", "0"] = "all",
+) -> float:
+    """Show the log of a service's container until its health page answers; the seconds it took.
+
+    ``lines``: of the log so far.  Raises ``UntriedError``, with ``hint`` as the next step, where
+    it ends or is not healthy within ``seconds``.
+    """
+    container = Container(service.name)
+    server = Server(container, ServerClient(service.url), replace(flavor, health=service.health))
+    with _followed(service.name, log, lines):
+        try:
+            return server.wait(seconds)
+        except NotServingError as error:
+            raise UntriedError(f"{service.name} does not serve", str(error), hint) from error
+
+
+@contextmanager
+def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
+    follow = ("logs", "--follow", f"--tail={lines}", name)
+    with (
+        client.stream(*follow, stderr=subprocess.STDOUT) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
+        shown = reader.submit(_pass_on, lines_of(process), log)
+        try:
+            yield
+        finally:
+            process.terminate()
+    if lines == "all":  # a server can answer before the client has its first line
+        with client.stream("logs", name, stderr=subprocess.STDOUT) as process:
+            _pass_on(islice(lines_of(process), shown.result(), None), log)
+
+
+def _pass_on(lines: Iterable[str], log: Log) -> int:
+    """How many lines there were."""
+    passed = 0
+    for line in lines:
+        log(f"  {line.rstrip()}")
+        passed += 1
+    return passed
+
+
+# All faults that prevent a run on this machine, the GPU's first.
+
+KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+"""Exists where the kernel has NVIDIA's driver (its README, "The /proc interface")."""
+ELSEWHERE = (
+    "run it on the machine with the card (`builder export` writes files for it), or on the CPU, "
+    "where the engine can: --cpu"
+)
+OTHERS = "`builder choose` shows the presets that run on this machine"
+BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
+AUTO = "auto"
+NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
+
+
+def require(name: str, faults: Sequence[BuilderError]) -> None:
+    """Raise ``WorldError`` with all faults, each with its next step, if there are any."""
+    if faults:
+        lines = [": ".join(filter(None, (each.what, each.why))) for each in faults]
+        lines = [
+            f"{text}\n  -> {each.hint}" if each.hint else text
+            for text, each in zip(lines, faults, strict=True)
+        ]
+        raise WorldError(f"{name} cannot run here", "\n".join(lines))
+
+
+def question_of(job: Launch) -> Question:
+    """What is known of a run, for a machine without cards."""
+    entries = [job.entry] if job.entry else []
+    facts = known(job.catalog, entries, job.settings.state_dir, [job.run.recipe.name])
+    return replace(
+        facts.question,
+        context=job.run.context or 0,
+        options=job.run.options,
+        other_model="model" in job.wanted.given,
+    )
+
+
+def no_gpu(error: BuilderError) -> WorldError:
+    """The fault of a machine whose cards nvidia-smi does not list.
+
+    Without nvidia-smi nothing is known of the cards, even where the kernel has the driver.
+    """
+    if KERNEL_MODULE.exists():
+        return WorldError(
+            f"{error.what}, although NVIDIA's driver is loaded",
+            error.why,
+            "install nvidia-smi, which belongs to the driver (Debian: nvidia-smi)",
+        )
+    hint = "check what nvidia-smi prints" if shutil.which(gpus.COMMAND[0]) else ELSEWHERE
+    return WorldError(error.what, error.why, hint)
+
+
+def cards_of(
+    here: Machine, job: Launch, card: str, question: Question
+) -> tuple[tuple[int, ...], list[BuilderError]]:
+    """The numbers of a machine's first cards that suffice, or why none does.
+
+    ``card`` is a name of ``cards/``; ``auto``: any.  Where all cards of the machine are taken, no
+    number is given, and Docker takes all.
+    """
+    run, numbers = job.run, tuple(range(len(here.cards)))
+    if card != AUTO:
+        wanted = machine.host_card(cards.load(job.catalog.root, card))
+        numbers = tuple(number for number in numbers if here.cards[number] == wanted)
+    if not numbers:
+        have = ", ".join(each.name for each in here.cards)
+        return (), [WorldError(f"this machine has no card {card}", hint=f"it has: {have}")]
+    faults: list[BuilderError] = []
+    oldest = driver_on(run.recipe, job.catalog, here.cards)
+    if old := gpus.is_older(here.driver, oldest):
+        what = f"the driver {here.driver} is too old: the image needs {oldest} or newer"
+        faults.append(WorldError(what, hint=f"install NVIDIA's driver {oldest} or newer"))
+    count = min(run.preset.cards if run.preset else 1, len(numbers))
+    unfit: dict[str, str] = {}
+    for group in combinations(numbers, count):
+        found = tuple(here.cards[number] for number in group)
+        asked = replace(question, machine=Machine(found, platform=here.platform))
+        why = choose.faults(job.entry, asked) if job.entry else unfit_for_recipe(run, asked.machine)
+        names = " and ".join(card.name for card in found)
+        new = {f"{names}: {each}": OTHERS if job.entry else BUILD for each in why}
+        if not new:
+            return (group if len(here.cards) > count and not old else ()), faults
+        unfit |= new
+    return (), [*faults, *(WorldError(what, hint=hint) for what, hint in unfit.items())]
+
+
+def unfit_for_recipe(run: Run, here: Machine) -> list[str]:
+    """Why the image of a recipe does not run on the first card of a machine."""
+    return [*no_image(run.recipe, here.cards[:1], here.platform, "the")]
+
+
+def engine_faults(*, cpu: bool) -> Iterator[BuilderError]:
+    """Whether the engine answers, and, where the run is not on the ``cpu``, has GPUs."""
+    try:
+        engine = docker.ask_engine()
+        if not cpu and not engine.has_nvidia_runtime and not engine.has_nvidia_cdi:
+            yield WorldError("Docker has neither NVIDIA's runtime nor GPUs by CDI", hint=TOOLKIT)
+    except WorldError as error:
+        yield error
+
+
+def image_faults(image: RunImage, target: str) -> Iterator[BuilderError]:
+    """Whether Docker lacks the image that the recipe asks for, and how to get it."""
+    if image.what:
+        yield WorldError(image.what, hint=image.hint)
+    elif not image.local:
+        pull = f"`builder run {target} --yes`, or docker pull {image.name}"
+        what = f"the image {image.name} is published, and not in Docker"
+        yield WorldError(what, hint=pull)
+
+
+def file_faults(found: Located, target: str) -> Iterator[BuilderError]:
+    """The models that are not here, with their size and how to get them."""
+    for place, error in found.unusable.items():
+        yield WorldError(f"the {NAMES[place]}: {error.what}", error.why, error.hint)
+    for each in found.missing:
+        size = f"; {sizes.shown(each.size)} to download" if each.size else ""
+        why = f" ({each.why})" if each.why else ""
+        what = f"the {NAMES[each.place]} {each.file.shown} is not here{size}{why}"
+        yield WorldError(what, hint=each.commands(target))
+
+
+def port_faults(service: Service) -> Iterator[BuilderError]:
+    """Whether another program has the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, service.published))
+        except OSError as error:
+            yield WorldError(
+                f"port {service.published} of {HOST} cannot be used",
+                error.strerror or "",
+                "choose another one: --port N",
+            )
+
 
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
@@ -63,7 +369,7 @@ def launch(
     """
     run, target = job.run, job.wanted.target
     devices, faults = ((), []) if run.cpu else _devices(job, card)
-    faults += (engine := [*launch_check.engine_faults(cpu=run.cpu)])
+    faults += (engine := [*engine_faults(cpu=run.cpu)])
     images = Images(job.catalog, run.recipe, job.settings, job.log)
     image = _image(images, old=job.wanted.old)
     files = located(run, job.models_dir, job.wanted.given)
@@ -82,7 +388,7 @@ def launch(
     there = existing(ready.name) if not engine else None
     errors: list[BuilderError] = []
     if there is None or there.removable:
-        faults += launch_check.port_faults(ready)
+        faults += port_faults(ready)
     else:
         try:
             ready = running_already(ready, there, job.wanted.port, image)
@@ -90,7 +396,7 @@ def launch(
             errors.append(error)
         if not (errors or faults or lacking or files.unusable):
             stop = f"stop it: docker rm --force {ready.name}"
-            wait(ready, flavor, seconds, job.log, stop, lines="0")
+            wait_until_healthy(ready, flavor, seconds, job.log, stop, lines="0")
             return Running(ready, flavor)
     errors += too_full(_space(job, image, files)) if not engine else ()
     fetchable = all(each.fetches for each in files.missing) and not files.unusable
@@ -105,21 +411,21 @@ def launch(
             files = fetched(job, files.missing, progress)
             ready = described()
     faults += errors
-    faults += launch_check.image_faults(image, target)
-    faults += launch_check.file_faults(files, target)
-    launch_check.require(run.name, faults)
+    faults += image_faults(image, target)
+    faults += file_faults(files, target)
+    require(run.name, faults)
     job.log(f"starting {image.name}")
     about = f"show {job.entry.name}" if job.entry else f"recipe explain {run.recipe.name}"
     hint = f"`builder {about}` has its known problems"
-    return Running(ready, flavor, start(ready, flavor, seconds, job.log, hint))
+    return Running(ready, flavor, start_service(ready, flavor, seconds, job.log, hint))
 
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
     try:
         here = machine.present(job.catalog.root)
     except WorldError as error:
-        return (), [launch_check.no_gpu(error)]
-    return launch_check.cards_of(here, job, card, launch_check.question_of(job))
+        return (), [no_gpu(error)]
+    return cards_of(here, job, card, question_of(job))
 
 
 def _flavor_of(run: Run) -> ApiFlavor:

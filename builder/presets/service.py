@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.core.errors import RecipeError
-from builder.engines import entrypoint, families
+from builder.engines import families, layout
 from builder.engines.api_flavor import filled
 from builder.engines.layout import LAYOUT
 from builder.presets import command
@@ -229,7 +229,7 @@ def service(run: Run, image: str, files: Files, *, published: int | None = None)
         api_model=api_model or "" if family.serve else "",
         environment=tuple(
             Variable(name, value, _reasons()["variable"].get(name, ""))
-            for name, value in {**environment, **(entrypoint.CPU if run.cpu else {})}.items()
+            for name, value in {**environment, **(layout.CPU if run.cpu else {})}.items()
         ),
         mounts=files.mounts,
         places={

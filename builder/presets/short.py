@@ -10,12 +10,12 @@ from builder.core.errors import FitError, WorldError
 from builder.core.log import Log
 from builder.engines.families import complete
 from builder.presets import catalog as presets
-from builder.presets import command, machine, model_files, needs, short_names
+from builder.presets import command, machine, model_files, short_names
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import faults, too_long
+from builder.presets.choose import faults, stretches, too_long
 from builder.presets.described import Launch, LaunchRequest
 from builder.presets.known import known
-from builder.presets.launch_check import AUTO, question_of, unfit_for_recipe
+from builder.presets.run import AUTO, question_of, unfit_for_recipe
 from builder.recipes.catalog import Catalog
 from simulator import gguf
 
@@ -101,7 +101,7 @@ def refusal(job: Launch, card: str) -> FitError | None:
     else:
         why += too_long(job.entry.preset, question)
     own = command.values_by_setting(run.options, run.recipe)
-    most = _trained(job.wanted.given.get("model")) if not needs.stretches(own) else 0
+    most = _trained(job.wanted.given.get("model")) if not stretches(own) else 0
     if most and (run.context or 0) > most:
         why.append(f"its model was trained for {most} tokens of context, not for {run.context}")
     if not why:

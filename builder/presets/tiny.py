@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.presets import shapes, tokens
-from builder.presets.shape import Shape
+from builder.presets import shapes
+from builder.presets.shapes import Shape, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -259,7 +259,7 @@ class _Weights:
         """Each token's row is like the embeddings of the two tokens that it follows."""
         import numpy as np
 
-        seen, shown = self.seen(), np.array(tokens.printable(self._tokenizer))
+        seen, shown = self.seen(), np.array(printable(self._tokenizer))
         rows = np.zeros(seen.shape)
         for which in ("successor", "other successor"):
             round_trip = _generator(self._model.seed, which).permutation(shown)
@@ -276,7 +276,7 @@ class _Weights:
         import numpy as np
 
         width, experts = self._shape.tensors[name]
-        source, shown = _generator(self._model.seed, name), [*tokens.printable(self._tokenizer)]
+        source, shown = _generator(self._model.seed, name), [*printable(self._tokenizer)]
         first = source.integers(0, experts, len(shown))
         second = (first + source.integers(1, experts, len(shown))) % experts
         rows, seen = np.zeros((experts, width)), self.seen()[shown]

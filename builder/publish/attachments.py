@@ -7,22 +7,22 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from builder.build import ptx
+from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.docker import engine as docker
 from builder.plan.plan import Plan
-from builder.publish import builder_sbom
-from builder.publish.debian import installed
-from builder.publish.provenance import platform
+from builder.publish import spdx
 from builder.publish.referrers import AttachedFile, Attachment, files_of, referrers
 from builder.publish.registry import Repository
+from builder.publish.sbom import installed
+from builder.publish.spdx import platform
 from builder.publish.tag_history import no_image
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*"
 RECIPE_FILE = re.compile(rf"(?:{NAME}/)*{NAME}\.toml")
 RECIPE = "application/vnd.builder.recipe.v1+toml"
-NAMES = {builder_sbom.SPDX: "bom.spdx.json", builder_sbom.PROVENANCE: "slsa.json"}
+NAMES = {spdx.SPDX: "bom.spdx.json", spdx.PROVENANCE: "slsa.json"}
 
 
 def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
@@ -32,7 +32,7 @@ def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     of the image.
     """
     packages = installed(record.digest, work)
-    return builder_sbom.documents(plan, record, packages, platform(os.environ))
+    return spdx.documents_builder_sbom(plan, record, packages, platform(os.environ))
 
 
 def missing_attachments(
@@ -55,10 +55,10 @@ def missing_attachments(
         for kind, text in _documents_of(plan, record, work).items():
             files[kind] = (AttachedFile(NAMES[kind], kind, text.encode()),)
         missing += [Attachment(kind, each) for kind, each in files.items() if kind not in attached]
-    ptx_file = ptx.path_of(state, plan.name, plan.key)
-    if ptx.KIND not in attached and ptx_file.exists():
-        file = AttachedFile(ptx.NAME, ptx.KIND, ptx_file.read_bytes())
-        missing.append(Attachment(ptx.KIND, (file,)))
+    ptx_file = ccache.path_of(state, plan.name, plan.key)
+    if ccache.KIND not in attached and ptx_file.exists():
+        file = AttachedFile(ccache.NAME, ccache.KIND, ptx_file.read_bytes())
+        missing.append(Attachment(ccache.KIND, (file,)))
     return missing
 
 
@@ -71,7 +71,7 @@ def _documents_of(plan: Plan, record: Record, work: Path) -> dict[str, str]:
         return documents(plan, record, work)
     repository = record.references[0].rpartition(":")[0]
     with docker.pulled(f"{repository}@{record.digest}", plan.platform):
-        return builder_sbom.documents(plan, record, installed(record.digest, work))
+        return spdx.documents_builder_sbom(plan, record, installed(record.digest, work))
 
 
 def recipe_texts(files: Sequence[AttachedFile]) -> dict[str, str]:

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from builder.core.errors import RegistryError, WorldError
 from builder.docker.engine import HUB, split
-from builder.publish.credentials import HUB_KEY, login_for
-from builder.publish.transport import certificate_of
+from builder.publish.transport import HUB_KEY, certificate_of, login_for
 
 TIMEOUT = 300.0  # seconds
 UNSIGNED = re.compile(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder.core.errors import GoneError, RegistryError
 from builder.core.json_model import first_error
-from builder.image.summary import KernelSummary, worse
+from builder.image.code_paths import KernelSummary, worse
 from builder.publish import referrers
 from builder.publish.registry import Repository
 

@@ -17,13 +17,10 @@ from typing import Any
 
 from builder.core import sizes
 from builder.core.errors import GoneError, RegistryError, WorldError
-from builder.core.http_time import time_span
-from builder.core.web import Response
-from builder.core.web_errors import WebError
+from builder.core.web import Response, WebError, time_span
 from builder.docker.engine import split
-from builder.publish import responses
-from builder.publish.responses import IMAGE_MANIFEST, INDEX, Body, required
-from builder.publish.transport import Transport, UploadStream
+from builder.publish import transport
+from builder.publish.transport import IMAGE_MANIFEST, INDEX, Body, Transport, UploadStream, required
 
 MANIFESTS = (
     IMAGE_MANIFEST,
@@ -59,11 +56,11 @@ class Manifest:
     @property
     def body(self) -> Body:
         """Its checked content.  Raises ``RegistryError`` where it is damaged."""
-        return responses.checked(Body, self.content, f"the manifest {self.digest}")
+        return transport.checked(Body, self.content, f"the manifest {self.digest}")
 
     def parsed(self) -> dict[str, Any]:
         """Its JSON, unchanged, after the check as a ``Body``.  Raises ``RegistryError``."""
-        return responses.json_object(self.content, Body, f"the manifest {self.digest}")
+        return transport.json_object(self.content, Body, f"the manifest {self.digest}")
 
 
 class Repository:
@@ -89,7 +86,7 @@ class Repository:
         )
         if response is None:
             return None
-        kind = responses.media_type(response.headers) or IMAGE_MANIFEST
+        kind = transport.media_type(response.headers) or IMAGE_MANIFEST
         self._require_digest(reference, response.content)
         return Manifest(response.content, kind)
 
@@ -111,7 +108,7 @@ class Repository:
         if response is None:
             return ""
         # The specification does not require the digest in this response.
-        return responses.digest(response.headers) or self.resolve(reference)
+        return transport.response_digest(response.headers) or self.resolve(reference)
 
     def require_clock(self) -> None:
         """Raise ``WorldError`` where this machine's clock differs much from the registry's.
@@ -131,14 +128,14 @@ class Repository:
     def tags(self) -> list[str]:
         """All tags, sorted; none where there is no such repository."""
         pages = self._pages("tags/list?n=1000")
-        return sorted({tag for page in pages for tag in responses.tags(page, self.name)})
+        return sorted({tag for page in pages for tag in transport.response_tags(page, self.name)})
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """The descriptors of a manifest's referrers; None where the registry has no such list."""
         pages = list(self._pages(f"referrers/{digest}"))
-        if not pages or any(responses.media_type(page.headers) != INDEX for page in pages):
+        if not pages or any(transport.media_type(page.headers) != INDEX for page in pages):
             return None
-        return [entry for page in pages for entry in responses.referrers(page, self.name)]
+        return [entry for page in pages for entry in transport.referrers(page, self.name)]
 
     def _pages(self, path: str) -> Iterator[Response]:
         """The pages of a list, in order; none where it does not exist."""
@@ -152,7 +149,7 @@ class Repository:
             if response is None:
                 return
             yield response
-            following = responses.next_page(response, self.name)
+            following = transport.next_page(response, self.name)
 
     def blob(self, digest: str) -> bytes:
         """A blob of at most ``LARGEST_BLOB`` bytes.
@@ -196,7 +193,7 @@ class Repository:
         )
         # A failed cancellation does not matter: registries discard uploads that do not continue.
         with suppress(WebError, RegistryError):
-            url = responses.upload_address(begun, self.name)
+            url = transport.upload_address(begun, self.name)
             self._http.send("DELETE", url, push=True)
 
     def put_blob(self, digest: str, file: Path) -> bool:
@@ -235,7 +232,7 @@ class Repository:
             if required(there, 200, 404).status == 200:
                 return there
             begun = required(self._http.send("POST", UPLOADS, push=True), 202)
-            url = responses.upload_address(begun, self.name)
+            url = transport.upload_address(begun, self.name)
             sent = True
             put = self._http.send(
                 "PUT",
@@ -276,7 +273,7 @@ class Repository:
         def look_and_put(condition: Mapping[str, str] = first) -> Response:
             looked = self._http.send("HEAD", f"manifests/{tag}", ACCEPT)
             there = required(looked, 200, 404).status == 200
-            now = responses.digest(looked.headers) or self.resolve(tag) if there else ""
+            now = transport.response_digest(looked.headers) or self.resolve(tag) if there else ""
             if now == manifest.digest:
                 return looked
             if now != before:
@@ -327,7 +324,7 @@ class Repository:
             if response.status == 405:
                 raise RegistryError(
                     f"{self.registry} does not allow deletion",
-                    response.error(responses.error_text(response.content)).why,
+                    response.error(transport.error_text(response.content)).why,
                     "docker-registry does with REGISTRY_STORAGE_DELETE_ENABLED=true",
                 )
             return required(response, 202, 404)

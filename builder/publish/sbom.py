@@ -3,15 +3,494 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from debian.deb822 import Packages
+from packageurl import PackageURL
 
 from builder.build.record import Record
-from builder.plan.plan import Plan
-from builder.publish.changes import SourceChange, changes_of
-from builder.publish.debian import Dpkg
-from builder.publish.parts import Part, bases, debian_packages, engine_of, scripts, wheels
+from builder.core.errors import UntriedError
+from builder.core.web import GITHUB, github_page
+from builder.docker import containers
+from builder.docker.engine import split
+from builder.plan.inputs import (
+    BootstrappedRoot,
+    GitCommit,
+    Installed,
+    LocalTree,
+    PlannedPatch,
+    PypiFile,
+    where,
+)
+from builder.plan.plan import AnyPlan, BasePlan, Plan
+from builder.recipes.locks import DebianFile
+from builder.sources.apt import assignments
+
+# Package URLs and download locations of the parts of an image.
+#
+# Package URLs: https://github.com/package-url/purl-spec (purl-types: github, generic, pypi, oci).
+# Repositories at a commit: the download locations of SPDX 2.3, 7.7.  No address contains a user or
+# a path of the build machine.
+
+
+def public(url: str) -> str:
+    """A URL without user and query, which may be tokens; empty for a local path."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return ""
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+
+
+def at_commit(url: str, commit: str) -> str:
+    """``git+URL@COMMIT``; empty where the repository has no public URL."""
+    found = public(url)
+    return f"git+{found}@{commit}" if found else ""
+
+
+def commit_purl(url: str, commit: str, name: str) -> str:
+    """The package URL of a commit; ``name`` is used where the repository is not on GitHub."""
+    found = GITHUB.fullmatch(url)
+    if found is not None:
+        return PackageURL("github", found[1], found[2], commit).to_string()
+    place = at_commit(url, commit)
+    return generic_purl(name, commit, {"vcs_url": place} if place else {})
+
+
+def generic_purl(name: str, version: str, qualifiers: dict[str, str] | None = None) -> str:
+    """The package URL of something that is in no package manager."""
+    return PackageURL("generic", None, name, version or None, qualifiers or None).to_string()
+
+
+def python_purl(name: str, version: str = "") -> str:
+    """The package URL of a Python project, or of one version of it."""
+    return PackageURL("pypi", None, name, version or None).to_string()
+
+
+def image_purl(repository: str, digest: str, tag: str = "") -> str:
+    """The package URL of an image; a name of one part gets no registry.
+
+    ``digest`` may be empty: then only the tag identifies the image.
+    """
+    qualifiers = {"tag": tag} if tag else {}
+    if "/" in repository:
+        qualifiers["repository_url"] = "/".join(split(repository))
+    name = repository.rpartition("/")[2]
+    return PackageURL("oci", None, name, digest or None, qualifiers or None).to_string()
+
+
+# The changes of an engine's source: patches, pull requests, steps at every start.
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """One change of the source.
+
+    ``before`` and ``after`` are commits of the repository ``git``, a URL without a user; a script
+    and added files have only ``after``.  ``page`` is the URL of the change for people, ``diff`` the
+    URL of its text, both empty where there is none; ``content`` is the text of a patch file of this
+    repository.  The recipe expects a change that is not ``applied`` to be absent.
+    """
+
+    kind: Literal["file", "pull", "pick", "script", "add", "start"]
+    name: str
+    why: str
+    drop_when: str = ""
+    upstream: str = ""
+    git: str = ""
+    before: str = ""
+    after: str = ""
+    page: str = ""
+    diff: str = ""
+    path: str = ""
+    content: bytes = b""
+    applied: bool = True
+
+    @property
+    def location(self) -> str:
+        """``git+URL@COMMIT`` of the change; empty where it has no public URL."""
+        return at_commit(self.git, self.after) if self.git else ""
+
+    def description(self) -> str:
+        """One line for people: name, source and reason."""
+        commits = "..".join(commit for commit in (self.before, self.after) if commit)
+        path = self.path if self.kind == "add" else ""  # part of the name of the others
+        origin = " ".join(part for part in (self.git, path, commits) if part)
+        until = f" (until {self.drop_when})" if self.drop_when else ""
+        return f"{self.name}{f' of {origin}' if origin else ''}: {self.why}{until}"
+
+
+def changes_of(plan: Plan) -> tuple[SourceChange, ...]:
+    """Every patch of a plan in order, then the steps at every start."""
+    starts = (
+        SourceChange("start", f"at start: {' '.join(step.run)}", step.why, step.drop_when or "")
+        for step in plan.recipe.start
+    )
+    return (*map(_change, plan.patches), *starts)
+
+
+def _change(planned: PlannedPatch) -> SourceChange:
+    patch, origin = planned.patch, planned.patch.origin
+    return SourceChange(
+        origin.kind,
+        origin.name,
+        patch.why,
+        patch.drop_when or "",
+        patch.upstream or "",
+        git=public(planned.url),
+        before=origin.before,
+        after=origin.after,
+        page=planned.page,
+        diff=github_page(planned.url, origin.diff) if origin.diff else "",
+        path=origin.path,
+        content=planned.content,
+        applied=patch.expect == "applies",
+    )
+
+
+# Debian packages of an image, from its dpkg database.
+
+STATUS = "/var/lib/dpkg/status"
+RELEASE = "/etc/os-release"
+ABSENT = re.compile(r"Could not find the file|no such file or directory", re.IGNORECASE)
+"""The engine's message for a path that a container does not have."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Package:
+    """An installed package; ``source`` is the package that it was built from."""
+
+    name: str
+    version: str
+    architecture: str
+    source: str
+    source_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dpkg:
+    """The installed packages of an image, sorted, and its distribution.
+
+    ``distribution`` and ``release`` are ID and VERSION_ID of os-release(5): "debian", "13".
+    """
+
+    distribution: str
+    release: str
+    packages: tuple[Package, ...]
+
+
+def installed(reference: str, work: Path) -> Dpkg | None:
+    """The dpkg database of an image of the engine; None where the image has none.
+
+    Files are copied to ``work``, which has none of them yet.  Raises ``UntriedError`` where the
+    engine cannot copy them.
+    """
+    status, release = work / "dpkg-status", work / "os-release"
+    try:
+        containers.copy_all_out(reference, {STATUS: status, RELEASE: release})
+    except UntriedError as error:
+        if not ABSENT.search(error.why):
+            raise
+    found = [_text(file) for file in (status, release)]
+    return parse_dpkg(found[0], found[1] or "") if found[0] is not None else None
+
+
+def _text(copy: Path) -> str | None:
+    return copy.read_text("utf-8", errors="replace") if copy.exists() else None
+
+
+def parse_dpkg(status: str, release: str) -> Dpkg:
+    """The database, from the texts of /var/lib/dpkg/status and os-release."""
+    variables = dict(assignments(release))
+    return Dpkg(
+        variables.get("ID", "debian"),
+        variables.get("VERSION_ID", ""),
+        tuple(sorted(_packages(status))),
+    )
+
+
+def _packages(status: str) -> Iterator[Package]:
+    # Lines, because the library takes a string for a file name.
+    for entry in Packages.iter_paragraphs(status.splitlines(), use_apt_pkg=False):
+        # Wanted, flag, state (dpkg-query(1)); removed packages may still have configuration files.
+        if entry.get("Status", "").split()[2:] == ["installed"]:
+            yield Package(
+                entry["Package"],
+                entry["Version"],
+                entry.get("Architecture", ""),
+                entry.source or entry["Package"],
+                str(entry.source_version),
+            )
+
+
+# The parts of an image, including parts that a scanner of its files cannot see.
+#
+# The plan has the engine's commit, the wheels, the scripts and the bases; the image's dpkg
+# database has its Debian packages.
+
+Kind = Literal["engine", "python", "debian", "base", "script"]
+PROPERTY_NAMES = {
+    "gitCommit": "builder:commit",
+    "builderTree": "builder:tree",
+    "builderKey": "builder:key",
+}
+"""Digests that are not of a file, and their names as properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an image.
+
+    ``purl`` is its package URL.  ``digest`` is a DigestSet of in-toto
+    (https://github.com/in-toto/attestation, spec/v1/digest_set.md): "sha256" of a file or of an
+    image, "gitCommit", and our own "builderTree" for a tree of the repository and "builderKey"
+    for a base.  ``origin`` is its download location, a URL or ``git+URL@COMMIT``.
+    """
+
+    kind: Kind
+    name: str
+    version: str = ""
+    purl: str = ""
+    digest: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
+    license: str = ""
+    """SPDX expression; empty: unknown."""
+    about: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    shipped: bool = True
+    """Whether the image contains it; otherwise it was only used by the build."""
+
+    @property
+    def identity(self) -> str:
+        """Unique within an image, which may have a package as two files."""
+        exact = self.digest.get("sha256", "")
+        return f"{self.purl}#{exact[:12]}" if exact else self.purl
+
+    @property
+    def all_properties(self) -> dict[str, str]:
+        """Properties, and the digests that are not of a file."""
+        digests = self.digest.items()
+        found = {PROPERTY_NAMES[name]: value for name, value in digests if name in PROPERTY_NAMES}
+        return found | dict(self.properties)
+
+
+def engine_of(plan: Plan) -> Part:
+    """The engine, as its source is before patches."""
+    recipe = plan.recipe
+    name, version = recipe.engine, recipe.version
+    common = Part("engine", name, version, license=recipe.license, about=recipe.summary)
+    match plan.source:
+        case GitCommit(url=url, commit=commit, submodules=submodules, moved=moved):
+            left_out = {} if submodules else {"builder:submodules": "left out"}
+            elsewhere = {
+                f"builder:submodule:{path}": public(place) for path, place in moved.items()
+            }
+            return replace(
+                common,
+                purl=commit_purl(url, commit, name),
+                digest={"gitCommit": commit},
+                origin=at_commit(url, commit),
+                properties=left_out | elsewhere,
+            )
+        case PypiFile(file=file):
+            purl = python_purl(file.name, file.version)
+            return replace(common, purl=purl, digest={"sha256": file.sha256})
+        case LocalTree(identity=identity):
+            return replace(
+                common,
+                purl=generic_purl(name, version),
+                digest={"builderTree": identity},
+                properties={"builder:path": where(recipe.source)},
+            )
+        case Installed(name=project, version=known):
+            # A version with * is a pattern: the exact one is known only in the base.
+            exact = "" if "*" in known else known
+            purl = python_purl(project, exact)
+            return replace(common, purl=purl, properties={"builder:installed": known})
+
+
+def bases(plan: Plan, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+    """The bases of the image; ``digests`` of their images are by name."""
+    for below, within in all_bases(plan):
+        yield from _base(below, digests, shipped and within)
+
+
+def all_bases(plan: Plan) -> Iterator[tuple[BasePlan, bool]]:
+    """Every base, and whether the image is made on it; else the entrypoint is compiled in it."""
+    for lowest in plan.bases():
+        yield from ((below, lowest is plan.base) for below in lowest.chain())
+
+
+def _base(base: BasePlan, digests: Mapping[str, str], shipped: bool) -> Iterator[Part]:
+    names = f"builder-base/{base.name}:"
+    digest = next((digests[name] for name in digests if name.startswith(names)), "")
+    part = Part(
+        "base",
+        base.name,
+        base.short_key,
+        generic_purl(base.name, base.short_key),
+        {"builderKey": base.key},
+        about=base.recipe.summary,
+        properties={"builder:image": digest} if digest else {},
+        shipped=shipped,
+    )
+    if isinstance(base.root, BootstrappedRoot):
+        packages = f"packages of {base.root.suite} as of {base.root.as_of}"
+        part = replace(part, properties={**part.properties, "builder:root": packages})
+    yield part
+    if base.base is None and base.root is not None and base.root.way == "registry":
+        yield _published(base.root.image, base.root.digest, shipped)
+
+
+def _published(image: str, digest: str, shipped: bool) -> Part:
+    """An image that another project publishes; ``digest`` may be empty: unknown."""
+    repository, _, tag = image.rpartition(":")
+    return Part(
+        "base",
+        repository,
+        tag,
+        image_purl("/".join(split(repository)), digest, tag),
+        {"sha256": digest.removeprefix("sha256:")} if digest else {},
+        shipped=shipped,
+    )
+
+
+def wheels(plan: Plan, base_shipped: bool) -> Iterator[Part]:
+    """The files of PyPI; ``base_shipped``: the image contains the runtimes of its bases."""
+    # An image on a base's stage ``system`` has none of the base's wheels.
+    upper = [plan, *plan.base.chain()]
+    used = {
+        each.base.name for each in upper if each.base and "runtime" in each.family.requires_stages
+    }
+    for each, within in _plans(plan, base_shipped):
+        shipped = within and (each is plan or each.name in used)
+        for context, files in each.packages.items():
+            for file in files:
+                yield Part(
+                    "python",
+                    file.name,
+                    file.version,
+                    python_purl(file.name, file.version),
+                    {"sha256": file.sha256},
+                    shipped=shipped and _stays(each, context, file.name),
+                )
+
+
+def _plans(plan: Plan, base_shipped: bool) -> Iterator[tuple[AnyPlan, bool]]:
+    """The plans of the image and of all bases, each with whether the image contains its files."""
+    yield plan, True
+    for below, within in all_bases(plan):
+        yield below, base_shipped and within
+
+
+def _stays(plan: AnyPlan, context: str, name: str) -> bool:
+    """Whether a wheel is in the image, or only used by the build.
+
+    The image contains the wheels of a CUDA toolkit that have its runtime libraries; they are for
+    the target platform.
+    """
+    if isinstance(plan, BasePlan) and plan.recipe.wheel:
+        if plan.platforms.cross:
+            return context == "target-wheels"
+        return name in {wheel.name for wheel in plan.recipe.wheel if wheel.library}
+    return context != "build-wheels"
+
+
+def scripts(plan: Plan, base_shipped: bool) -> Iterator[Part]:
+    """The scripts of builder that the image contains, or that the build ran; of programs the
+    sources."""
+    starts = bool(plan.recipe.start)
+    entrypoint = plan.entrypoint
+    kept = {*(["start.py"] if starts else []), *entrypoint}
+    for each, shipped in _plans(plan, base_shipped):
+        for name, digest in {**each.scripts, **each.entrypoint}.items():
+            yield Part(
+                "script",
+                name,
+                "",
+                generic_purl(f"builder-{name}", ""),
+                {"sha256": digest},
+                shipped=shipped and name in kept,
+            )
+
+
+def debian_packages(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[Part]:
+    """The installed packages, then by name the requested packages that are not installed."""
+    vendor = dpkg.distribution if dpkg else "debian"
+    distro = f"{vendor}-{dpkg.release}" if dpkg and dpkg.release else (plan.suite or "")
+    files = [file for plan, _ in _plans(plan, base_shipped) for file in plan.debian.files]
+    locked = {(file.name, file.version, file.architecture): file.sha256 for file in files}
+    for package in dpkg.packages if dpkg else ():
+        known = {"arch": package.architecture, "distro": distro}
+        digest = locked.get((package.name, package.version, package.architecture))
+        yield Part(
+            "debian",
+            package.name,
+            package.version,
+            _deb(vendor, package.name, package.version, known),
+            {"sha256": digest} if digest else {},
+            properties={"builder:source": f"{package.source} {package.source_version}"},
+        )
+    listed = {package.name for package in dpkg.packages} if dpkg else set()
+    for name, shipped in sorted(_requested(plan, unlisted=dpkg is None and base_shipped)):
+        plain, _, architecture = name.partition(":")
+        if plain not in listed:
+            platforms = plan.platforms
+            arch = architecture or (platforms.target if shipped else platforms.build)
+            yield _requested_part(files, plain, vendor, distro, arch, shipped=shipped)
+    if plan.tools is not None:
+        yield from _of_tools(plan.tools)
+
+
+def _requested_part(
+    files: Iterable[DebianFile], name: str, vendor: str, distro: str, arch: str, *, shipped: bool
+) -> Part:
+    """A package that a stage asked for; with version and digest if it is locked."""
+    fitting = (file for file in files if file.architecture in {arch, "all"})
+    file = next((file for file in fitting if file.name == name), None)
+    version, digest = (file.version, {"sha256": file.sha256}) if file else ("", {})
+    known = {"arch": file.architecture if file else arch, "distro": distro}
+    purl = _deb(vendor, name, version, known)
+    return Part("debian", name, version, purl, digest, shipped=shipped)
+
+
+def _of_tools(base: BasePlan) -> Iterator[Part]:
+    """The packages of the base that the entrypoint is compiled in: its Debian is its own."""
+    recipes = [below.recipe for below in base.chain()]
+    names = {name for each in recipes for name in each.devel.packages}
+    names |= {name for each in recipes if each.root for name in each.root.packages}
+    files = [file for below in base.chain() for file in below.debian.files]
+    build = base.platforms.build
+    for name in sorted(names):
+        yield _requested_part(files, name, "debian", base.suite or "", build, shipped=False)
+
+
+def _deb(vendor: str, name: str, version: str, qualifiers: dict[str, str]) -> str:
+    known = {key: value for key, value in qualifiers.items() if value}
+    return PackageURL("deb", vendor, name, version or None, known).to_string()
+
+
+def _requested(plan: Plan, *, unlisted: bool) -> set[tuple[str, bool]]:
+    """Debian packages that the recipes request, each with whether the image contains it.
+
+    Runtime packages only where they are ``unlisted``: the image has no dpkg database.
+    """
+    build = set(plan.recipe.debian.build)
+    runtime = set(plan.recipe.debian.runtime)
+    for below in plan.base.chain():
+        recipe = below.recipe
+        build.update(recipe.devel.packages)
+        build.update(recipe.devel.crossing(below.platforms))
+        runtime.update(recipe.runtime.packages)
+        runtime.update(recipe.root.packages if recipe.root else ())
+    shipped = runtime if unlisted else set()
+    return {(name, True) for name in shipped} | {(name, False) for name in build - shipped}
+
 
 UNKNOWN = "1970-01-01T00:00:00+00:00"
 """The creation time of an image whose record has none."""

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from builder.core.errors import RegistryError
 from builder.publish.referrers import Attachment, annotations_of, referrers
 from builder.publish.registry import Repository
-from builder.publish.responses import TAG, Digest
-from builder.publish.update_size import Update
+from builder.publish.remote_image import Update
+from builder.publish.transport import TAG, Digest
 from builder.publish.verdicts import Trust
 
 MOVE = "application/vnd.builder.move.v2+json"

@@ -14,9 +14,8 @@ from builder.docker.engine import HUB
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.publish.referrers import attach_all
 from builder.publish.registry import Repository
-from builder.publish.remote_image import described, images_in, remote_image
+from builder.publish.remote_image import Update, described, images_in, remote_image, updates_of
 from builder.publish.tag_history import By, Move, new_note, no_image, notes_of_tag, past_moves
-from builder.publish.update_size import Update, updates_of
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe

@@ -1,28 +1,515 @@
 """Requests to a registry: its name and certificate, authorization, retries, and errors.
 
-A temporary failure is retried (``builder.core.retry``); any other is an error at once.
+A temporary failure is retried (``builder.core.web``); any other is an error at once.
 """
 
 from __future__ import annotations
 
+import base64
+import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, TypeVar
+from urllib.parse import urlencode
 
 from platformdirs import user_config_path
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import from_json
 
 from builder.core import sizes
-from builder.core.address import is_loopback, origin
-from builder.core.errors import FetchError, RegistryError
-from builder.core.http_time import seconds_since
-from builder.core.retry import RetryPolicy
-from builder.core.web import Client, Follow, Response
-from builder.core.web_errors import WebError, cause
+from builder.core.errors import FetchError, RegistryError, WorldError
+from builder.core.json_model import JsonModel, first_error
+from builder.core.web import (
+    Client,
+    Follow,
+    Response,
+    RetryPolicy,
+    WebError,
+    cause,
+    is_loopback,
+    join_url,
+    origin,
+    seconds_since,
+    split_url,
+)
 from builder.docker.engine import HUB, split
-from builder.publish.auth import Authorization
-from builder.publish.responses import required
+
+# Registry credentials: from Docker's own store, or from environment variables.
+#
+# https://docs.docker.com/reference/cli/docker/login/#credential-stores; the helpers' protocol is
+# https://github.com/docker/docker-credential-helpers#development.
+
+HUB_KEY = "https://index.docker.io/v1/"
+HELPER_TIMEOUT = 30.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user with a password or token, which ``repr`` does not show."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def basic(self) -> str:
+        """Both in the format of Docker's store and the scheme Basic (RFC 7617, section 2)."""
+        return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+class _StoredAuth(JsonModel):
+    auth: str | None = None
+
+
+class _Config(JsonModel):
+    """The part of Docker's configuration in use; null means absent, as in Docker."""
+
+    auths: dict[str, _StoredAuth | None] | None = None
+    credHelpers: dict[str, str] | None = None  # noqa: N815
+    credsStore: str | None = None  # noqa: N815
+
+
+class _HelperLogin(JsonModel):
+    Username: str
+    Secret: str
+
+
+def login_for(registry: str) -> Login | None:
+    """The login for a registry ("docker.io", "ghcr.io", "127.0.0.1:5000"), or None.
+
+    ``DOCKERHUB_USERNAME`` and ``DOCKERHUB_TOKEN`` take precedence over Docker's store.  Raises
+    ``WorldError`` where these or the store cannot be read.
+    """
+    if registry == HUB:
+        user, token = _variable("DOCKERHUB_USERNAME"), _variable("DOCKERHUB_TOKEN")
+        if user and token:
+            return Login(user, token)
+    config = _config()
+    keys = (HUB_KEY, HUB) if registry == HUB else (registry, f"https://{registry}")
+    helpers = config.credHelpers or {}
+    helper = next((helpers[key] for key in keys if key in helpers), config.credsStore)
+    for key in keys:
+        found = _from_helper(helper, key) if helper else stored_login(config, key)
+        if found is not None:
+            return found
+    return None
+
+
+def _variable(name: str) -> str:
+    """The value of a variable, empty where it is not set.  Errors do not show the value."""
+    value = os.environ.get(name, "")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # Python keeps other bytes as surrogates
+        raise WorldError(
+            f"the environment variable {name} is not UTF-8", hint="set it again, or unset it"
+        ) from None
+    return value
+
+
+def _config() -> _Config:
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    file = folder / "config.json"
+    try:
+        return parse_config(file.read_bytes(), file)
+    except FileNotFoundError:
+        return _Config()
+    except OSError as error:
+        raise _unreadable(file, error.strerror or "") from error
+
+
+def parse_config(content: bytes, file: Path) -> _Config:
+    """Parse Docker's configuration.  Raises ``WorldError`` where it is damaged."""
+    try:
+        return _Config.model_validate_json(content)
+    except ValidationError as error:
+        raise _unreadable(file, first_error(error)) from None
+
+
+def _unreadable(file: Path, why: str) -> WorldError:
+    hint = "repair the file, or remove it and use `docker login`"
+    return WorldError(f"Docker's configuration {file} cannot be read", why, hint)
+
+
+def stored_login(config: _Config, key: str) -> Login | None:
+    """The login in the configuration itself, or None.  Raises ``WorldError``."""
+    entry = (config.auths or {}).get(key)
+    try:
+        decoded = base64.b64decode((entry.auth if entry else None) or "", validate=True).decode()
+    except ValueError:  # no base64, not ASCII, or no UTF-8
+        raise WorldError(
+            f"Docker's login for {key} cannot be read",
+            "it is not the base64 text that `docker login` writes",
+            f"`docker logout {key}`, then `docker login`",
+        ) from None
+    user, _, password = decoded.partition(":")
+    return Login(user, password) if user else None
+
+
+def _from_helper(helper: str, key: str) -> Login | None:
+    name = f"docker-credential-{helper}"
+    try:
+        done = subprocess.run(
+            [name, "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=False,
+            timeout=HELPER_TIMEOUT,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        late = f"no output within {HELPER_TIMEOUT:.0f} seconds"
+        raise WorldError(
+            f"the credential helper {name} does not work",
+            late if isinstance(error, subprocess.TimeoutExpired) else str(error),
+            "install it, or remove credsStore and credHelpers from Docker's config.json",
+        ) from error
+    if done.returncode != 0:
+        return None  # it has no login for this registry
+    try:
+        found = _HelperLogin.model_validate_json(done.stdout)
+    except ValidationError as error:
+        raise WorldError(
+            f"the output of {name} is not a login", first_error(error), f"try `{name} get`"
+        ) from None
+    return Login(found.Username, found.Secret)
+
+
+# The responses of registries, checked: no other module parses them.
+#
+# OCI distribution specification 1.1 (https://github.com/opencontainers/distribution-spec) and
+# image specification 1.1; tokens as in
+# https://distribution.github.io/distribution/spec/auth/token/. Fields that the models do not name
+# are kept.  A response that does not fit its model raises ``RegistryError``, which never holds a
+# value of the response: it may be a secret.
+
+Model = TypeVar("Model", bound=BaseModel)
+IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+TAG = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*")
+PRINTABLE = r"^[!-~]+$"
+PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+Digest = Annotated[str, StringConstraints(pattern=f"^(?:{DIGEST.pattern})$")]
+MediaType = Annotated[str, StringConstraints(pattern=f"^{MEDIA_TYPE.pattern}$")]
+Token = Annotated[str, StringConstraints(pattern=PRINTABLE)]
+Annotations = dict[str, str] | None
+
+
+class _OpenModel(JsonModel):
+    """A model that keeps fields that it does not name."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class PlatformEntry(_OpenModel):
+    """The platform of an image in an index ("OCI Image Index Specification")."""
+
+    os: str | None = None
+    architecture: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``linux/amd64``; empty where it is not named, as BuildKit does for its attestations."""
+        known = self.os and self.architecture and self.os != "unknown"
+        return f"{self.os}/{self.architecture}" if known else ""
+
+
+class Descriptor(_OpenModel):
+    """A reference to a manifest or a blob ("OCI Content Descriptors").
+
+    Docker's own manifests are read as well; registries' lists of referrers have been seen without
+    a media type and a size.
+    """
+
+    digest: Digest
+    mediaType: MediaType = IMAGE_MANIFEST  # noqa: N815
+    size: Annotated[int, Field(ge=0)] = 0
+    artifactType: str | None = None  # noqa: N815
+    annotations: Annotations = None
+    platform: PlatformEntry | None = None
+
+
+class Body(_OpenModel):
+    """A manifest or an index ("OCI Image Manifest Specification", "Image Index")."""
+
+    mediaType: MediaType | None = None  # noqa: N815
+    artifactType: str | None = None  # noqa: N815
+    config: Descriptor | None = None
+    layers: list[Descriptor] | None = None
+    manifests: list[Descriptor] | None = None
+    subject: Descriptor | None = None
+    annotations: Annotations = None
+
+
+class _ImageSettings(_OpenModel):
+    Labels: dict[str, str] | None = None
+
+
+class Configuration(_OpenModel):
+    """An image's configuration ("OCI Image Configuration")."""
+
+    os: str | None = None
+    architecture: str | None = None
+    created: str | None = None
+    config: _ImageSettings | None = None
+
+    @property
+    def platform(self) -> str:
+        """``linux/amd64``; empty where it is not named."""
+        return f"{self.os}/{self.architecture}" if self.os and self.architecture else ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The image's labels."""
+        return (self.config.Labels if self.config else None) or {}
+
+
+class _Tags(_OpenModel):
+    tags: list[Annotated[str, StringConstraints(pattern=TAG)]] | None = None
+
+
+class _Referrers(_OpenModel):
+    manifests: list[Descriptor] | None = None
+
+
+class _Grant(_OpenModel):
+    token: Token | None = None
+    access_token: Token | None = None
+
+
+def checked(model: type[Model], content: bytes | dict[str, Any], what: str) -> Model:
+    """Parse JSON as that model.  Raises ``RegistryError``, which names ``what`` it is."""
+    try:
+        if isinstance(content, dict):
+            return model.model_validate(content)
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise RegistryError(
+            f"{what} is damaged",
+            first_error(error),
+            "check that the address is a registry's, and the proxy; try again",
+        ) from None
+
+
+def json_object(content: bytes, model: type[BaseModel], what: str) -> dict[str, Any]:
+    """A JSON object, unchanged, after the check with that model.  Raises ``RegistryError``."""
+    checked(model, content, what)
+    found: dict[str, Any] = from_json(content)
+    return found
+
+
+def response_tags(response: Response, source: str) -> list[str]:
+    """A page of tags ("Listing Tags").  Raises ``RegistryError``."""
+    return checked(_Tags, response.content, f"the list of tags of {source}").tags or []
+
+
+def referrers(response: Response, source: str) -> list[dict[str, Any]]:
+    """A page of descriptors, unchanged ("Listing Referrers").  Raises ``RegistryError``."""
+    found = json_object(response.content, _Referrers, f"the list of referrers of {source}")
+    return list(found.get("manifests") or [])
+
+
+def token(response: Response, source: str) -> str:
+    """The token of a response, or an empty text.  Raises ``RegistryError``."""
+    found = checked(_Grant, response.content, f"the token for {source}")
+    return found.token or found.access_token or ""
+
+
+def error_text(content: bytes) -> str:
+    """The errors in a response ("Error Codes"); empty where they cannot be read."""
+    try:
+        found = from_json(content)
+        errors = found.get("errors") or []
+        texts = [f"{each.get('code', '')}: {each.get('message', '')}" for each in errors[:5]]
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return ""
+    return "; ".join(texts)[:1000]
+
+
+def required(response: Response, *statuses: int) -> Response:
+    """The response, which has one of these statuses.
+
+    They are the specification's for the request ("Endpoints").  Raises ``WebError`` with the
+    registry's own explanation for any other.
+    """
+    if response.status not in statuses:
+        raise response.error(error_text(response.content))
+    return response
+
+
+def challenge(header: str) -> tuple[str, dict[str, str]]:
+    """The scheme of a WWW-Authenticate header, in lower case, and its parameters."""
+    kind, _, rest = header.partition(" ")
+    return kind.lower(), dict(PARAMETER.findall(rest))
+
+
+def response_digest(headers: Mapping[str, str]) -> str:
+    """The digest in a response's headers; empty where there is no valid one."""
+    found = headers.get("Docker-Content-Digest", "")
+    return found if DIGEST.fullmatch(found) else ""
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """The media type of a response; empty where there is no valid one."""
+    found = headers.get("Content-Type", "").partition(";")[0].strip()
+    return found if MEDIA_TYPE.fullmatch(found) else ""
+
+
+def upload_address(response: Response, source: str) -> str:
+    """The address of a blob's upload ("POST then PUT").  Raises ``RegistryError``."""
+    named = response.headers.get("Location", "")
+    return _address(response, named, f"the upload address of {source}")
+
+
+def next_page(response: Response, source: str) -> str | None:
+    """The next page of a list (RFC 8288), or None.
+
+    Raises ``RegistryError`` where it is on another host.
+    """
+    match = re.match(r'<([^>]*)>;\s*rel="?next"?', response.headers.get("Link", ""))
+    if match is None:
+        return None
+    what = f"the next page of {source}"
+    url = _address(response, match[1], what)
+    if origin(url) != origin(response.url):
+        raise RegistryError(f"{what} is on another host", origin(url)[1], "nothing was changed")
+    return url
+
+
+def _address(response: Response, named: str, what: str) -> str:
+    why = "" if named else "the response has none"
+    try:
+        url = join_url(response.url, named)
+        before, after = origin(response.url), origin(url)
+        if before[0] == "https" and after[0] == "http":
+            why = f"it is on {after[1]} without TLS"
+    except WebError:
+        why = "it is not a valid address"
+    if why:
+        hint = "check the registry, and the proxy"
+        raise RegistryError(f"{what} cannot be used", why, hint) from None
+    return url
+
+
+# Authorization at a registry: tokens, and which hosts get a login.
+#
+# https://distribution.github.io/distribution/spec/auth/token/.  Only a 401 of the registry itself
+# counts: hosts that it redirects to get neither a login nor a token.
+
+TOKEN_HOSTS = {HUB: "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
+"""Registries whose tokens another host issues: docs.docker.com/reference/api/registry/auth/, and
+docs.gitlab.com/administration/packages/container_registry/."""
+
+
+def may_name(registry: str, host: str) -> bool:
+    """Whether a registry ("ghcr.io", "127.0.0.1:5000") may name a host for tokens.
+
+    It may name itself; Docker Hub and GitLab name one known host; one of this machine names hosts
+    of this machine.  A host of the same domain may be anyone's: whoever rents a registry at
+    azurecr.io has a name there.
+    """
+    own = split_url(f"https://{registry}").hostname or ""
+    here = is_loopback(own) and is_loopback(host)
+    return here or host in {own, TOKEN_HOSTS.get(registry, own)}
+
+
+class Authorization:
+    """The login for one registry ("docker.io"), at ``base``, and its tokens.
+
+    ``token_hosts``: other hosts that it may name for tokens, by the user's settings.
+    """
+
+    def __init__(
+        self, registry: str, base: str, client: Client, token_hosts: Collection[str]
+    ) -> None:
+        self._registry = registry
+        self._origin = origin(base)
+        self._client = client
+        self._token_hosts = token_hosts
+        self._known: dict[str, str] = {}
+        self.user = ""
+        """The user of the login, once the registry has asked for one; empty without a login."""
+
+    @cached_property
+    def _login(self) -> Login | None:
+        found = login_for(self._registry)
+        self.user = found.user if found else ""
+        return found
+
+    def covers(self, url: str) -> bool:
+        """Whether an address is on the registry itself."""
+        return origin(url) == self._origin
+
+    def header(self, url: str, scope: str) -> dict[str, str]:
+        """The Authorization header of a request to the registry, where one is known."""
+        known = self._known.get(scope)
+        return {"Authorization": known} if known and self.covers(url) else {}
+
+    def authorize(self, response: Response, scope: str) -> bool:
+        """Respond to a 401; whether there is a login or token to repeat the request with.
+
+        Raises ``RegistryError`` where the login would be sent without TLS or the token is damaged,
+        ``WebError`` where the token server refuses.
+        """
+        kind, named = challenge(response.headers.get("WWW-Authenticate", ""))
+        login, value = self._login, ""
+        if kind == "basic" and login:
+            value = f"Basic {login.basic}"
+        elif kind == "bearer":
+            given = self._token(named.get("realm", ""), named.get("service", ""), scope)
+            value = f"Bearer {given}" if given else ""
+        if value:
+            self._known[scope] = value
+        return bool(value)
+
+    def _token(self, realm: str, service: str, scope: str) -> str:
+        outward = not self._require_safe(realm)
+        query = urlencode({"service": service, "scope": scope})
+        headers = {"Authorization": f"Basic {self._login.basic}"} if self._login else {}
+        url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+        # A redirect would name a host that the registry did not name.
+        response = self._client.request(
+            "GET", url, headers=headers, follow=Follow.SAME_HOST, outward=outward
+        )
+        return token(required(response, 200), self._registry)
+
+    def _require_safe(self, realm: str) -> bool:
+        """Whether the registry may name a realm's host, or the user allows it.
+
+        Raises ``RegistryError`` where it is not and there is a login to send; without one, any host
+        may issue a token, but none on this machine.  Both are sent over TLS; without it only on
+        this machine, for a registry on this machine.
+        """
+        try:
+            parts = split_url(realm)
+        except WebError as error:
+            raise RegistryError(
+                f"{self._registry} names an address for tokens that is not valid", error.why
+            ) from None
+        host = parts.hostname or ""
+        here = self._origin[0] == "http" and is_loopback(host)
+        if parts.username is not None or not (parts.scheme == "https" or here):
+            secret = "login" if self._login else "token"
+            raise RegistryError(
+                f"{self._registry} wants the {secret} to be sent without TLS",
+                f"its address for tokens is at {host}",
+                "nothing was sent; check the registry, and the proxy before it",
+            )
+        allowed = may_name(self._registry, host) or host in self._token_hosts
+        if self._login and not allowed:
+            raise RegistryError(
+                f"no login for {self._registry} is sent to {host}",
+                "the registry names that host for tokens, and it is not the registry's own",
+                f"nothing was sent; if that host is right, set BUILDER_TOKEN_HOSTS={host}",
+            )
+        return allowed
+
 
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")

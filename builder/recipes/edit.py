@@ -16,10 +16,9 @@ from tomlkit.items import AoT, Array, SingleKey, Table
 from builder.core.errors import WorldError
 from builder.core.files import atomic_write
 from builder.recipes.catalog import locks_of
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import PullPatch
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource, PypiSource
+from builder.recipes.schema import GitSource, PypiSource, Recipe
 
 Keys = tuple[str | int, ...]
 SHORT_COMMIT = 7  # digits: fewer are not taken for a commit

@@ -11,14 +11,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import (
+    AwareDatetime,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from builder.core.errors import RecipeError
+from builder.recipes.catalog import parse, read_model, read_text
 from builder.recipes.fields import (
     DEBIAN_FILE,
     DEBIAN_VERSION,
@@ -26,9 +36,10 @@ from builder.recipes.fields import (
     DebianPackage,
     Model,
     Name,
+    PythonProject,
     Sha256,
+    Version,
 )
-from builder.recipes.parse import parse, read_text
 
 
 class DebianFile(Model):
@@ -149,3 +160,38 @@ def _lines(lock: DebianLock, name: str) -> Iterator[str]:
                 f'size = {file.size}, sha256 = "{file.sha256}" }},'
             )
         yield "]"
+
+
+# Lock files: the exact files of PyPI that a build and a runtime are made of.
+#
+# A lock is TOML beside the recipes: ``python`` names the interpreter's version, and each
+# ``[[build]]`` or ``[[runtime]]`` table one file by name, version and sha256.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PinnedFile:
+    """One file on PyPI; ``sha256`` (hex) decides which of the version's files it is."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", regex_engine="python-re")
+    name: PythonProject
+    version: Version
+    sha256: Sha256
+
+
+class Lock(Model):
+    """The contents of a lock file."""
+
+    python: Version
+    build: tuple[PinnedFile, ...] = Field((), strict=False)
+    runtime: tuple[PinnedFile, ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Lock:
+        if not self.build and not self.runtime:
+            raise ValueError("lists no file")
+        return self
+
+
+def read_lock(file: Path) -> Lock:
+    """Read a lock file; raises ``RecipeError`` when it is absent or not a lock."""
+    return read_model(file, Lock)

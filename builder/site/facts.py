@@ -6,17 +6,138 @@ docs/site.md says what each fact is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
+from builder import __version__
+from builder.build import compiler_table as tables
 from builder.build.compiler_table import Table, Thread
+from builder.build.record import Record, newest_good
+from builder.core.files import workspace
+from builder.core.log import Log
+from builder.core.settings import Settings
+from builder.engines.device_code import codes_of
+from builder.engines.families import complete
+from builder.engines.layout import LABEL_RECIPE
 from builder.image.code_paths import CodePaths
-from builder.presets.choose import ReceiptFigure
-from builder.publish.nights import NightlyRun
-from builder.site.published import PublishedTag
+from builder.plan.explain import explained
+from builder.presets import cards, choose, exports, machine, model_files
+from builder.presets import catalog as preset_files
+from builder.presets.catalog import PresetEntry
+from builder.presets.choose import Fitting, ReceiptFigure
+from builder.presets.known import Known, known
+from builder.presets.receipts import Receipt, ReceiptEntry, interval
+from builder.presets.schema import ModelFile, Preset, PresetUse
+from builder.presets.service import OPTIONS_OF_PLACES, Run, service
+from builder.publish import spdx
+from builder.publish.nights import NightlyRun, nightly_runs
+from builder.publish.prune import SIGNATURES
+from builder.publish.referrers import referrers
+from builder.publish.registry import Repository
+from builder.publish.remote_image import RemotePlatform, described
+from builder.publish.tag_history import Move, moves
+from builder.publish.tags import open_repository
+from builder.publish.verdicts import of_all, reproduced, trust_of, verdicts_on
+from builder.recipes.catalog import BrokenEntry, Catalog
+from builder.recipes.schema import Recipe
+
+# A recipe's tags in the registry: digests, sizes, attachments, moves and nights.
+
+DOCUMENTS = {spdx.SPDX: "SPDX", spdx.PROVENANCE: "SLSA provenance"}
+"""The attached documents that a page names, by media type."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTag:
+    """A tag of a registry, and its image."""
+
+    tag: str
+    digest: str
+    created: str
+    version: str
+    commit: str
+    platforms: Mapping[str, RemotePlatform]
+    download_size: int
+    update_size: int | None
+    signed: bool
+    reproduced: str
+    documents: tuple[str, ...]
+    checks: Mapping[str, int]
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRecipe:
+    """A recipe's tags in a registry, and the nights of its channel."""
+
+    tags: tuple[PublishedTag, ...]
+    nights: tuple[NightlyRun, ...]
+
+
+def published_tags(
+    repository: Repository, recipe: Recipe, settings: Settings, recipes: Collection[str] = ()
+) -> PublishedRecipe:
+    """A recipe's tags in the registry.
+
+    A tag is left out if the registry lacks it, or its image belongs to another one of ``recipes``:
+    several may have the same moving tag.  ``settings`` name the trusted keys.  Raises
+    ``RegistryError``, ``FetchError``.
+    """
+    names = dict.fromkeys((*recipe.image.tags, *recipe.image.moving))
+    others = {*recipes} - {recipe.name}
+    found = [_tag(repository, name, settings, others) for name in names]
+    channel = recipe.track.channel if recipe.track else None
+    nights = nightly_runs(repository, channel) if channel else []
+    return PublishedRecipe(tuple(each for each in found if each is not None), tuple(nights))
+
+
+def _tag(
+    repository: Repository, tag: str, settings: Settings, others: Collection[str]
+) -> PublishedTag | None:
+    manifest = repository.manifest(tag)
+    if manifest is None:
+        return None
+    image = described(repository, manifest)
+    if image.labels.get(LABEL_RECIPE) in others:
+        return None
+    with workspace(settings.cache_dir) as work:
+        noted = moves(repository, tag, trust_of(settings, work))
+    digests = dict.fromkeys((manifest.digest, *(each.digest for each in image.platforms.values())))
+    attached = {digest: referrers(repository, digest) for digest in digests}
+    entries = [entry for found in attached.values() for entry in found]
+    kinds = {str(entry.get("artifactType")) for entry in entries}
+    images = [each.digest for each in image.platforms.values()] or [manifest.digest]
+    verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
+    again = of_all([reproduced(attached[each], each, settings) for each in images])
+    return PublishedTag(
+        tag=tag,
+        digest=manifest.digest,
+        created=image.created,
+        version=image.version,
+        commit=image.revision,
+        platforms=image.platforms,
+        download_size=image.download_size,
+        update_size=noted[0].update if noted else None,
+        signed=_is_signed(repository, manifest.digest, attached[manifest.digest]),
+        reproduced=again.created if again and again.key else "",
+        documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
+        checks=next((each.checks for each in verdicts), {}),
+        moves=tuple(noted),
+    )
+
+
+def _is_signed(
+    repository: Repository, digest: str, entries: Collection[Mapping[str, object]]
+) -> bool:
+    if any(str(entry.get("artifactType")).startswith(SIGNATURES) for entry in entries):
+        return True
+    return bool(repository.head_digest(f"{digest.replace(':', '-')}.sig"))
+
 
 FORMAT = 3
 """The format of ``index.json``."""
@@ -211,3 +332,331 @@ def _known(value: Any) -> Any:
     if isinstance(value, list):
         return [_known(each) for each in value]
     return value
+
+
+# The presets that run on each card: the answers of ``builder choose``, for every file of
+# ``cards/``.
+
+PROGRAM = "./farm"
+"""Starts ``builder`` in a checkout, which the first page says how to get."""
+MODELS = "./models"
+"""The models directory, beside the file."""
+
+
+def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact, ...]:
+    """The presets that run on one of each card, and why the others do not.
+
+    Cards with most figures of their own come first, then cards with most presets that run.
+    ``published`` are the recipes whose images a registry has.  Raises ``RecipeError`` where a file
+    of ``cards/`` is invalid.
+    """
+    presets = {entry.name: entry.preset for entry in known.entries}
+    root, found = known.question.catalog.root, []
+    for name, card in cards.every(root).items():
+        answer = known.choice(machine.named(root, [name]))
+        models, best = answer.models, {each.preset for each in answer.recommended}
+        fits = [
+            _option(
+                each,
+                presets[each.preset],
+                short_name=models[each.preset],
+                recommended=each.preset in best,
+                published=each.recipe in published,
+            )
+            for each in answer.fits
+        ]
+        excluded = [
+            Refusal(each.preset, models[each.preset], presets[each.preset].model.name, each.why)
+            for each in answer.excluded
+        ]
+        kind = (name, card.name, card.capability, card.memory)
+        found.append(CardFact(*kind, tuple(fits), tuple(excluded)))
+    return tuple(sorted(found, key=_place))
+
+
+def _place(card: CardFact) -> tuple[int, int, int, str]:
+    own = [each for each in card.fits if each.known in ("measured", "published")]
+    return -len(own), -len(card.fits), -card.memory, card.card
+
+
+def _option(
+    found: Fitting, preset: Preset, *, short_name: str, recommended: bool, published: bool
+) -> Option:
+    context, figure, own = found.other_context, None, found.computed
+    computed = Figure(own.tokens_per_second, own.interval) if own else None
+    if found.measured is not None:
+        figure = Figure(**asdict(found.measured))
+    elif found.tokens_per_second is not None:
+        figure = Figure(
+            tokens_per_second=found.tokens_per_second,
+            context=found.figure_context or None,
+            card="" if found.on_such_cards else found.measured_on,
+            cards=found.measured_cards,
+        )
+    # Models without a repository have to be named by the user.
+    unknown = [place for place, file in _unnamed(preset).items() if file.repository is None]
+    given = [word for place in unknown for word in (OPTIONS_OF_PLACES[place], "FILE")]
+    words = [found.preset, *(["--context", str(context)] if context else []), *given]
+    missing = _missing(preset, words, published=published)
+    return Option(
+        preset=found.preset,
+        short_name=short_name,
+        recommended=recommended,
+        recipe=found.recipe,
+        model=preset.model.name,
+        quantization=found.quantization,
+        download=found.download or None,
+        context=found.context,
+        needs_file=not found.downloadable,
+        known=found.standing.name.lower(),
+        figure=figure or computed,
+        computed=computed if figure and figure.card else None,
+        not_computed="" if figure else found.not_computed,
+        memory=found.memory.size if found.memory else None,
+        memory_by=found.memory.by if found.memory else "",
+        driver=found.driver,
+        capabilities=found.capabilities,
+        caveats=found.caveats,
+        command=shlex.join([PROGRAM, "run", *words]),
+        other_context=context,
+        compose="" if missing else f"compose/{found.preset}{f'-{context}' if context else ''}.yaml",
+        missing=missing,
+        other_memory=found.other_memory.size if found.other_memory else None,
+        least=found.least or None,
+        filled=found.filled,
+    )
+
+
+def _unnamed(preset: Preset) -> dict[str, ModelFile]:
+    """The models whose file the preset does not name: a file needs the Hub, or the user, first."""
+    files = model_files.of_preset(preset)
+    return {place: file for place, file in files.items() if not file.whole and file.file is None}
+
+
+def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[NextStep, ...]:
+    """The steps before a file for Docker Compose can be written, and the command that writes it.
+
+    ``words`` name the run.  Empty where nothing is missing: the site has the file.
+    """
+    steps = []
+    if not published:
+        why = "The image is not published"
+        steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
+    for file in _unnamed(preset).values():
+        command = model_files.download(file, MODELS, [])
+        lacks = "The file" if command else "No repository"
+        steps.append(
+            NextStep(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command)
+        )
+    if steps:
+        command = shlex.join([PROGRAM, "export", *words, "--format", "compose"])
+        steps.append(NextStep("Then the file can be written", f"{command} --output ~/llm"))
+    return tuple(steps)
+
+
+def compose_files(
+    known: Known, images: Iterable[ImageFact], options: Iterable[Option]
+) -> dict[str, str]:
+    """The texts of the files that the options name, by their path."""
+    presets = {entry.name: entry.preset for entry in known.entries}
+    references = {each.recipe: f"{each.repository}@{each.digest}" for each in images}
+    found = {}
+    for path, option in sorted({each.compose: each for each in options if each.compose}.items()):
+        preset = presets[option.preset]
+        recipe = known.question.catalog.engine(preset.recipe).recipe
+        files = model_files.mounted(model_files.of_preset(preset), MODELS, {})
+        run = Run(option.preset, recipe, preset, option.other_context)
+        found[path] = exports.compose(service(run, references[preset.recipe], files))
+    return found
+
+
+# The facts of an image: from its recipe, the record of this machine, and the registry.
+
+UNPUBLISHED = PublishedRecipe((), ())
+
+
+def image_fact(
+    catalog: Catalog,
+    name: str,
+    repository: str,
+    presets: Sequence[PresetEntry],
+    record: Record | None,
+    published: PublishedRecipe = UNPUBLISHED,
+) -> ImageFact:
+    """The known facts of a recipe's image.
+
+    ``repository`` has the namespace; ``record`` describes this machine's newest verified image.
+    Raises ``RecipeError`` where the recipe is wrong.
+    """
+    recipe = complete(catalog.engine(name).recipe)
+    details = explained(catalog, name)
+    # The version tag, else the channel: the registry may have one without the other.
+    order = [*recipe.image.tags, *recipe.image.moving]
+    tag = min(published.tags, key=lambda each: order.index(each.tag), default=None)
+    # People get the registry's image: the record counts if it is of the same image.
+    digests = {tag.digest, *(each.digest for each in tag.platforms.values())} if tag else set()
+    same = record if record and (tag is None or record.digest in digests) else None
+    verdict = same.verdict if same else None
+    image = tag or same
+    checks = verdict.passed_by_kind if verdict else tag.checks if tag else {}
+    size = tag.download_size if tag else verdict.download_size if verdict else None
+    patches = [
+        PatchFact(
+            name=each["name"],
+            where=each["page"] or each["where"],
+            why=patch.why,
+            drop_when=patch.drop_when or "",
+            applied=patch.expect == "applies",
+        )
+        for patch, each in zip(recipe.patch, details["patches"], strict=True)
+    ]
+    return ImageFact(
+        recipe=name,
+        summary=recipe.summary,
+        repository=repository if tag else "",
+        url=details["url"],
+        license=recipe.license,
+        source=tuple(details["source"]),
+        bases=tuple(base["published"] for base in details["bases"] if base["published"]),
+        channel=(recipe.track.channel if recipe.track else None) or "",
+        code=tuple(codes_of(recipe)),
+        driver=choose.oldest_driver(recipe, catalog),
+        port=recipe.image.port if recipe.artifact is None else None,
+        digest=image.digest if image else "",
+        created=image.created if image else "",
+        download_size=size,
+        unpacked_size=verdict.unpacked_size if verdict else None,
+        device_code=verdict.code if verdict else (),
+        checks=dict(sorted(checks.items())),
+        patches=tuple(patches),
+        starts=tuple(details["starts"]),
+        notes=tuple(details["notes"]),
+        presets=tuple(entry.name for entry in presets if entry.preset.recipe == name),
+        tags=published.tags,
+        nights=published.nights,
+    )
+
+
+# The published figures of each preset, the fastest first, with the facts of its runs.
+
+
+def speeds(
+    entries: Sequence[PresetEntry],
+    images: Mapping[str, ImageFact],
+    trials: Mapping[str, PresetUse],
+) -> tuple[Speed, ...]:
+    """The published figures of each preset that has any; ``images`` are by recipe."""
+    found = []
+    for entry in entries:
+        preset, source = entry.preset, entry.preset.source
+        image = images.get(preset.recipe)
+        marks: dict[Mark, bool] = {
+            "compiled": image is not None and bool(image.digest and image.checks),
+            "run without a GPU": entry.name in trials,
+            "run on a card": source is not None,
+        }
+        speed = Speed(
+            preset=entry.name,
+            recipe=preset.recipe,
+            model=preset.model.name,
+            card=preset.card,
+            cards=preset.cards,
+            figures=tuple(_figures(preset)),
+            by=(source.title or source.url or "") if source else "",
+            url=(source.url or "") if source else "",
+            published=(source.published or "") if source else "",
+            marks=tuple(mark for mark, known in marks.items() if known),
+        )
+        found += [speed] if speed.figures else []
+    return tuple(sorted(found, key=lambda each: (-each.figures[0].tokens_per_second, each.preset)))
+
+
+def measurements(receipts: Iterable[Receipt]) -> tuple[Measurement, ...]:
+    """Every figure of the receipts, the fastest first."""
+    found = [
+        Measurement(
+            recipe=receipt.image.recipe,
+            digest=receipt.image.digest,
+            hardware=receipt.hardware,
+            driver=receipt.driver,
+            model=receipt.model.name,
+            model_sha256=receipt.model.sha256,
+            context=point.context,
+            tokens_per_second=round(point.mean, 2),
+            interval=interval(point),
+            runs=tuple(round(run.tokens_per_second, 2) for run in point.runs),
+            by=receipt.by or "",
+            created=receipt.created.isoformat(timespec="seconds"),
+        )
+        for receipt in receipts
+        for point in receipt.measured
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.tokens_per_second, each.recipe)))
+
+
+def _figures(preset: Preset) -> Iterator[PublishedFigure]:
+    """The figures: runs as the preset says first, and of these the largest context first."""
+    order = sorted(preset.result, key=lambda each: (not each.of_preset, -preset.context_of(each)))
+    for result in order:
+        figures = result.tokens_per_second
+        accepted = result.acceptance.middle if result.acceptance else result.accepted_share
+        differs = [shlex.join(result.arguments), result.differs or "", result.task or ""]
+        yield PublishedFigure(
+            context=preset.context_of(result) or None,
+            tokens_per_second=round(figures.middle, 2),
+            least=figures.least,
+            most=figures.most,
+            runs=figures.count or len(figures.runs) or None,
+            acceptance=None if accepted is None else round(accepted, 1),
+            baseline=result.baseline,
+            differs="; ".join(filter(None, differs)),
+        )
+
+
+# All facts of the site, from the catalog, this machine's records, and the registry.
+
+
+def collect(
+    catalog: Catalog,
+    settings: Settings,
+    log: Log,
+    receipts: Sequence[ReceiptEntry] = (),
+    *,
+    offline: bool = False,
+) -> Site:
+    """The facts of all valid recipes and presets; broken ones are logged and left out.
+
+    The registry is asked if there is a namespace, and not ``offline``.  Raises ``RegistryError``
+    and ``FetchError`` where it does not answer, ``RecipeError`` where a file of ``cards/``,
+    ``compilers/`` or ``trials/`` is invalid.
+    """
+    presets = preset_files.load(catalog)
+    entries = presets.valid()
+    broken = [each.name for each in catalog.engines.values() if isinstance(each, BrokenEntry)]
+    for name in (*sorted({*presets.entries} - {entry.name for entry in entries}), *broken):
+        log(f"{name} is left out as invalid: see `builder recipe check`")
+    asked, images = bool(settings.namespace) and not offline, []
+    for name in catalog.engines:
+        if name not in broken:
+            recipe = catalog.engine(name).recipe
+            repository = settings.repository(recipe.image.repository)
+            there = UNPUBLISHED
+            if asked:
+                opened = open_repository(repository, log)
+                there = published_tags(opened, recipe, settings, catalog.engines)
+            record = newest_good(settings.state_dir, name)
+            images.append(image_fact(catalog, name, repository, entries, record, there))
+    facts = known(catalog, entries, settings.state_dir)
+    cards = every_card(facts, [each.recipe for each in images if each.repository])
+    return Site(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        builder=__version__,
+        repository=settings.farm_url,
+        cards=cards,
+        images=tuple(images),
+        speeds=speeds(entries, {each.recipe: each for each in images}, facts.question.trials),
+        measurements=measurements(entry.receipt for entry in receipts),
+        compilers=tables.load(catalog.root),
+        compiler_threads=tables.threads(catalog.root),
+        composes=compose_files(facts, images, [option for card in cards for option in card.fits]),
+    )

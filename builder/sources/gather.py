@@ -5,34 +5,382 @@ All of them are verified here; the build fetches only Debian packages that have 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.core.errors import FetchError, GoneError
-from builder.core.files import workspace
+from builder.core import archives, farm
+from builder.core.errors import FetchError, GoneError, PatchError, WorldError
+from builder.core.files import full_disk, mentions_full_disk, workspace
 from builder.core.log import Log
+from builder.core.platforms import Architecture
+from builder.core.remote_file import PartialReadError
 from builder.core.settings import Servers
-from builder.engines.tree import is_lfs_pointer
-from builder.plan.debian import DebianPackages
-from builder.plan.inputs import BootstrappedRoot, GitCommit
+from builder.docker import buildx
+from builder.engines.family import is_lfs_pointer
+from builder.engines.layout import LAYOUT
+from builder.plan import inputs
+from builder.plan.inputs import (
+    OF_THIS_MACHINE,
+    BootstrappedRoot,
+    DebianPackages,
+    GitCommit,
+    Installed,
+    LocalTree,
+    PypiFile,
+    SourceChoice,
+)
 from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
+from builder.sources import apt, pypi
 from builder.sources import apt as debs
-from builder.sources import checkout, overlay, pypi
-from builder.sources import sources as apt
 from builder.sources.apt import archive_of
-from builder.sources.bootstrap import bootstrap
-from builder.sources.context import BuildContext, keeping_ptx
-from builder.sources.patches import apply_all, pieces
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
-from builder.sources.repository import EMPTY_TREE
+from builder.sources.mirrors import Repositories
+from builder.sources.patches import PatchContext, apply_all, pieces
+from builder.sources.repository import EMPTY_TREE, NoTreeError
+
+# A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
+
+
+def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str:
+    """The source as a tree of the scratch repository, submodules in their places.
+
+    ``work`` is an empty directory.  Raises ``FetchError``.
+    """
+    if isinstance(source, GitCommit):
+        return repositories.tree(
+            source.url, source.commit, submodules=source.submodules, moved=source.moved
+        )
+    folder = work / "files"
+    unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
+    return _stored(source, folder, repositories)
+
+
+def _stored(source: SourceChoice, folder: Path, repositories: Repositories) -> str:
+    try:
+        tree = repositories.scratch.tree_from(folder)
+    except NoTreeError as error:
+        raise FetchError(
+            "git cannot store the source, so it cannot be patched", str(error)
+        ) from error
+    shutil.rmtree(folder)
+    if isinstance(source, PypiFile) and source.below:
+        return repositories.scratch.with_submodules(EMPTY_TREE, {source.below: tree})
+    return tree
+
+
+def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) -> tuple[str, str]:
+    """The tree of a source to try patches on, never to build from, and a note of its origin.
+
+    Only the text files of a wheel that is not in the cache are fetched; the whole wheel is, if the
+    index serves no parts, or other contents than the wheel's RECORD names.  Raises ``FetchError``.
+    """
+    if not isinstance(source, PypiFile) or repositories.offline:
+        return tree_of(source, repositories, work), ""
+    file, folder = source.file, work / "files"
+    texts = source.texts_only and source.subdirectory == "."
+    if texts and pypi.cached(file, repositories.cache) is None:
+        try:
+            pypi.fetch_text_files(file, folder, repositories.log)
+        except PartialReadError as error:
+            repositories.log(f"{file.name} {file.version} is fetched as a whole: {error}")
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            note = (
+                f"{file.name} {file.version} was read in part: each file has the hash in the "
+                "wheel's own RECORD; a build verifies the sha256 of the whole wheel"
+            )
+            return _stored(source, folder, repositories), note
+    return tree_of(source, repositories, work), ""
+
+
+def unpack(
+    source: LocalTree | PypiFile | Installed,
+    cache: Path,
+    target: Path,
+    log: Log,
+    *,
+    offline: bool,
+) -> None:
+    """Write a source other than a commit to the new directory ``target``."""
+    match source:
+        case LocalTree():
+            _copy_tree(source, target)
+        case PypiFile(file=file):
+            (archive,) = pypi.fetch([file], cache, log, offline=offline)
+            _unpack(archive, source, target)
+        case Installed(name=name):
+            raise FetchError(
+                f"the files of {name} in the base are unknown before it is built",
+                hint="name a wheel (pypi) or a commit (git) as the source",
+            )
+
+
+def _copy_tree(source: LocalTree, target: Path) -> None:
+    for file in inputs.tree_files(source.path):
+        copy = target / file.relative_to(source.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, copy, follow_symlinks=False)
+    if inputs.identity(target) != source.identity:
+        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
+
+
+def _unpack(archive: Path, source: PypiFile, target: Path) -> None:
+    """Write the source's directory of a wheel, or of an sdist below its single top directory."""
+    folder = target.with_name(f"{target.name}-unpacked")
+    try:
+        archives.unpack(archive, folder, texts_only=source.texts_only)
+        top = folder
+        if not archive.name.endswith(".whl"):
+            inside = [path for path in folder.iterdir() if path.is_dir()]
+            if len(inside) != 1:
+                raise FetchError(
+                    f"{archive.name} is not an sdist", "it has no single top directory"
+                )
+            top = inside[0]
+        archives.subdirectory_of(top, source.subdirectory, archive.name).rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# The overlay of a patched tree: only the files that changed, and the hash of each old one.
+
+NO_OBJECT = "0" * 40
+EXECUTABLE = "100755"
+FILES = frozenset({"000000", "100644", EXECUTABLE})  # git's modes: none, file, executable
+
+
+def write_overlay(
+    repositories: Repositories,
+    trees: tuple[str, str],
+    root: str,
+    starts: Mapping[str, Any],
+    target: Path,
+) -> None:
+    """Write the difference of two trees, before and after, to the new directory ``target``.
+
+    The image has the directory ``root`` of the trees (empty: all) beside its packages.
+    ``manifest.json`` lists path, sha256 before and after (null: no file), and ``executable`` if
+    that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
+    Raises ``PatchError`` for a change of a symbolic link or a submodule, or outside ``root``.
+    """
+    scratch, (old, new) = repositories.scratch, trees
+    manifest = []
+    for before, after in scratch.changes(old, new) if old != new else ():
+        if not {before.mode, after.mode} <= FILES:
+            raise PatchError(
+                f"{after.path} is not a file before and after the patch",
+                "an overlay has only files",
+            )
+        path = _installed(after.path, root)
+        change: dict[str, Any] = {"path": path}
+        for side, item in (("before", before), ("after", after)):
+            content = scratch.read(item.object) if item.object != NO_OBJECT else None
+            change[side] = None if content is None else hashlib.sha256(content).hexdigest()
+        manifest.append(change)
+        if content is not None:
+            if EXECUTABLE in {before.mode, after.mode} and before.mode != after.mode:
+                change["executable"] = after.mode == EXECUTABLE
+            file = target / "files" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    (target / "files").mkdir(parents=True, exist_ok=True)
+    (target / "manifest.json").write_text(json.dumps(manifest, indent=2))
+    (target / "starts.json").write_text(json.dumps(starts))
+
+
+def _installed(path: str, root: str) -> str:
+    prefix = f"{root}/" if root else ""
+    if not path.startswith(prefix):
+        raise PatchError(
+            f"{path} is outside of {prefix}",
+            f"an overlay has installed files only, which the repository has in {prefix}",
+            "correct `to` or `edits` in the recipe",
+        )
+    return path.removeprefix(prefix)
+
+
+# The build context: the Dockerfile, named contexts, secrets and build arguments.
+#
+# While an engine is compiled, the PTX that nvcc writes on the way to machine code is kept: in the
+# step that compiles, dockerfiles/scripts/ptxas is mounted over the toolkit's ``ptxas``.  The
+# script ``counted`` runs the command of that step, and prints how many objects the compiler cache
+# had. Neither changes a byte of the image, so they are no part of the plan: the key has the
+# Dockerfile without them.
+
+WRAPPERS = "wrappers"
+"""The named context of both scripts."""
+SCRIPTS = ("ptxas", "counted")
+BUILD_STAGE = re.compile(r"^FROM (.*\bbase-devel) AS build$", re.MULTILINE)
+COMPILE = re.compile(r'^(RUN .*)\["/inside/jobs", ', re.MULTILINE)
+MOUNTS = (
+    f"--mount=type=bind,from={WRAPPERS},source=ptxas,target={LAYOUT.cuda}/bin/ptxas "
+    f"--mount=type=bind,from={WRAPPERS},source=counted,target=/counted "
+    f"--mount=type=bind,from=toolkit,source={LAYOUT.cuda}/bin,target=/toolkit "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """A build context that ``docker buildx build`` takes."""
+
+    folder: Path
+    """Holds the Dockerfile, and the roots' tars where there are any."""
+    named: Mapping[str, str]
+    """--build-context, by name in the Dockerfile's FROM and --mount lines: a directory, or where an
+    image of the base is found."""
+    secrets: Mapping[str, Path]
+    build_arguments: Mapping[str, str]
+    platforms: Mapping[str, tuple[str, ...]]
+    """By stage that becomes an image: "linux/amd64"."""
+    epoch: int
+    """The time of the newest input, in seconds since 1970: the time of the image."""
+
+    @property
+    def created(self) -> str:
+        """The same as RFC 3339."""
+        return datetime.fromtimestamp(self.epoch, UTC).isoformat()
+
+    def arguments(self, stage: str) -> list[str]:
+        """The options of ``docker buildx build`` for a stage, the context's path last."""
+        platforms = ",".join(self.platforms[stage])
+        options = [f"--platform={platforms}", f"--file={self.folder / 'Dockerfile'}"]
+        options += [f"--build-context={name}={where}" for name, where in self.named.items()]
+        options += [
+            f"--secret={buildx.fields(f'id={name}', f'src={path}')}"
+            for name, path in self.secrets.items()
+        ]
+        options += [f"--build-arg={name}={value}" for name, value in self.build_arguments.items()]
+        return [*options, str(self.folder)]
+
+
+def keeping_ptx(plan: AnyPlan, work: Path) -> tuple[str, dict[str, str]]:
+    """The Dockerfile of a plan that keeps PTX and counts, and the named context that it needs.
+
+    The context is made below ``work``.  A plan that compiles with no nvcc is left as it is.
+    """
+    if not plan.has_nvcc:
+        return plan.text, {}
+    text, stages = BUILD_STAGE.subn(r"FROM \1 AS toolkit\n\g<0>", plan.text)
+    text, steps = COMPILE.subn(rf'\g<1>{MOUNTS}["/counted", "/inside/jobs", ', text)
+    if not (stages and steps):
+        return plan.text, {}
+    folder = work / WRAPPERS
+    folder.mkdir()
+    for name in SCRIPTS:
+        script = folder / name
+        script.write_bytes((farm.installed() / "dockerfiles/scripts" / name).read_bytes())
+        script.chmod(0o755)
+    return text, {WRAPPERS: str(folder)}
+
+
+# The Debian root of a base, made by mmdebstrap.
+
+PATH_EXCLUDES = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
+PATH_INCLUDES = ("/usr/share/doc/*/copyright",)
+WITHOUT_SOURCES = 'rm -f "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*'
+
+FOREIGN = "apt-get install arch-test qemu-user-static: this machine must run that architecture"
+REACHES = "check that this machine reaches a Debian mirror (apt-get update), then build again"
+
+
+def bootstrap(
+    root: BootstrappedRoot,
+    architecture: Architecture,
+    work: Path,
+    log: Log,
+    *,
+    sources: Path | None = None,
+    debs: Path | None = None,
+) -> Path:
+    """Make a Debian root in ``work``; return the tar.
+
+    It has exactly the packages of the directory ``debs``; without it, the newest, which a file with
+    apt ``sources`` of this machine may name.  Raises ``WorldError`` without mmdebstrap,
+    ``FetchError`` if it fails.
+    """
+    target = work / f"rootfs-{architecture}.tar"
+    if shutil.which("mmdebstrap") is None:
+        raise WorldError(
+            "the Debian root needs mmdebstrap, or a registry",
+            "mmdebstrap is not installed",
+            "./farm installs it on Debian and Ubuntu if it runs as root; or set debian_root = "
+            '"registry" if this machine reaches one',
+        )
+    log(f"mmdebstrap makes the Debian root ({root.suite}, {architecture})")
+    packages: Iterable[str] = root.packages
+    suite, origin = root.suite, [str(sources)] if sources else []
+    if debs is not None:
+        packages = (deb.name.split("_")[0] for deb in sorted(debs.glob("*.deb")))
+        suite, origin = "", [apt.repository(debs)]  # no suite: that is its only repository
+    command = ["mmdebstrap", "--variant=minbase", "--format=tar", f"--arch={architecture}"]
+    command += [f"--include={package}" for package in packages]
+    if origin:
+        # The machine's mirror must not be part of the image; builds get it as a secret.
+        command.append(f"--customize-hook={WITHOUT_SOURCES}")
+    command += [f"--dpkgopt=path-exclude={path}" for path in PATH_EXCLUDES]
+    command += [f"--dpkgopt=path-include={path}" for path in PATH_INCLUDES]
+    command += [f'--customize-hook=rm -f "$1"/{name}' for name in OF_THIS_MACHINE]
+    command += [suite, str(target), *origin]
+    status, stderr = _run(command, work)
+    if status != 0:
+        lines = stderr.strip().splitlines()
+        if mentions_full_disk(stderr):
+            raise full_disk(f"mmdebstrap was writing to {work}", work)
+        errors = [line for line in lines if line.startswith("E:")] or lines[-5:]
+        raise FetchError(
+            f"mmdebstrap could not make the Debian root {root.suite} for {architecture}",
+            "\n".join(errors),
+            FOREIGN if "arch-test" in stderr else REACHES,
+        )
+    return target
+
+
+def _run(command: Sequence[str], work: Path) -> tuple[int, str]:
+    """Run mmdebstrap in ``work``; its exit status, and its standard error.
+
+    It mounts /proc and /sys in the root.  On an interrupt it is waited for until it has unmounted
+    them: its processes get one signal, as from a terminal, so they have a process group of their
+    own.  Under load it has left its mounts, when interrupted and when it failed.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "0", "TMPDIR": str(work)},
+        process_group=0,
+    ) as process:
+        try:
+            _, errors = process.communicate()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()
+            raise
+        finally:
+            _unmount(work)
+    return process.returncode, errors
+
+
+def _unmount(folder: Path) -> None:
+    for line in reversed(Path("/proc/mounts").read_text("utf-8").splitlines()):
+        place = line.split()[1].encode().decode("unicode_escape")  # proc_pid_mounts(5)
+        if Path(place).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)
+
 
 LARGEST_POINTER = 1024  # bytes: git-lfs's docs/spec.md
 
@@ -231,7 +579,7 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     target = context / "tree"
     cache, log, offline = options.cache, options.log, options.offline
     if not isinstance(plan.source, GitCommit) and not plan.patches:
-        checkout.unpack(plan.source, cache, target, log, offline=offline)
+        unpack(plan.source, cache, target, log, offline=offline)
         return context, 0
     with _patched(plan, options, work) as (repositories, _, patched, committed):
         repositories.scratch.export(patched, target)
@@ -273,7 +621,7 @@ def _overlay(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]
     target.mkdir()
     root, starts = plan.family.package_root, options.base_start
     with _patched(plan, options, work) as (repositories, tree, patched, committed):
-        overlay.write(repositories, (tree, patched), root, starts, target)
+        write_overlay(repositories, (tree, patched), root, starts, target)
     return target, committed
 
 
@@ -289,7 +637,7 @@ def _patched(
     with closing(repositories):
         tree, committed = EMPTY_TREE, 0
         if plan.patches or not plan.family.package_paths:
-            tree = checkout.tree_of(plan.source, repositories, work)
+            tree = tree_of(plan.source, repositories, work)
             if isinstance(plan.source, GitCommit):
                 committed = repositories.scratch.time_of(plan.source.commit)
         context = PatchContext(repositories, work, options.image, options.log)

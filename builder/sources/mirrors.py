@@ -13,21 +13,67 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict
+
 from builder.core.errors import MIRROR_FIRST, FetchError, GoneError
 from builder.core.files import file_lock, write_json
 from builder.core.log import Log
-from builder.core.retry import RetryPolicy
-from builder.core.web_errors import WebError
+from builder.core.web import RetryPolicy, WebError
 from builder.sources import git
-from builder.sources.arguments import checked_commit, checked_url
-from builder.sources.errors import GitError, fetch_error
-from builder.sources.repository import GitRepository
-from builder.sources.server import Advertised, parse_refs
+from builder.sources.git import (
+    COMMIT,
+    GitError,
+    checked_commit,
+    checked_url,
+    fetch_error,
+    relative_url,
+)
+from builder.sources.repository import GITLINK, GitRepository, Scratch, submodule_urls
+
+# What a git server advertises.
+
+# As GitHub, Gitea and Forgejo publish pull requests, and GitLab.
+PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
+
+
+class Advertised(BaseModel):
+    """The refs that a server advertises: commits by ref, and the branch that HEAD is.
+
+    A byte of a name that is not UTF-8 is written as ``\\xNN``; git allows no backslash in names.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    refs: dict[str, str]
+    head: str
+
+    def commit(self, ref: str) -> str | None:
+        """The commit of a full ref; for an annotated tag the tagged commit."""
+        return self.refs.get(f"{ref}^{{}}", self.refs.get(ref))
+
+    def pull(self, number: int) -> str | None:
+        """The present head of a pull request."""
+        found = (self.refs.get(ref.format(number)) for ref in PULL_REFS)
+        return next(filter(None, found), None)
+
+
+def parse_refs(listing: bytes) -> Advertised:
+    """The output of ``git ls-remote --symref``."""
+    refs: dict[str, str] = {}
+    head = ""
+    for line in listing.decode("utf-8", "backslashreplace").splitlines():
+        what, _, name = line.partition("\t")
+        if what.startswith("ref: ") and name == "HEAD":
+            head = what.removeprefix("ref: ")
+        elif COMMIT.fullmatch(what):
+            refs[name] = what
+    return Advertised(refs=refs, head=head)
+
 
 FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head")
 WHOLE = "--depth=2147483647"
@@ -320,3 +366,122 @@ class Mirror:
             "--offline fetches nothing",
             MIRROR_FIRST,
         )
+
+
+# The git repositories of a run: their mirrors by URL, and one scratch repository over them.
+
+
+class Repositories:
+    """Mirrors below ``cache``; trees are made in ``work/scratch.git``.
+
+    A mirror that turns out to be damaged when it is read is repaired, and read again.
+    """
+
+    def __init__(self, cache: Path, work: Path, log: Log, *, offline: bool = False) -> None:
+        self.scratch = Scratch(work / "scratch.git")
+        self.scratch.heal = self._heal
+        self._healing = False
+        self.cache = cache
+        self.offline = offline
+        self.log = log
+        self._mirrors: dict[str, Mirror] = {}
+
+    def close(self) -> bool:
+        """End all processes that read objects; return whether the scratch repository had any."""
+        for mirror in self._mirrors.values():
+            mirror.close()
+        return self.scratch.close()
+
+    def mirror(self, url: str) -> Mirror:
+        """The mirror of a repository."""
+        if url not in self._mirrors:
+            self._mirrors[url] = Mirror(url, self.cache, self.log, offline=self.offline)
+        return self._mirrors[url]
+
+    def _heal(self) -> bool:
+        """Repair damaged mirrors, and fetch again what this run asked of them; whether that helps.
+
+        It may also help if none is damaged: another run may have repaired one that is open here.
+        """
+        if self._healing:
+            return False
+        self._healing = True
+        try:
+            was_open = self.close()
+            repaired = [mirror.repair() for mirror in self._mirrors.values()]
+            if not any(repaired) and not was_open:
+                return False
+            for url, mirror in self._mirrors.items():
+                for commit in mirror.pinned:
+                    mirror.pin(commit)
+                mirror.walk(mirror.walked)
+                self.contents(url, [*mirror.blobs])
+        finally:
+            self._healing = False
+        return True
+
+    def pin(self, url: str, commit: str) -> str:
+        """Have a commit with its whole tree; return the tree.  Raises ``FetchError``."""
+        mirror = self.mirror(url)
+        mirror.pin(commit)
+        self.scratch.add_objects(mirror.objects)
+        return self.scratch.tree_of(commit)
+
+    def walk(self, url: str, *commits: str) -> None:
+        """Have the history of commits.  Raises ``FetchError``."""
+        mirror = self.mirror(url)
+        mirror.walk(commits)
+        self.scratch.add_objects(mirror.objects)
+
+    def contents(self, url: str, names: list[str]) -> None:
+        """Have the contents of blobs whose trees are there.  Raises ``FetchError``."""
+        missing = self.scratch.missing(name for name in names if name.strip("0"))
+        if missing:
+            mirror = self.mirror(url)
+            mirror.contents(missing)
+            self.scratch.add_objects(mirror.objects)
+
+    def tree(
+        self, url: str, commit: str, *, submodules: bool = True, moved: Mapping[str, str]
+    ) -> str:
+        """The tree of a commit with the trees of its submodules, recursively.
+
+        ``moved`` has URLs by path, which override .gitmodules.  Raises ``FetchError`` for
+        a submodule without a URL, and for a path in ``moved`` that is not a submodule.
+        """
+        tree = self.pin(url, commit)
+        if not submodules:
+            return tree
+        used: set[str] = set()
+        complete = self._with_submodules(url, tree, "", moved, used)
+        unused = sorted(set(moved) - used)
+        if unused:
+            raise FetchError(
+                f"{commit} of {url} has no submodule {', '.join(unused)}",
+                hint="correct [source.submodule] in the recipe",
+            )
+        return complete
+
+    def _with_submodules(
+        self, url: str, tree: str, prefix: str, moved: Mapping[str, str], used: set[str]
+    ) -> str:
+        links = [item for item in self.scratch.items(tree) if item.mode == GITLINK]
+        named = submodule_urls(self.scratch, tree) if links else {}
+        parts = {}
+        for link in links:
+            path = prefix + link.path
+            if path in moved:
+                used.add(path)
+                where = moved[path]
+            elif link.path in named:
+                where = relative_url(named[link.path], url)
+            else:
+                raise FetchError(
+                    f"{url} has a submodule at {path}, and its .gitmodules has no URL for it",
+                    f"the commit is {link.object}",
+                    "set submodules = false in the recipe if the build does not need it, else "
+                    f'submodule = {{ "{path}" = "URL" }}',
+                )
+            part = self.pin(where, link.object)
+            parts[link.path] = self._with_submodules(where, part, f"{path}/", moved, used)
+        return self.scratch.with_submodules(tree, parts)

@@ -6,11 +6,17 @@ A file is identified by its digest, which also determines its kind and platform.
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import io
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,19 +25,123 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic_core import from_json
 
-from builder.core import sizes
-from builder.core.address import origin, split_url
-from builder.core.downloads import store, stored
-from builder.core.errors import MIRROR_FIRST, FetchError, GoneError
-from builder.core.retry import RetryPolicy
-from builder.core.web import Client, Follow, Response
-from builder.core.web_errors import WebError, cause
-from builder.sources import remote_wheel
-from builder.sources.wheel_tags import rank
+from builder.core import archives, sizes
+from builder.core.errors import MIRROR_FIRST, FetchError, GoneError, RecipeError
+from builder.core.remote_file import PartialReadError, RemoteFile
+from builder.core.web import (
+    TRUST,
+    Client,
+    Follow,
+    Response,
+    RetryPolicy,
+    WebError,
+    cause,
+    origin,
+    split_url,
+    store,
+    stored,
+)
 
 if TYPE_CHECKING:
+    from packaging.tags import Tag
     from packaging.version import Version
     from pypi_simple import DistributionPackage, ProjectPage
+
+
+# Wheel tags: which wheel of a release is the best for linux x86_64, whatever runs here.
+#
+# https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+
+NEWEST_GLIBC = 41  # 2.41, of Debian 13
+OLDEST_GLIBC = 5  # 2.5, of manylinux1
+OLDER_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # PEP 600
+
+
+@cache
+def wheel_tags(python: str) -> dict[Tag, int]:
+    """The tags that CPython ``python`` ("3.12") supports on linux x86_64, with their ranks."""
+    from packaging.tags import compatible_tags, cpython_tags
+
+    platforms = []
+    for minor in range(NEWEST_GLIBC, OLDEST_GLIBC - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_x86_64")
+        if minor in OLDER_NAMES:
+            platforms.append(f"{OLDER_NAMES[minor]}_x86_64")
+    platforms.append("linux_x86_64")
+    version = tuple(int(part) for part in python.split("."))
+    found = [*cpython_tags(version, platforms=platforms)]
+    found += compatible_tags(version, f"cp{python.replace('.', '')}", platforms)
+    ranks: dict[Tag, int] = {}
+    for tag in found:
+        ranks.setdefault(tag, len(ranks))
+    return ranks
+
+
+def rank(filename: str, python: str) -> tuple[int, int] | None:
+    """The rank of a wheel: smaller is better; None where it does not fit, or is no wheel."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    try:
+        _, _, build, of_file = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return None
+    known = wheel_tags(python)
+    ranks = [known[tag] for tag in of_file if tag in known]
+    # The later of two builds of one version is better (PEP 427, "build tag").
+    return (min(ranks), -(build[0] if build else 0)) if ranks else None
+
+
+# The text files of a wheel, read from the package index without its shared objects.
+#
+# The sha256 of the index covers the whole file, not a part of it.  So the files are verified by
+# the wheel's own RECORD (a sha256 for each file), and its METADATA by the digest that the index
+# may publish.  That detects damage on the way; an attacker who can alter the wheel on the server
+# can alter its RECORD, so nothing is built from parts.
+# https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+
+UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+def unpack(client: Client, package: DistributionPackage, target: Path) -> None:
+    """Write the text files of a wheel to the new directory ``target``.
+
+    Raises ``PartialReadError`` where they cannot be read in parts or do not match the RECORD, and
+    ``WebError`` where the server does not answer.
+    """
+    remote = RemoteFile(client, package.url)
+    try:
+        with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
+            archives.extract_texts(wheel, package.filename, remote.size, target)
+        _verify(target, (package.metadata_digests or {}).get("sha256"))
+    except (FetchError, csv.Error, *archives.DAMAGED) as error:
+        raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error
+
+
+def _verify(folder: Path, metadata: str | None) -> None:
+    records = [*folder.glob("*.dist-info/RECORD")]
+    if len(records) != 1:
+        raise PartialReadError("it has no RECORD")
+    info = records[0].parent
+    with records[0].open(encoding="utf-8", newline="") as lines:
+        recorded = {row[0]: row[1] for row in csv.reader(lines) if len(row) > 1}
+    for file in folder.rglob("*"):
+        if file.is_dir() or (file.parent == info and file.name in UNRECORDED):
+            continue
+        path = file.relative_to(folder).as_posix()
+        if recorded.get(path) != _recorded(file):
+            raise PartialReadError(f"{path} does not match its RECORD")
+    if metadata is not None and metadata != _sha256(info / "METADATA").hex():
+        raise PartialReadError("its METADATA does not match the package index")
+
+
+def _sha256(file: Path) -> bytes:
+    return hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
+
+
+def _recorded(file: Path) -> str:
+    """A file's digest in the format of RECORD (PEP 376)."""
+    return "sha256=" + base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")
+
 
 LARGEST_PAGE = 64 << 20  # bytes
 PAGE_TIMEOUT = 300.0  # seconds
@@ -102,7 +212,7 @@ def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]
     package = index.find(file)
     log(f"reading the text files of {package.filename}")
     with _explained(file.name, file.version):
-        remote_wheel.unpack(index.client, package, target)
+        unpack(index.client, package, target)
 
 
 def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
@@ -120,7 +230,7 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]
                 f"the package index has no wheel of {name} {version} for CPython {python} on "
                 "linux x86_64"
             )
-        found.append(IndexFile(name, version, _sha256(best), best.size or 0))
+        found.append(IndexFile(name, version, _sha256_pypi(best), best.size or 0))
     return found
 
 
@@ -133,14 +243,16 @@ def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFi
     kind, offered = _of_kind(_Index().page(file.name, file.version), file)
     finals = _by_version(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
-    of_version = [package for package in offered if package.version == wanted and _sha256(package)]
+    of_version = [
+        package for package in offered if package.version == wanted and _sha256_pypi(package)
+    ]
     best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
     if best is None or wanted is None:
         raise GoneError(
             f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
             hint=f"`pip index versions {file.name}` lists the versions",
         )
-    return IndexFile(file.name, wanted, _sha256(best))
+    return IndexFile(file.name, wanted, _sha256_pypi(best))
 
 
 def newer_releases(file: ReleaseFile) -> list[IndexFile]:
@@ -226,7 +338,7 @@ class _Index:
     def find(self, file: ReleaseFile) -> DistributionPackage:
         page = self.page(file.name, file.version)
         for package in page.packages:
-            if _sha256(package) == file.sha256:
+            if _sha256_pypi(package) == file.sha256:
                 with _explained(file.name, file.version):
                     return self._with_login(package)
         there = [package.filename for package in page.packages if package.version == file.version]
@@ -280,20 +392,20 @@ def _parsed(project: str, response: Response) -> ProjectPage:
     raise WebError("its page is not a page of a package index", temporary=False)
 
 
-def _sha256(package: DistributionPackage) -> str:
+def _sha256_pypi(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
 def _found(name: str, package: DistributionPackage) -> IndexFile:
     day = package.upload_time.date().isoformat() if package.upload_time else ""
-    return IndexFile(name, package.version or "", _sha256(package), package.size or 0, day)
+    return IndexFile(name, package.version or "", _sha256_pypi(package), package.size or 0, day)
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
     ranked = [
         (fit, package)
         for package in packages
-        if _sha256(package) and (fit := rank(package.filename, python)) is not None
+        if _sha256_pypi(package) and (fit := rank(package.filename, python)) is not None
     ]
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
@@ -309,7 +421,7 @@ def _same(one: str | None, other: str) -> bool:
 
 def _of_kind(page: ProjectPage, file: ReleaseFile) -> tuple[str | None, list[DistributionPackage]]:
     """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
-    kinds = [each.package_type for each in page.packages if _sha256(each) == file.sha256]
+    kinds = [each.package_type for each in page.packages if _sha256_pypi(each) == file.sha256]
     kind = kinds[0] if kinds else "wheel"
     return kind, [package for package in page.packages if package.package_type == kind]
 
@@ -327,3 +439,59 @@ def _by_version(
             if not package.is_yanked and not version.is_prerelease:
                 found[version].append(package)
     return found
+
+
+# uv's resolver: compatible versions for another Python and platform than this machine's.
+#
+# pip evaluates environment markers for the interpreter that it runs on, whatever its options
+# (pypa/pip#11664); uv does not (https://docs.astral.sh/uv/pip/compile/).
+
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$")
+KNOWN_GLIBC = 40  # the newest in uv's list of platforms
+UNSATISFIABLE = re.compile(r"No solution found|requirements are unsatisfiable", re.IGNORECASE)
+TIMEOUT = 1200.0  # seconds
+
+
+def resolve(requirements: Sequence[str], python: str, cache: Path) -> list[tuple[str, str]]:
+    """Names and versions of ``requirements`` and all their dependencies, as linux x86_64 wheels.
+
+    Their metadata stays in ``cache``.  Raises ``RecipeError`` where no versions are compatible,
+    ``FetchError`` where the index does not answer.
+    """
+    from uv import find_uv_bin  # of the extra `build`
+
+    platform = f"x86_64-manylinux_2_{min(NEWEST_GLIBC, KNOWN_GLIBC)}"
+    command = [find_uv_bin(), "pip", "compile", "-"]
+    command += [f"--python-version={python}", f"--python-platform={platform}"]
+    command += ["--only-binary=:all:", "--no-header", "--no-annotate", "--no-config", "--quiet"]
+    command += ["--no-python-downloads", f"--cache-dir={cache / 'uv'}"]
+    index = pip_setting("index-url")
+    certificate = os.environ.get("REQUESTS_CA_BUNDLE") or pip_setting("cert")
+    command += [f"--default-index={index}"] if index else []
+    environment = dict(os.environ)
+    if certificate:
+        environment.setdefault("SSL_CERT_FILE", certificate)
+    done = subprocess.run(
+        command,
+        input="".join(f"{line}\n" for line in requirements),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+        env=environment,
+    )
+    if done.returncode != 0:
+        why = done.stderr.strip()
+        if UNSATISFIABLE.search(why):
+            raise RecipeError(
+                f"no compatible versions for CPython {python} on linux x86_64",
+                why,
+                "change the requirements",
+            )
+        hint = TRUST if "certificate" in why else "try again"
+        raise FetchError("cannot resolve the versions: the package index fails", why, hint)
+    return [
+        (match[1], match[2])
+        for line in done.stdout.splitlines()
+        if (match := PIN.match(line.strip()))
+    ]

@@ -31,9 +31,8 @@ from builder.plan.resolver import Resolver
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Recipe
 from builder.sources import git
-from builder.sources.arguments import checked_commit
-from builder.sources.errors import GitError
-from builder.upstream import channels
+from builder.sources.git import GitError, checked_commit
+from builder.upstream import night
 
 HOSTED = "ubuntu-24.04"
 """GitHub's standard runner; another one needs another list in ``prepare_runner.py``."""
@@ -88,7 +87,7 @@ def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) 
         raise RecipeError("some recipes are invalid", problems=catalog.problems())
     entries = {entry.name: entry for entry in map(catalog.engine, names or catalog.engines)}
     if tracked and names:
-        channels.require_channels(entries.values())
+        night.require_channels(entries.values())
     found = [_job(catalog, entry) for entry in entries.values()]
     return [job for job in found if job.channel or not tracked]
 
@@ -101,7 +100,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         recipe=recipe.name,
         engine=recipe.engine,
         base=recipe.base,
-        channel=channels.tag_of(entry),
+        channel=night.tag_of(entry),
         disk=math.ceil(disk),
         clear=disk > FREE,
         emulate=any(target != "amd64" for target in recipe.targets),

@@ -6,34 +6,232 @@ the option for it.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from builder.core.errors import PROGRAM, RecipeError
+from builder.core.platforms import Platforms
 from builder.engines import families
-from builder.engines.family import EngineFamily
-from builder.engines.tree import Draft
-from builder.plan import lint
-from builder.recipes.catalog import Catalog, CatalogFile
-from builder.recipes.draft import DraftTable, Line, text
+from builder.engines.cmake_calls import merged
+from builder.engines.families import ENGINES
+from builder.engines.family import Draft, EngineFamily
+from builder.engines.layout import LAYOUT
+from builder.plan import explain
+from builder.recipes.catalog import Catalog, CatalogFile, parse
+from builder.recipes.draft import DraftTable, Line, lines_of, text
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
-from builder.recipes.parse import parse
-from builder.recipes.schema import Cuda, Recipe
-from builder.recipes.sources import GitSource, PathSource
-from builder.sources import arguments
-from builder.sources.repositories import Repositories
-from builder.upstream import like_recipe, track
-from builder.upstream.source_names import absent_paths, absent_submodules
+from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
+from builder.recipes.schema import Cuda, GitSource, PathSource, Recipe
+from builder.sources import git
+from builder.sources.mirrors import Repositories
+from builder.upstream import track
 from builder.upstream.source_tree import (
+    OF_CMAKE,
     ChosenCommit,
     SourceTree,
+    absent_paths,
+    absent_submodules,
     chosen,
     default_version,
     joined_by_single,
 )
+
+# The settings of a recipe that a new recipe takes over, and the settings that it leaves out.
+
+TABLES = ("cuda", "python", "layout", "artifact", "debian", "serve", "budget", "build")
+OF_IMAGE = ("entrypoint", "command", "port", "health", "env", "user", "compression")
+DIGITS = re.compile(r"\b[0-9a-f]{7,40}\b")
+PROGRAM_MADE = re.compile(
+    r"(?:(?i:\badd_executable)\s*\(\s*|(?i:\bset)\s*\(\s*TARGET\s+)\"?([\w.-]+)"
+)
+SWITCH = re.compile(
+    r"(?i:\boption)\s*\(\s*((?:\w*_)?(?:CUDA|CUBLAS))\b(?:\s+\"[^\"]*\")?\s*(\w*)\s*\)"
+)
+"""An option that decides whether CUDA code is compiled: its name, and its default."""
+INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|sh|bash|env)")
+COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
+
+
+def foreign_definitions(like: Recipe, tree: SourceTree) -> frozenset[str]:
+    """The definitions of a recipe that no CMake file of a tree names.
+
+    None where submodules may name them.  Raises ``FetchError``.
+    """
+    texts = "" if tree.gitlinks else tree.cmake
+    names = {name for call in like.cmake for name in call.define if not OF_CMAKE.fullmatch(name)}
+    return frozenset(name for name in names if texts and not _mentions(texts, name))
+
+
+def tables(like: Recipe, foreign: Collection[str]) -> dict[str, list[DraftTable]]:
+    """The tables that a recipe of the same kind takes over, by name.
+
+    Values that name a commit or the version, and ``foreign`` definitions, are left out: see
+    ``left_out``.
+    """
+    values = like.model_dump(exclude_unset=True)
+    found = {
+        name: [DraftTable(f"[{name}]", lines_of(values[name]))] for name in TABLES if name in values
+    }
+    found["cmake"] = [*_calls(like, values.get("cmake", []), foreign)]
+    named = f"as in {like.name}; the smoke test shows whether it holds here"
+    probes = [probe for probe in values.get("probe", []) if not _names_pin(probe, like)]
+    found["probe"] = [
+        DraftTable("[[probe]]", lines_of(probe), "" if index else f"{named[0].upper()}{named[1:]}.")
+        for index, probe in enumerate(probes)
+    ]
+    return found
+
+
+def option_probes(like: Recipe, options: frozenset[str]) -> list[DraftTable]:
+    """Its probes for options that a tree has, too; their values are not compared."""
+    names = [name for name in _plain_options(like) if name in options]
+    above = f"Options of {like.name} that this tree has, too."
+    return [
+        DraftTable("[[probe]]", [Line("option", name)], "" if index else above)
+        for index, name in enumerate(names)
+    ]
+
+
+def _plain_options(like: Recipe) -> list[str]:
+    """The options that it probes without values."""
+    return [
+        probe.option
+        for probe in like.probe
+        if isinstance(probe, OptionProbe) and not (probe.has or probe.missing or probe.absent)
+    ]
+
+
+def image_like(like: Recipe) -> list[Line]:
+    """The settings of the image."""
+    return lines_of(like.image.model_dump(exclude_unset=True, include={*OF_IMAGE}))
+
+
+def source(like: Recipe, gitlinks: tuple[str, ...]) -> list[Line]:
+    """How submodules are fetched, as far as the tree has them."""
+    found = like.source
+    if not isinstance(found, GitSource):
+        return []
+    moved = {
+        path: url
+        for path, url in found.submodule.items()
+        if any(f"{path}/".startswith(f"{link}/") for link in gitlinks)
+    }
+    lines = [] if found.submodules else [Line("submodules", value=False)]
+    return lines + ([Line("submodule", moved)] if moved else [])
+
+
+def settings_left_out(
+    like: Recipe, options: frozenset[str] | None, foreign: Collection[str]
+) -> Iterator[str]:
+    """The settings that are not taken over, each with the reason, a line each.
+
+    ``options`` are the tree's, where the family reads it.
+    """
+    for patch in like.patch:
+        yield f"the patch {patch.name} of {like.name}: `builder patch add --help`"
+    for step in like.start:
+        yield f"[[start]] {' '.join(step.run)} of {like.name}: add it if this tree needs it"
+    values = like.model_dump(exclude_unset=True)
+    if options is None:
+        for probe in values.get("probe", []):
+            if _names_pin(probe, like):
+                written = json.dumps(probe)
+                yield f"a probe of {like.name} that names its commit or version: {written}"
+    else:
+        for option in _plain_options(like):
+            if option not in options:
+                yield f"the probe of {option} of {like.name}: the tree does not list it"
+    for name, value in _pinned_definitions(like):
+        yield f"the definition {name} = {value!r} of {like.name}: it names a commit"
+    for name in sorted(foreign):
+        yield f"the definition {name} of {like.name}: no CMake file of this tree names it"
+
+
+def lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The keys of a recipe that names a part that no build of this tree makes, with a message.
+
+    Nothing where a submodule is built by itself.  Raises ``FetchError``.
+    """
+    family = ENGINES[recipe.family]
+    links = tuple(f"{link}/" for link in tree.gitlinks)
+    if family.install is None or any(f"{call.source}/".startswith(links) for call in recipe.cmake):
+        return
+    texts = tree.cmake
+    files = {path.rpartition("/")[2] for path in tree.paths}
+    made = ", ".join(sorted({each[1] for each in PROGRAM_MADE.finditer(texts)})) or "none"
+    seen = f"; programs in its CMake files: {made}"
+    for path, name in _parts(recipe):
+        plain = re.sub(r"^lib(.+?)\.(?:so|a)\b.*", r"\1", name)
+        if name not in files and not any(_mentions(texts, each) for each in (name, plain)):
+            yield path, f"the tree makes no {name}{seen}"
+            seen = ""
+    given = merged(
+        [layer for layers in family.layers(recipe, Platforms("amd64")) for layer in layers]
+    )
+    found = {each[1]: each[2] or "OFF" for each in SWITCH.finditer(texts)}
+    switches = {  # GGML_CUDA_FORCE_CUBLAS is a choice within GGML_CUDA
+        name: value
+        for name, value in found.items()
+        if not any(name.startswith(f"{other}_") for other in found)
+    }
+    if switches and not any(given.get(name, value != "OFF") for name, value in switches.items()):
+        message = f"CUDA code is compiled only with {' or '.join(switches)}: set it with define"
+        yield ("cmake",), message
+
+
+def _parts(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The programs and libraries of the engine that a recipe names, each with its key."""
+    for word in recipe.image.entrypoint:
+        if word.startswith(f"{LAYOUT.engine}/") and not INTERPRETERS.fullmatch(word):
+            yield ("image", "entrypoint"), word.rpartition("/")[2]
+    for index, file in enumerate(recipe.artifact.files if recipe.artifact else ()):
+        yield ("artifact", "files", index), file.rpartition("/")[2]
+    for index, probe in enumerate(recipe.probe):
+        if isinstance(probe, RunProbe) and not INTERPRETERS.fullmatch(probe.run[0]):
+            yield ("probe", index, "run"), probe.run[0].rpartition("/")[2]
+        elif isinstance(probe, OptionProbe) and probe.program:
+            yield ("probe", index, "program"), probe.program.rpartition("/")[2]
+        elif isinstance(probe, LibraryProbe) and not probe.alternatives:
+            yield ("probe", index, "library"), probe.library.rpartition("/")[2]
+
+
+def _mentions(texts: str, name: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", texts) is not None
+
+
+def _pinned_definitions(like: Recipe) -> list[tuple[str, Any]]:
+    pairs = [pair for call in like.cmake for pair in call.define.items()]
+    return [(name, value) for name, value in pairs if _names_pin(value, like)]
+
+
+def _calls(
+    like: Recipe, calls: list[dict[str, Any]], foreign: Collection[str]
+) -> Iterator[DraftTable]:
+    for call in calls:
+        define = {
+            name: value
+            for name, value in call.get("define", {}).items()
+            if name not in foreign and not _names_pin(value, like)
+        }
+        kept = {name: value for name, value in call.items() if name != "define"}
+        yield DraftTable("[[cmake]]", lines_of(kept | ({"define": define} if define else {})))
+
+
+def _names_pin(value: Any, like: Recipe) -> bool:
+    text = json.dumps(value)
+    pin = like.source.commit if isinstance(like.source, GitSource) else ""
+    version = rf"(?<![\w.]){re.escape(like.version)}(?![\w]|\.[0-9])"
+    return (
+        COMMIT.search(text) is not None
+        or any(pin.startswith(word) for word in DIGITS.findall(text))
+        or re.search(version, text) is not None
+    )
+
 
 ORDER = (
     *("cuda", "llama", "cmake", "python", "layout", "artifact", "debian", "image", "serve"),
@@ -79,7 +277,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     where the recipe would not be valid: no family knows the tree, the license is not known, the
     recipe to be like does not fit.
     """
-    url = checked_url(arguments.checked_url(wish.url))
+    url = checked_url(git.checked_url(wish.url))
     if page := PAGE_OF_REF.fullmatch(url):
         raise RecipeError(
             f"{url} is a page of a repository, not the repository",
@@ -92,7 +290,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     engine, version = _names(catalog, tree, wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
-    foreign = like_recipe.foreign_definitions(like, tree) if like else frozenset[str]()
+    foreign = foreign_definitions(like, tree) if like else frozenset[str]()
     tables = _tables(like, read, foreign)
     head = [
         Line("engine", engine),
@@ -121,7 +319,7 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     file = catalog.root / "recipes" / f"{engine}-{version}.toml"
     recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree, like)
     options = read.options if read else None
-    left_out = tuple(like_recipe.left_out(like, options, foreign)) if like else ()
+    left_out = tuple(settings_left_out(like, options, foreign)) if like else ()
     shared = next(iter({*_others(catalog, url, engine)} | {*_others(catalog, url, repository)}), "")
     return NewRecipe(file, written, recipe, commit, left_out, shared)
 
@@ -176,11 +374,11 @@ def _read(family: EngineFamily, tree: SourceTree, cuda: Cuda) -> Draft | None:
 def _tables(
     like: Recipe | None, read: Draft | None, foreign: frozenset[str]
 ) -> dict[str, Sequence[DraftTable]]:
-    of_like = like_recipe.tables(like, foreign) if like else {}
+    of_like = tables(like, foreign) if like else {}
     if read is None:
         return {**of_like}
     of_both = {name: of_like[name] for name in OF_LIKE if of_like.get(name)}
-    probes = like_recipe.option_probes(like, read.options) if like else []
+    probes = option_probes(like, read.options) if like else []
     of_both["probe"] = [*read.tables.get("probe", ()), *probes]
     return {**of_like, **read.tables, **of_both}
 
@@ -195,7 +393,7 @@ def _ordered(
     if name != "image":
         return tables.get(name, ())
     names = [Line("repository", repository), Line("tags", [version])]
-    return [DraftTable("[image]", names + (like_recipe.image(like) if like else []))]
+    return [DraftTable("[image]", names + (image_like(like) if like else []))]
 
 
 def _names(
@@ -309,7 +507,7 @@ def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
     lines = [Line("git", tree.url)]
     lines += [] if target.kind == "commit" else [Line("ref", target.name)]
     lines.append(Line("commit", target.commit))
-    own = like_recipe.source(like, tree.gitlinks) if like else []
+    own = source(like, tree.gitlinks) if like else []
     if not own and tree.gitlinks and tree.submodule_urls().keys().isdisjoint(tree.gitlinks):
         why = f".gitmodules has no URL for {', '.join(tree.gitlinks)}"
         own = [Line("submodules", value=False, comment=why)]
@@ -337,7 +535,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
         absent = [
             *absent_submodules(recipe, scratch, commit),
             *absent_paths(recipe, scratch, commit),
-            *(like_recipe.lacking(recipe, tree) if like else ()),
+            *(lacking(recipe, tree) if like else ()),
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
     what = f"the recipe {new.name} would not be valid: nothing is written"
@@ -345,7 +543,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
     if recipe is None or problems:
         why = "\n".join(f"{each.key}: {each.message}" for each in problems)
         raise RecipeError(what, why, hint)
-    checked = lint.check(families.load_catalog(catalog.root, new), new.name)
+    checked = explain.lint(families.load_catalog(catalog.root, new), new.name)
     if checked.error:
         raise RecipeError(what, checked.error, hint)
     return recipe

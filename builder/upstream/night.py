@@ -7,32 +7,275 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
-from builder.build import crashes, record
+from builder.build import build as pipeline
+from builder.build import record, reports
+from builder.build.record import Record
 from builder.build.session import BuildSession
-from builder.core.errors import BuilderError, NightError, PatchError
+from builder.core import settings
+from builder.core.errors import (
+    BuilderError,
+    FetchError,
+    NightError,
+    PatchError,
+    RecipeError,
+    UnvouchedError,
+)
 from builder.core.files import named_lock, workspace
+from builder.core.log import Log
+from builder.core.settings import Settings
 from builder.docker import engine as docker
 from builder.engines.layout import CREATED, LABEL_KEY, LABEL_RECIPE
-from builder.image.summary import KernelSummary
+from builder.image.code_paths import KernelSummary
+from builder.plan.plan import Plan
 from builder.publish import tags
 from builder.publish.nights import LONGEST_REASON, NightlyRun, Outcome, compared, write
+from builder.publish.prune import is_nightly
+from builder.publish.push import key_of_index, push_image, push_index
 from builder.publish.registry import Repository
-from builder.publish.survey import is_nightly
+from builder.publish.remote_image import Update, remote_image, require_within
 from builder.publish.tag_history import past_moves, reason_of
-from builder.publish.update_size import Update, require_within
 from builder.publish.verdicts import Trust, require_signing, trust_of
-from builder.recipes.catalog import BrokenEntry
+from builder.publish.verified import Verified, built_here, find_published
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry
 from builder.recipes.edit import NamedCommit
-from builder.upstream import channels, snapshot
-from builder.upstream.channels import Channel
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.published import lock_tags, publish
+from builder.recipes.schema import GitSource, Recipe, Track
+from builder.sources.mirrors import Repositories
+from builder.upstream import snapshot
+from builder.upstream import track as tracking
+from builder.upstream.patches import PatchFinding
 from builder.upstream.session import SourceSession, open_session
 from builder.upstream.snapshot import FrozenRecipe
+
+# Channels: moving tags that follow an upstream, and the newest state of that upstream.
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A moving tag of a repository, and the recipe whose ``[track]`` it follows."""
+
+    entry: Entry[Recipe]
+    track: Track
+    tag: str
+    repository: str
+    rivals: tuple[str, ...] = ()
+    """Other recipes that would move the same tag."""
+
+    def require_sole_recipe(self) -> None:
+        """Raise ``RecipeError`` where another recipe would move the same tag."""
+        if self.rivals:
+            names = " and ".join(sorted((self.entry.name, *self.rivals)))
+            raise RecipeError(
+                f"{names} would both move {self.repository}:{self.tag}",
+                hint="give one of them another channel",
+            )
+
+    @property
+    def source(self) -> GitSource:
+        """The git repository that is followed; raises ``RecipeError`` where there is none."""
+        source = self.entry.recipe.source
+        if not isinstance(source, GitSource):
+            problem = self.entry.problem(("track",), "the source is not a git repository")
+            raise RecipeError(
+                f"the upstream of {self.entry.name} is not known",
+                hint="follow a published image: image = REPOSITORY:TAG in [track]",
+                problems=(problem,),
+            )
+        return source
+
+
+def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) -> list[Channel]:
+    """The channels of these recipes, or of all valid recipes.
+
+    Raises ``RecipeError`` where one of the named recipes has none.
+    """
+    named = {entry.name for entry in require_channels(map(catalog.engine, names))}
+    entries = catalog.engines.values()
+    valid = [entry for entry in entries if not isinstance(entry, BrokenEntry)]
+    known = [found for entry in valid if (found := _channel(entry, settings)) is not None]
+    movers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for channel in known:
+        movers[channel.repository, channel.tag].add(channel.entry.name)
+    return [
+        replace(channel, rivals=tuple(movers[channel.repository, channel.tag] - {entry.name}))
+        for channel in known
+        if (entry := channel.entry).name in named or not names
+    ]
+
+
+def require_channels(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
+    """These recipes; raises ``RecipeError`` where one of them has no channel."""
+    found = list(entries)
+    without = sorted({entry.name for entry in found if not tag_of(entry)})
+    if without:
+        raise RecipeError(
+            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no channel",
+            hint='add channel = "TAG" to [track] in the recipe, and the tag to image.moving',
+        )
+    return found
+
+
+def tag_of(entry: Entry[Recipe]) -> str:
+    """The tag that nightly runs of a recipe move; empty: it has no channel."""
+    track = entry.recipe.track
+    return (track.channel if track else None) or ""
+
+
+def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
+    recipe, tag = entry.recipe, tag_of(entry)
+    if recipe.track is None or not tag:
+        return None
+    return Channel(entry, recipe.track, tag, settings.repository(recipe.image.repository))
+
+
+def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
+    """The newest state of the upstream that a channel follows.
+
+    Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
+    ``RecipeError`` where the recipe's source cannot be followed.
+    """
+    image = channel.track.image
+    if image is not None:
+        return published_channels(image, repositories.log)
+    return tracking.upstream_target(channel.source.git, channel.track, repositories)
+
+
+def published_channels(image: str, log: Log) -> NamedCommit:
+    """The published image that a tag points to.  Raises ``FetchError``."""
+    name, _, tag = image.rpartition(":")
+    digest = _repository(name, log).resolve(tag)
+    if not digest:
+        raise FetchError(f"{name} has no tag {tag}", hint="correct [track] in the recipe")
+    return NamedCommit(image, digest, "image")
+
+
+def day_of(channel: Channel, target: NamedCommit, repositories: Repositories) -> str:
+    """The day (YYYY-MM-DD) of a state of a channel's upstream: a commit's, or a published image's
+    by its configuration; empty where the image has none.
+
+    Raises ``FetchError``, ``RegistryError``.
+    """
+    if target.kind != "image":
+        return tracking.committed(channel.source.git, target.commit, repositories)
+    found = remote_image(
+        _repository(target.name.rpartition(":")[0], repositories.log), target.commit
+    )
+    return found.created[:10] if found else ""
+
+
+def _repository(name: str, log: Log) -> Repository:
+    return Repository(name, log, settings.load().token_hosts)
+
+
+def frozen_channel(
+    catalog: Catalog, channel: Channel, target: NamedCommit, repositories: Repositories
+) -> FrozenRecipe:
+    """The recipe of a channel at a state of its upstream.
+
+    Raises ``FetchError``; ``RecipeError`` where that would be no valid recipe.
+    """
+    version = snapshot.version_of(channel.tag, target)
+    if target.kind == "image":
+        return snapshot.at_image(catalog, channel.entry, target, version)
+    count = partial(tracking.commit_count, channel.source.git, target.commit, repositories)
+    return snapshot.at_commit(catalog, channel.entry, target, count, version)
+
+
+# The images of a frozen recipe in the registry: existing images, or new ones.
+
+WORST = 10
+"""Spilling kernels of each library that a run keeps."""
+
+
+def publish(
+    session: BuildSession, frozen: FrozenRecipe, repository: Repository, serves: str, work: Path
+) -> tuple[str, KernelSummary | None]:
+    """The digest of a frozen recipe's image in the registry: of an existing image, or of a new one.
+
+    For several platforms, the tag of the index of their images.  With the kernels of the image, of
+    the first platform, where this machine built it.  The image that the channel ``serves`` already
+    (a digest) needs no trust, for nothing moves.  Raises like ``pipeline.build``, ``push_image``.
+    """
+    session = replace(session, catalog=frozen.catalog)
+    plans = session.plans(frozen.name)
+    several = len(plans) > 1
+    immutable = plans[0].immutable_tag
+    if several:
+        immutable = tags.tags_of_index(plans[0].recipe, key_of_index(plans)).immutable
+    if serves and repository.head_digest(immutable) == serves:
+        return serves, _kernels(built_here(session, plans[0]))
+    results: list[Verified | BuilderError] = []
+    for plan in plans:
+        folder = work / plan.platforms.target
+        folder.mkdir()
+        try:
+            results.append(_ready(session, plan, repository, folder))
+        except BuilderError as error:
+            if several:
+                session.log(f"{plan.title} failed: {error.what}")
+            results.append(error)
+    pipeline.require_all(plans, results)
+    ready = [each for each in results if isinstance(each, Verified)]
+    first = ready[0].record
+    folder = work / "release"
+    folder.mkdir()
+    with lock_tags(session):
+        only = tags.Tags(immutable, (), ())
+        if several:
+            digest = push_index(session, plans, only, frozen.files, folder).digest
+        elif first:
+            digest = push_image(session, plans[0], first, only, frozen.files, folder).digest
+        else:
+            digest = ready[0].digest
+    return digest, _kernels(first)
+
+
+def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path) -> Verified:
+    """The registry's image of a key, if it counts, else the image that this machine builds.
+
+    Where nothing vouches for the registry's image, it is compared with an image that is built here.
+    Layers of a registry's cache would prove nothing: whoever can write the image may write them.
+    """
+    try:
+        there = find_published(session, plan, repository, work)
+    except UnvouchedError as error:
+        session.log(f"{error.what}: building it here, to compare the digests")
+        _rebuilt(session, plan)
+        there = find_published(session, plan, repository, work)
+    if there is not None:
+        return there
+    record = _built(session, plan)
+    return Verified(record.digest, record)
+
+
+def _built(session: BuildSession, plan: Plan) -> Record:
+    """The record of the image, which this machine builds unless it has."""
+    found = pipeline.build(plan, session).record
+    if not found.built_here:  # the engine's image was pulled
+        return _rebuilt(session, plan)
+    return found
+
+
+def _rebuilt(session: BuildSession, plan: Plan) -> Record:
+    """The record of the image, which is built here without layers of a cache."""
+    return pipeline.build(plan, replace(session, rebuild=True)).record
+
+
+def lock_tags(session: BuildSession) -> AbstractContextManager[None]:
+    """Wait until no other process of this machine moves tags, and keep others from it."""
+    return named_lock(session.settings.cache_dir, tags.TAGS, wait=session.log)
+
+
+def _kernels(record: Record | None) -> KernelSummary | None:
+    found = record.verdict.kernels if record else None
+    return found.shortened(WORST) if found else None
+
 
 KEPT = 2
 """Images of a channel that stay in the engine, the newest ones."""
@@ -59,7 +302,7 @@ def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[N
     another nightly run on this machine.
     """
     session.settings.require_directories()
-    found = channels.channels(session.catalog, session.settings, names)
+    found = channels(session.catalog, session.settings, names)
     for channel in found:
         tags.open_repository(
             channel.repository, session.log
@@ -130,9 +373,9 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
 
 def _reason(session: BuildSession, error: Exception) -> str:
     """Why a run failed, for everybody to read; the report of an internal error stays here."""
-    known = crashes.as_builder_error(error)
+    known = reports.as_builder_error(error)
     if known is None:
-        session.log(f"internal error: the report is {crashes.write_report(error)}")
+        session.log(f"internal error: the report is {reports.write_report(error)}")
         known = BuilderError(f"internal error: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."
@@ -173,7 +416,7 @@ def _update_channel(
 ) -> None:
     """Move a channel to an image of its newest upstream, unless it is there or is held."""
     before = progress.digest
-    progress.target = channels.newest(channel, sources.repositories)
+    progress.target = newest(channel, sources.repositories)
     frozen = _frozen(session, channel, sources, progress.target)
     digest, kernels = publish(session, frozen, repository, before, sources.context.work)
     if digest == before:
@@ -216,7 +459,7 @@ def _frozen(
 
     Raises ``PatchError`` where another patch does not apply.
     """
-    frozen = channels.frozen(session.catalog, channel, target, sources.repositories)
+    frozen = frozen_channel(session.catalog, channel, target, sources.repositories)
     frozen, unfit = snapshot.fitted(frozen, sources)
     if unfit:
         raise PatchError(
@@ -252,7 +495,7 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
 
     Each platform keeps its newest ones.
     """
-    names = {each.tag for each in channels.channels(session.catalog, session.settings)}
+    names = {each.tag for each in channels(session.catalog, session.settings)}
     images: dict[str, list[docker.Image]] = defaultdict(list)
     for name in docker.image_names(f"{channel.repository}:{channel.tag}-*"):
         tag = name.rpartition(":")[2]
@@ -260,7 +503,7 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
         if found is not None:
             images[found.platform].append(found)
     for platform, nights in images.items():
-        nights.sort(key=lambda found: _built(session, found), reverse=True)
+        nights.sort(key=lambda found: _built_night(session, found), reverse=True)
         for found in nights[KEPT:]:
             version = found.reference.rpartition("-")[0]
             beside = f"{version}-{platform.partition('/')[2]}"  # of several platforms
@@ -268,7 +511,7 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
                 docker.untag(name)
 
 
-def _built(session: BuildSession, found: docker.Image) -> str:
+def _built_night(session: BuildSession, found: docker.Image) -> str:
     """When this machine built an image; without a record, the time of its newest input."""
     recipe, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     kept = record.read(session.settings.state_dir, recipe, key)

@@ -17,16 +17,13 @@ from builder.core.settings import Settings
 from builder.docker import engine as docker
 from builder.plan.inputs import resolve_patches, resolve_source
 from builder.plan.resolver import Resolver
-from builder.recipes.base import BaseRecipe
-from builder.recipes.catalog import Catalog, Entry, R, locks_of
+from builder.recipes.catalog import Catalog, Entry, R, locks_of, parse, read_text
 from builder.recipes.edit import difference, write
-from builder.recipes.parse import parse, read_text
 from builder.recipes.patches import ScriptPatch
-from builder.recipes.schema import Recipe
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import PatchSet, diagnose
+from builder.recipes.schema import BaseRecipe, Recipe
+from builder.sources.mirrors import Repositories
+from builder.sources.patches import PatchContext
+from builder.upstream.patches import PatchFinding, PatchSet, diagnose
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,13 @@ from pathlib import Path
 from builder.core.errors import RecipeError
 from builder.engines.families import ENGINES
 from builder.recipes import edit
-from builder.recipes.base import BaseRecipe
-from builder.recipes.catalog import Catalog, Entry, R
+from builder.recipes.catalog import Catalog, Entry, R, parse
 from builder.recipes.edit import NamedCommit
-from builder.recipes.parse import parse
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe
 from builder.sources import git
-from builder.sources.errors import GitError
+from builder.sources.git import GitError
 from builder.sources.patch_state import PatchState
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import on_pin
+from builder.upstream.patches import PatchFinding, on_pin
 from builder.upstream.session import SourceSession
 
 COMMIT_DIGITS = 9

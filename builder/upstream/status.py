@@ -6,8 +6,9 @@ The registry is the state: any machine that has the recipes and a login gives th
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -21,19 +22,20 @@ from builder.publish.nights import NightlyRun
 from builder.publish.referrers import referrers
 from builder.publish.registry import Repository
 from builder.publish.remote_image import RemoteImage, remote_image
-from builder.publish.reproductions import Reproduced, of_all, reproduced
 from builder.publish.tag_history import last_note
 from builder.publish.tags import open_repository
-from builder.publish.verdicts import trust_of
+from builder.publish.verdicts import Reproduced, of_all, reproduced, trust_of
 from builder.recipes.catalog import BrokenEntry, Catalog, Entry
-from builder.recipes.edit import NamedCommit
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource
-from builder.sources.arguments import COMMIT
-from builder.sources.repositories import Repositories
-from builder.upstream import channels, snapshot
+from builder.recipes.edit import SHORT_COMMIT, NamedCommit
+from builder.recipes.schema import GitSource, Recipe
+from builder.sources.git import COMMIT
+from builder.sources.mirrors import Repositories
+from builder.upstream import night, snapshot
 from builder.upstream import track as tracking
-from builder.upstream.channels import Channel
+from builder.upstream.night import Channel
+from builder.upstream.patches import PIN, PatchFinding, diagnose
+from builder.upstream.session import SourceSession
+from builder.upstream.track import Lag
 
 CURRENT = ("moved", "unchanged")
 REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
@@ -127,7 +129,7 @@ def statuses(
     for entry in entries:
         if not isinstance(entry, BrokenEntry):
             open_repository(settings.repository(entry.recipe.image.repository), repositories.log)
-    of_channels = {each.entry.name: each for each in channels.channels(catalog, settings)}
+    of_channels = {each.entry.name: each for each in night.channels(catalog, settings)}
     for entry in entries:
         channel = of_channels.get(entry.name)
         if isinstance(entry, BrokenEntry):
@@ -165,7 +167,7 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
         failed=next((run for run in runs if not run.good), None),
     )
     try:
-        target = channels.newest(channel, repositories)
+        target = night.newest(channel, repositories)
         status = _compared(status, _behind_channel(channel, status, target, runs, repositories))
         status = replace(status, still=_still(channel, target, runs, repositories))
     except BuilderError as error:
@@ -186,7 +188,7 @@ def _still(
 
     An image without a date is as old as the first nightly run that found it.
     """
-    days = tracking.days_since(day := channels.day_of(channel, target, repositories))
+    days = tracking.days_since(day := night.day_of(channel, target, repositories))
     if day and days is not None:
         return days
     seen = [run.started[:10] for run in runs if run.commit == target.commit]
@@ -335,3 +337,93 @@ def _line(status: Status) -> str:
     if status.state == "empty":
         return f"{where} has no image"
     return f"{where}: {status.problem}"
+
+
+# How far the newest recipe of each engine is behind upstream, and its patches there.
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A recipe, and how far its pin is behind upstream."""
+
+    entry: Entry[Recipe]
+    lag: Lag
+
+    @property
+    def behind(self) -> bool:
+        """Whether upstream has something else: commits, releases, or a branch that went back.
+
+        A pin between two tags is ahead of the newest one.
+        """
+        went_back = self.lag.rewritten and self.lag.target.kind == "branch"
+        return bool(self.lag.ahead) or went_back
+
+    @property
+    def pin(self) -> str:
+        """The release, or the ref with the commit."""
+        source = self.entry.recipe.source
+        if not isinstance(source, GitSource):
+            return self.lag.release
+        return " ".join([*([source.ref] if source.ref else []), source.commit[:SHORT_COMMIT]])
+
+    @property
+    def channel(self) -> str:
+        """The tag that nightly runs move; empty: the recipe has none."""
+        track = self.entry.recipe.track
+        return (track.channel if track else None) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """The recipe of an engine whose pin is the newest, beside its upstream."""
+
+    pinned: Pinned
+    older: tuple[str, ...]
+    """Names of the engine's other recipes with a source at the same place."""
+    patches: tuple[PatchFinding, ...] = ()
+    """The states of its patches at the newest version; none where the pin is that version."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as JSON data."""
+        pinned = self.pinned
+        return {
+            "recipe": pinned.entry.name,
+            "engine": pinned.entry.recipe.engine,
+            "pinned": pinned.pin,
+            "channel": pinned.channel,
+            "behind": pinned.behind,
+            **asdict(pinned.lag),
+            "days": pinned.lag.days,
+            "patches": [asdict(finding) for finding in self.patches],
+            "older": list(self.older),
+        }
+
+
+def by_engine(found: Iterable[Pinned]) -> list[Outdated]:
+    """The newest recipe of each engine and place of its source, in order of the engines.
+
+    Recipes with a channel come after the others: nightly runs do not move the pin in their file.
+    """
+    groups: dict[tuple[str, str], list[Pinned]] = defaultdict(list)
+    for pinned in found:
+        recipe = pinned.entry.recipe
+        place = recipe.source.git if isinstance(recipe.source, GitSource) else "PyPI"
+        groups[recipe.engine, place].append(pinned)
+    rows = []
+    for group in groups.values():
+        newest, *others = sorted(
+            group, key=lambda each: (bool(each.channel), each.lag.ahead, each.entry.name)
+        )
+        rows.append(Outdated(newest, tuple(sorted(each.entry.name for each in others))))
+    return sorted(rows, key=lambda row: row.pinned.entry.recipe.engine)
+
+
+def patches_on_newest(session: SourceSession, pinned: Pinned) -> tuple[PatchFinding, ...]:
+    """The states of a recipe's patches at the newest version of its upstream.
+
+    Raises ``FetchError``; ``RecipeError`` for a patch file that is missing.
+    """
+    if not pinned.entry.recipe.patch or not pinned.behind:
+        return ()
+    found = diagnose(session.patch_set(pinned.entry))
+    return tuple(finding for finding in found if finding.target != PIN)

@@ -7,19 +7,139 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import translate
 
-from builder.core.errors import FetchError
-from builder.core.versions import version_order
-from builder.recipes.catalog import Catalog
+from builder.core.errors import FetchError, PatchError
+from builder.core.sizes import version_order
+from builder.recipes import locks
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
-from builder.recipes.lockfile import PinnedFile
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource, Track
+from builder.recipes.locks import PinnedFile
+from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe, Track
 from builder.sources import pypi
-from builder.sources.arguments import COMMIT
-from builder.sources.mirrors import Mirror
-from builder.sources.repositories import Repositories
-from builder.sources.server import Advertised
-from builder.upstream.installed import release_of
+from builder.sources.diff import NotADiffError, Piece, diff_of, parse
+from builder.sources.git import COMMIT
+from builder.sources.history import History
+from builder.sources.mirrors import PULL_REFS, Advertised, Mirror, Repositories
+
+# Pull requests: their two ends, and the commit by which a history contains one.
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two commits of a pull request's diff, and the subject of its last commit."""
+
+    base: str
+    head: str
+    subject: str
+
+
+def head_of(url: str, number: int, repositories: Repositories) -> str | None:
+    """The present head of a pull request, or None where the repository does not have it.
+
+    Raises ``FetchError`` when the repository does not answer.
+    """
+    return repositories.mirror(url).advertised().pull(number)
+
+
+def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:
+    """The commit where a pull request's branch left its target branch, and its present head.
+
+    ``onto`` is the target branch; default: the repository's default branch.  Raises
+    ``FetchError`` when there is no such request, or no such branch, ``PatchError`` when the
+    two branches have no commit in common.
+    """
+    head = head_of(url, number, repositories)
+    if head is None:
+        raise FetchError(
+            f"{url} has no pull request {number}",
+            f"it offers no {PULL_REFS[0].format(number)}",
+            "name the repository that has it with --repository URL",
+        )
+    advertised = repositories.mirror(url).advertised()
+    branch = advertised.commit(f"refs/heads/{onto}" if onto else advertised.head)
+    if branch is None:
+        missing = f"no branch {onto}" if onto else "no default branch"
+        raise FetchError(f"{url} has {missing}", hint="name the target branch with --onto")
+    repositories.walk(url, head, branch)
+    scratch = repositories.scratch
+    before: str | None = branch
+    if scratch.is_ancestor(head, branch):
+        # Merged: the head of the target branch before the merge.
+        merge = scratch.merge_of(head, branch)
+        before = scratch.text("rev-parse", f"{merge}^1") if merge else None
+    base = next(iter(scratch.merge_bases(head, before)), None) if before else None
+    if base is None or base == head:
+        raise PatchError(
+            f"the commits of {head} cannot be distinguished from commits of its target branch",
+            hint="name the target branch with --onto, or write base and head by hand",
+        )
+    return Ends(base, head, scratch.text("log", "--no-walk", "--format=%s", head))
+
+
+def merged_by(
+    repositories: Repositories, url: str, pull: int, ends: Ends, *, of: str, commit: str
+) -> str | None:
+    """The commit by which the history of ``commit`` contains a pull request; None: it does not.
+
+    ``of`` is the repository of ``commit``.  The history contains the commits of the request, or the
+    same changes in other commits.  Without a base only the head is looked for.  Raises
+    ``FetchError``.
+    """
+    repositories.walk(url, ends.head)
+    history = History(repositories, of, commit)
+    name = f"pull {pull}"
+    piece = Piece(name, b"", url, ends.base, ends.head)
+
+    try:
+        text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
+        found = history.introduced(piece, parse(text) if text else [])
+    except (PatchError, NotADiffError):
+        return None  # the request changes nothing that a patch can change
+    return history.name(found.by) if found.arrived else None
+
+
+# The package of a recipe whose base installs it by a lock.
+
+
+@dataclass(frozen=True, slots=True)
+class LockedPackage:
+    """A Python package as the lock of a base has it; ``python`` is the lock's ("3.13")."""
+
+    base: Entry[BaseRecipe]
+    file: PinnedFile
+    python: str
+
+
+def locked_package(recipe: Recipe, catalog: Catalog) -> LockedPackage | None:
+    """The installed package that is a recipe's source; None where no base has it in its lock.
+
+    Raises ``RecipeError`` for a lock that cannot be read.
+    """
+    from packaging.utils import canonicalize_name
+
+    if not isinstance(recipe.source, InstalledSource):
+        return None
+    wanted = canonicalize_name(recipe.source.installed)
+    for name in catalog.chain(recipe.base):
+        base = catalog.base(name)
+        if base.recipe.python is not None:
+            lock = locks.read_lock(base.file.parent / base.recipe.python.lock)
+            for file in lock.runtime:
+                if canonicalize_name(file.name) == wanted:
+                    return LockedPackage(base, file, lock.python)
+    return None
+
+
+def release_of(recipe: Recipe, catalog: Catalog) -> PinnedFile | None:
+    """The release of PyPI that a recipe pins: its source, or the package in its base's lock.
+
+    None where it pins none.  Raises ``RecipeError`` for a lock that cannot be read.
+    """
+    source = recipe.source
+    if isinstance(source, PypiSource):
+        return PinnedFile(source.pypi, source.version, source.sha256)
+    found = locked_package(recipe, catalog)
+    return found.file if found else None
+
 
 LONG_AGO = 2012
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
+from builder.build import roots
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
+from builder.core.log import Log
+from builder.core.platforms import Architecture, Platforms, architecture
+from builder.core.settings import Settings
+from builder.engines import families
 from builder.engines.families import ENGINES
-from builder.plan.inputs import GitCommit, resolve_source
+from builder.engines.family import Packages
+from builder.plan.inputs import AnyEntry, GitCommit, PypiFile, lock_file, resolve_source
+from builder.recipes import locks
 from builder.recipes.catalog import Entry
 from builder.recipes.edit import NamedCommit, edited, moved, released, with_pull_request
 from builder.recipes.fields import checked_ref, checked_url
-from builder.recipes.lockfile import PinnedFile
-from builder.recipes.patches import PullPatch
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource, InstalledSource, PypiSource
-from builder.sources import checkout, pypi
+from builder.recipes.locks import PinnedFile
+from builder.recipes.patches import AddPatch, PullPatch, ScriptPatch
+from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
+from builder.sources import apt, gather, pypi
+from builder.sources.patches import pieces
 from builder.upstream import track
-from builder.upstream.installed import locked_package
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import PIN, PYTHON
-from builder.upstream.pull_requests import Ends, ends_of, head_of, merged_by
+from builder.upstream.locks import wanted_on
+from builder.upstream.patches import PIN, PYTHON, PatchFinding, PatchSet
 from builder.upstream.session import RecipeChange, SourceSession
-from builder.upstream.source_names import (
+from builder.upstream.source_tree import (
     KeyPath,
+    SourceTree,
     absent_paths,
     absent_submodules,
     lost_definitions,
@@ -30,7 +38,7 @@ from builder.upstream.source_names import (
     naming,
     renamed,
 )
-from builder.upstream.source_tree import SourceTree
+from builder.upstream.track import Ends, ends_of, head_of, locked_package, merged_by
 
 
 def pin_pull_request(
@@ -198,7 +206,7 @@ def evaluate(
         lost = [*absent_submodules(change.recipe, repositories.scratch, tree)]
         if lost:  # then there is no complete tree
             return tuple(new.problem(path, message) for path, message in lost), []
-    tree, _ = checkout.tree_to_try(source, repositories, session.context.work)
+    tree, _ = gather.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
     if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
         found += _lost_names(session, change.recipe, source, old.source.commit)
@@ -222,3 +230,89 @@ def _lost_names(
         lacks = f"{source.url} no longer has {old[:9]}"
         session.context.log(f"{lacks}: names that are gone since are not shown")
         return []
+
+
+# The pinned inputs of recipes and bases, mirrored on this machine.
+
+
+def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
+    """Mirror the pinned inputs of a recipe, and the history that `patch check` reads.
+
+    Yields a line for each input.  Raises ``FetchError`` where one cannot be fetched.
+    """
+    repositories = patch_set.repositories
+    source = patch_set.source
+    if isinstance(source, GitCommit):
+        gather.tree_of(source, repositories, patch_set.context.work)
+        yield f"{source.url} {source.commit}"
+        target = track.upstream_target(source.url, patch_set.track, repositories)
+        repositories.walk(source.url, source.commit, target.commit)
+        yield f"{source.url} {target.name}: history up to {target.commit}"
+    for planned in patch_set.patches:
+        if isinstance(planned.patch, ScriptPatch | AddPatch):
+            repositories.pin(planned.url, planned.patch.origin.after)
+        else:
+            for _ in pieces(patch_set.context, planned, ""):
+                pass
+        yield f"{planned.name} of {planned.url or 'this repository'}"
+    files = packages_of(entry, entry.recipe.targets)
+    files += [source.file] if isinstance(source, PypiFile) else []
+    pypi.fetch(files, repositories.cache, repositories.log)
+    yield from (f"{file.name} {file.version}" for file in files)
+    yield from _mirror_debian(entry, entry.recipe.targets, settings, repositories.log)
+
+
+def packages_of(
+    entry: Entry[Recipe] | Entry[BaseRecipe], targets: Iterable[Architecture]
+) -> list[PinnedFile]:
+    """The files of the package index that builds for these targets need on this machine.
+
+    The packages of native builds: a cross build takes its compiler from this machine's, and the
+    libraries from the target's.
+    """
+    machine = architecture() or "amd64"
+    found: dict[PinnedFile, None] = {}
+    for target in dict.fromkeys((machine, *targets)):
+        for files in _packages(entry.recipe, entry.file.parent, Platforms(target, target)).values():
+            found.update(dict.fromkeys(files))
+    return [*found]
+
+
+def _packages(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
+    if isinstance(recipe, BaseRecipe):
+        return families.BASES[recipe.family].packages(recipe, folder, platforms)
+    return families.ENGINES[recipe.family].packages(recipe, folder, platforms)
+
+
+def mirror_base(
+    entry: Entry[BaseRecipe], targets: Collection[Architecture], settings: Settings, log: Log
+) -> Iterator[str]:
+    """Mirror the packages and the published image of a base for these targets; like ``mirror``."""
+    base = entry.recipe
+    files = packages_of(entry, targets)
+    pypi.fetch(files, settings.cache_dir, log)
+    yield from (f"{file.name} {file.version}" for file in files)
+    published = base.published
+    if published is not None and published.digest is not None:
+        local = roots.fetch(base.name, published, published.digest, log).reference
+        yield f"{published.image} in Docker, as {local}"
+    elif published is not None:
+        yield f"{published.image} is not mirrored: it is not pinned ({published.note})"
+    yield from _mirror_debian(entry, targets, settings, log)
+
+
+def _mirror_debian(
+    entry: AnyEntry, targets: Iterable[Architecture], settings: Settings, log: Log
+) -> Iterator[str]:
+    """Fetch the locked Debian packages that builds for these targets need on this machine."""
+    file = lock_file(entry)
+    if file is None:
+        return
+    lock = locks.read(file, entry.name)
+    machine = architecture() or "amd64"
+    wanted = (wanted_on(entry.recipe, Platforms(machine, target)) for target in targets)
+    keys = {each.key for several in wanted for each in several}
+    needed = [deb for each in lock.install if each.key in keys for deb in each.files]
+    place = apt.archive_of(lock.suite, settings.debian_servers)
+    apt.fetch(needed, lock.as_of, place, settings.cache_dir, log)
+    yield from (f"{each.name} {each.version} {each.architecture}" for each in needed)

@@ -27,11 +27,8 @@ from builder.presets import machine, short_names
 from builder.presets.known import known
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
-from builder.site.collect import collect
-from builder.site.facts import ImageFact, Site
+from builder.site.facts import ImageFact, PublishedTag, Site, collect, measurements
 from builder.site.pages import write
-from builder.site.published import PublishedTag
-from builder.site.speeds import measurements
 from support.environment import REPOSITORY
 from support.loopback import Quiet, listening
 from support.nights import night

@@ -14,7 +14,7 @@ from builder.docker import engine as docker
 from builder.plan.inputs import RegistryRoot
 from builder.plan.resolver import Resolver
 from builder.publish.registry import Repository
-from builder.recipes.base import Published
+from builder.recipes.schema import Published
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from builder.measure.results import parse
-from builder.presets.receipts_catalog import read
+from builder.measure.results import parse_results
+from builder.presets.receipts import read_receipt
 from support.commands import Builder
 
 
@@ -26,7 +26,7 @@ def test_an_image_is_measured_for_each_context(
         *("--", "--n-predict", "20"),
     )
     assert done.returncode == 0, done.stderr
-    found = parse(done.stdout)
+    found = parse_results(done.stdout)
     assert [point.context for point in found.points] == [512, 1024]
     assert [run.timed_by for run in found.points[1].runs] == ["server"] * 3
     assert {run.tokens for run in found.points[0].runs} == {50}
@@ -35,7 +35,7 @@ def test_an_image_is_measured_for_each_context(
     assert found.subject["flags"] == ["--n-predict", "20"]
     assert found.model["model"]["size"] == 3
     assert found.machine["gpus"] == []
-    receipt = read(tmp_path / "receipt.json")
+    receipt = read_receipt(tmp_path / "receipt.json")
     assert (receipt.image.digest, receipt.image.key) == (hello["digest"], hello["key"])
     assert (receipt.device, receipt.by, receipt.measured[1].context) == ("CPU", "@somebody", 1024)
     assert [run.tokens for run in receipt.measured[0].runs] == [50] * 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.docker.blobs import blobs_of
-from builder.image.reading import read
+from builder.image.contents import read_contents
 from support.smoke_tests import SmokeTest, small
 
 
@@ -21,4 +21,4 @@ def test_an_image_is_the_same_in_the_store_and_saved(
     monkeypatch.setattr("builder.docker.blobs.CONTENT", "not-here")
     saved = blobs_of(reference, tmp_path)
     assert tmp_path in saved.folder.parents
-    assert read(stored, tmp_path) == read(saved, tmp_path)
+    assert read_contents(stored, tmp_path) == read_contents(saved, tmp_path)

@@ -15,7 +15,7 @@ from builder.build.log import BuildLog
 from builder.build.stages import build_image
 from builder.core.errors import BuildError, WorldError
 from builder.docker import buildx
-from builder.sources.context import BuildContext
+from builder.sources.gather import BuildContext
 from support.catalogs import rendered
 from support.ccaches import Mount
 from support.commands import Builder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.image.compare_contents import compare_contents
+from builder.image.compare import compare_contents
 from builder.image.results import CodeDifference, FileDifference
 from support.commands import Builder
 from support.cuda_tools import compile_in

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from builder.checks import build, run, serves, test_model
+from builder.checks import serves, simulated, test_model
 from builder.checks.server import ServeSpec, launched
-from builder.docker import copies
+from builder.docker import containers
 from builder.presets import cards
-from simulator.outputs import first_difference
-from simulator.report import Report
+from simulator.report import Report, first_difference
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import Case, digest_of, run_cases
 from support.smoke_tests import docker, hello_recipe
@@ -77,9 +76,9 @@ def cases(
     outputs: bool = False,
 ) -> Ran:
     card = cards.load(REPOSITORY, "5090")
-    compute = cards.Compute(ptx=run.PTX, races=races, outputs=outputs)
+    compute = cards.Compute(ptx=simulated.PTX, races=races, outputs=outputs)
     files = {"cards": cards.text([card, card], compute=compute), "code": ""}
-    libraries = build.libraries(SHARED_CACHE, devel, print, computes=True)
+    libraries = simulated.libraries(SHARED_CACHE, devel, print, computes=True)
     image = f"builder-base/cuda-13.0:runtime-{hello['plan']['base']['key'][:12]}"
     return run_cases(image, libraries, programs, files, runs, folder, ptx=ptx)
 
@@ -256,12 +255,14 @@ KERNELS = {"update_state", "compute_logits"}
 
 
 @pytest.fixture
-def hello_on_a_card(hello: dict[str, Any], devel: str, tmp_path: Path) -> Iterator[run.Simulation]:
+def hello_on_a_card(
+    hello: dict[str, Any], devel: str, tmp_path: Path
+) -> Iterator[simulated.Simulation]:
     """What hello-sm120 gets to compute its answers."""
     engine = f"--volume={REPOSITORY / 'engines/hello-sm120'}:/source:ro"
     store = tmp_path / "ptx"
     store.mkdir(0o755)
-    copies.copy_out(hello["references"][0], LIBRARY, tmp_path / "hello.so")
+    containers.copy_out(hello["references"][0], LIBRARY, tmp_path / "hello.so")
     compile_hello = "nvcc -ptx -std=c++20 -arch=sm_120 -DHELLO_CUDA_NO_VMM -I/source/include"
     text = docker(
         *("run", "--rm", "--network=none", engine, devel, "sh", "-euc"),
@@ -269,14 +270,14 @@ def hello_on_a_card(hello: dict[str, Any], devel: str, tmp_path: Path) -> Iterat
     )
     (store / f"{digest_of(tmp_path / 'hello.so')}.ptx").write_text(text)
     card = cards.load(REPOSITORY, "5090")
-    files = {"cards": cards.text([card], compute=cards.Compute(ptx=run.PTX)), "code": ""}
-    libraries = build.libraries(SHARED_CACHE, devel, print, computes=True)
-    with run.simulation(libraries, files, tmp_path / "simulation", ptx=store) as simulation:
+    files = {"cards": cards.text([card], compute=cards.Compute(ptx=simulated.PTX)), "code": ""}
+    libraries = simulated.libraries(SHARED_CACHE, devel, print, computes=True)
+    with simulated.simulation(libraries, files, tmp_path / "simulation", ptx=store) as simulation:
         yield simulation
 
 
 def test_hello_finds_that_its_card_and_its_cpu_path_give_the_same_text(
-    hello: dict[str, Any], hello_on_a_card: run.Simulation
+    hello: dict[str, Any], hello_on_a_card: simulated.Simulation
 ) -> None:
     mounts = hello_on_a_card.mounts
     options = [f"--volume={path}:{at}:ro" for at, path in mounts.volumes.items()]
@@ -292,7 +293,7 @@ def test_hello_finds_that_its_card_and_its_cpu_path_give_the_same_text(
 
 
 def test_hellos_server_answers_from_the_card_as_from_its_cpu(
-    hello: dict[str, Any], hello_on_a_card: run.Simulation, tmp_path: Path
+    hello: dict[str, Any], hello_on_a_card: simulated.Simulation, tmp_path: Path
 ) -> None:
     recipe = hello_recipe()
     assert recipe.serve is not None

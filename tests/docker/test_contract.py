@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from builder.checks.check import check_image
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 from builder.checks.verdict import Verdict
 from builder.recipes.probes import Accept, Budget
 from support.smoke_tests import SmokeTest, as_root, compiled, docker, failed, failures_of, of, small
@@ -251,7 +251,7 @@ PEAK = """
 import re, sys, tempfile
 from pathlib import Path
 from builder.checks.check import check_image
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 with tempfile.TemporaryDirectory() as folder:
     verdict = check_image(Subject(sys.argv[1], ""), Path(folder))
 # Not getrusage: what it counts begins with the process that this one was forked from.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import UntriedError
-from builder.docker import copies
+from builder.docker import containers
 from support.smoke_tests import SmokeTest
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -29,7 +29,7 @@ def image(images: dict[str, str], smoke_test: SmokeTest) -> str:
 
 def test_files_come_with_their_bytes_and_no_set_uid_bit(image: str, tmp_path: Path) -> None:
     targets = {f"/x/{name}": tmp_path / name for name in ("file", "to-file")}
-    copies.copy_all_out(image, targets)
+    containers.copy_all_out(image, targets)
     for target in targets.values():
         assert target.read_text() == "text\n"
         assert stat.S_IMODE(target.lstat().st_mode) == 0o755
@@ -39,19 +39,19 @@ def test_files_come_with_their_bytes_and_no_set_uid_bit(image: str, tmp_path: Pa
 def test_what_is_no_file_is_not_made_here(image: str, tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     with pytest.raises(UntriedError, match=f"cannot read /x/{name} of"):
-        copies.copy_out(image, f"/x/{name}", target)
+        containers.copy_out(image, f"/x/{name}", target)
     assert not target.exists()
 
 
 def test_a_file_that_is_too_large_is_not_copied(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGEST", 4)
+    monkeypatch.setattr(containers, "LARGEST", 4)
     with pytest.raises(UntriedError, match="more than 0 MiB"):
-        copies.copy_out(image, "/x/file", tmp_path / "x")
+        containers.copy_out(image, "/x/file", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UntriedError, match="cannot read the files of builder-test/none:none"):
-        copies.copy_out("builder-test/none:none", "/x", tmp_path / "x")
+        containers.copy_out("builder-test/none:none", "/x", tmp_path / "x")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from builder.checks import build
-from builder.checks.smoke_device import check, check_absent
-from builder.checks.smoke_subject import DeviceTest
+from builder.checks import simulated
+from builder.checks.device import check_absent, check_smoke_device
+from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, DeviceUse
 from builder.docker.blobs import blobs_of
-from builder.image import reading
+from builder.image import contents
 from builder.image.contents import Contents
 from builder.presets import cards
 from support.commands import Builder
@@ -44,7 +44,7 @@ def try_server(
         more = {"devel": cuda_base["devel"], "device_test": device}
         recipe = recipe_of(env, gpu)
         context = context_of(shaped_contents, recipe, tmp_path, reference, **more)
-        found = {each.subject: each for each in check(context)}
+        found = {each.subject: each for each in check_smoke_device(context)}
         return context.device, found
 
     yield run
@@ -142,7 +142,7 @@ def test_an_image_with_the_simulators_libraries_fails(
 ) -> None:
     [absent] = check_absent(context_of(shaped_contents))
     assert absent.passed
-    libraries = build.libraries(SHARED_CACHE, cuda_base["devel"], lambda _: None)
+    libraries = simulated.libraries(SHARED_CACHE, cuda_base["devel"], lambda _: None)
     name = "builder-test/small:simulated"
     made.add(name)
     dockerfile = f"FROM {small_root}\nCOPY --from=libraries libcudart.so.13 /opt/engine/lib/\n"
@@ -151,7 +151,7 @@ def test_an_image_with_the_simulators_libraries_fails(
         *(f"--build-context=libraries={libraries}", str(TREES / "faulty_card")),
         text=dockerfile,
     )
-    read = reading.read(blobs_of(name, tmp_path), tmp_path, cache=SHARED_CACHE)
+    read = contents.read_contents(blobs_of(name, tmp_path), tmp_path, cache=SHARED_CACHE)
     [found] = check_absent(context_of(read))
     assert (found.state, found.found) == ("failed", "/opt/engine/lib/libcudart.so.13")
 

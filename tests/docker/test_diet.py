@@ -16,7 +16,7 @@ import pytest
 
 from builder.image.device_code import compare_code
 from builder.presets import cards
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from builder.sources import pypi
 from simulator import ledger
 from simulator.selection import Capability

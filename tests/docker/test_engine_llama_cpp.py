@@ -16,7 +16,7 @@ import pytest
 
 from builder.checks import test_model
 from builder.presets import shapes
-from simulator.figures import MIB
+from simulator.report import MIB
 from support import caches
 from support.commands import Builder
 from support.environment import REPOSITORY

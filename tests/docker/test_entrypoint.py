@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from builder.checks import entry, run
-from builder.engines import entrypoint
+from builder.checks import contract, simulated
+from builder.engines import layout
 from builder.engines.layout import LAYOUT
 from builder.image.contents import Contents
 from builder.presets import cards
@@ -35,15 +35,15 @@ def started(image: str, *arguments: str, options: tuple[str, ...] = ()) -> Done:
 
 
 @pytest.fixture
-def simulation(simulator_libraries: Path, tmp_path: Path) -> Iterator[run.Simulation]:
+def simulation(simulator_libraries: Path, tmp_path: Path) -> Iterator[simulated.Simulation]:
     """The simulated 5090."""
     files = {"cards": cards.text([cards.load(REPOSITORY, "5090")]), "code": ""}
-    with run.simulation(simulator_libraries, files, tmp_path / "simulator") as found:
+    with simulated.simulation(simulator_libraries, files, tmp_path / "simulator") as found:
         yield found
 
 
 @pytest.fixture
-def on_card(image: str, simulation: run.Simulation, tmp_path: Path) -> Run:
+def on_card(image: str, simulation: simulated.Simulation, tmp_path: Path) -> Run:
     """Runs the image on the simulated card; ``needs`` replaces those that it was built with."""
     mounts = simulation.mounts
     options = [f"--volume={folder}:{place}:ro" for place, folder in mounts.volumes.items()]
@@ -60,8 +60,8 @@ def on_card(image: str, simulation: run.Simulation, tmp_path: Path) -> Run:
 
 def test_without_a_card_it_ends_at_once_unless_the_cpu_is_asked_for(image: str) -> None:
     done = started(image, "--no-such-option")
-    assert (done.returncode, done.stdout) == (entrypoint.NO_CARD, "")
-    assert len(done.stderr.splitlines()) == entry.LINES
+    assert (done.returncode, done.stdout) == (layout.NO_CARD, "")
+    assert len(done.stderr.splitlines()) == contract.LINES
     assert "this container has no GPU" in done.stderr
     done = started(image, "--no-such-option", options=("--env=BUILDER_CPU=1",))
     assert done.returncode == 2  # of the engine
@@ -76,7 +76,7 @@ def test_on_a_card_the_engine_starts_and_the_check_says_that_it_is_simulated(on_
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["driver"]["simulated"]
-    assert found["driver"]["library"] == f"{run.LIBRARIES}/libcuda.so.1"
+    assert found["driver"]["library"] == f"{simulated.LIBRARIES}/libcuda.so.1"
     assert found["image"]["recipe"] == "hello-sm120-0.1.0"
     assert found["cards"] == [
         {
@@ -90,20 +90,22 @@ def test_on_a_card_the_engine_starts_and_the_check_says_that_it_is_simulated(on_
 
 def test_a_card_or_a_driver_that_the_image_is_not_made_for(on_card: Run) -> None:
     done = on_card(needs="recipe x-1\ncode sm_90\ncuda 13.0\n")
-    assert done.returncode == entrypoint.NO_CARD
+    assert done.returncode == layout.NO_CARD
     first = done.stderr.splitlines()[0]
     assert first == (
         "error: the NVIDIA GeForce RTX 5090 has compute capability 12.0, and this image has code "
         "for sm_90 alone"
     )
     done = on_card(needs="recipe x-1\ncode sm_120\ncuda 14.0\ndriver 640\n")
-    assert done.returncode == entrypoint.NO_CARD
+    assert done.returncode == layout.NO_CARD
     first, second, _ = done.stderr.splitlines()
     assert first == "error: the driver supports CUDA 13.0, and this image has CUDA 14.0"
     assert "driver 640 or newer" in second
 
 
-def test_the_probe_sends_no_report_of_its_own(on_card: Run, simulation: run.Simulation) -> None:
+def test_the_probe_sends_no_report_of_its_own(
+    on_card: Run, simulation: simulated.Simulation
+) -> None:
     assert on_card("--check").returncode == 0
     assert simulation.receiver.messages() == {}
 
@@ -112,9 +114,9 @@ def test_an_image_that_starts_its_engine_itself_fails(image: str) -> None:
     words = ["/opt/engine/bin/hello-server"]
     bare = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
     context = context_of(bare, hello_recipe(), reference=image)
-    [check] = entry.check(context)
+    [check] = contract.check_entry(context)
     assert (check.state, check.found) == ("failed", words[0])
-    [static] = entry.check_static(context)
+    [static] = contract.check_static(context)
     assert static.found == "no such program"
 
 
@@ -132,18 +134,18 @@ def test_needs_that_are_not_the_recipes_fail(
     made.add(name)
     text = f"FROM {image}\nCOPY <<EOF {LAYOUT.needs}\n{lines}\nEOF\n"
     docker("buildx", "build", "--provenance=false", f"--tag={name}", "-", text=text)
-    words = entrypoint.command(["/opt/engine/bin/hello-server"])
+    words = layout.command(["/opt/engine/bin/hello-server"])
     contents = Contents({}, {"config": {"Entrypoint": words}}, (), 0)
-    refused, reported = entry.check(context_of(contents, hello_recipe(), reference=name))
+    refused, reported = contract.check_entry(context_of(contents, hello_recipe(), reference=name))
     assert refused.passed
     assert (reported.state, reported.found) == ("failed", found)
 
 
 def test_an_image_that_asks_for_the_cpu_itself_fails(image: str) -> None:
-    words = entrypoint.command(["/opt/engine/bin/hello-server"])
+    words = layout.command(["/opt/engine/bin/hello-server"])
     config = {"Entrypoint": words, "Env": ["PATH=/usr/bin", "BUILDER_CPU=1"]}
     contents = Contents({}, {"config": config}, (), 0)
-    refused, reported = entry.check(context_of(contents, hello_recipe(), reference=image))
+    refused, reported = contract.check_entry(context_of(contents, hello_recipe(), reference=image))
     assert reported.passed
     assert not refused.passed
     assert refused.found.startswith("exit status 78: this container has no GPU")
@@ -196,7 +198,7 @@ def test_a_cgroup_that_forbids_the_devices_is_named(image: str, tmp_path: Path) 
     options = ("--user=0:0", f"--volume={tmp_path}:/in:ro", "--env=LD_LIBRARY_PATH=/in")
     options = (*options, "--env=DRIVER_ERROR=100", "--env=CUDA_VISIBLE_DEVICES=0")
     done = started(image, "-c", script, options=(*options, "--entrypoint=sh"))
-    assert done.returncode == entrypoint.NO_CARD
+    assert done.returncode == layout.NO_CARD
     what, remedy, _ = done.stderr.splitlines()
     assert what == "error: the container may not open /dev/nvidiactl: its cgroup forbids it"
     assert "start a new container" in remedy

@@ -18,16 +18,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from builder.checks.client import ServerClient
+from builder.checks.answers import ServerClient
 from builder.checks.server import Server
 from builder.core.errors import RecipeError
 from builder.docker.client import executable
 from builder.docker.containers import Container
 from builder.engines.api_flavor import API_FLAVORS
-from builder.presets import compose, llama_swap, quadlet, schema
-from builder.presets.quadlet import LOST
+from builder.presets import exports, schema
+from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from builder.sources import sources as apt
+from builder.sources import apt
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
 from support.smoke_tests import docker
 
@@ -73,17 +73,17 @@ def assert_composed(found: dict[str, Any], service: Service) -> None:
 @few
 @given(service=services())
 def test_any_argument_reaches_compose_as_it_is(service: Service, tmp_path: Path) -> None:
-    assert_composed(composed(compose.document(service), tmp_path), service)
+    assert_composed(composed(exports.compose(service), tmp_path), service)
 
 
 def test_hostile_arguments_reach_compose_as_they_are(tmp_path: Path) -> None:
-    assert_composed(composed(compose.document(ALL_HOSTILE), tmp_path), ALL_HOSTILE)
+    assert_composed(composed(exports.compose(ALL_HOSTILE), tmp_path), ALL_HOSTILE)
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
     service = SERVICES[name]
-    found = composed(compose.document(service), tmp_path)
+    found = composed(exports.compose(service), tmp_path)
     assert_composed(found, service)
     (device,) = found["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": service.cards, "capabilities": ["gpu"]}
@@ -100,7 +100,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     needs = schema.ContainerOptions(
         ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"]
     )
-    found = composed(compose.document(replace(BASE, container=needs, cards=0)), tmp_path)
+    found = composed(exports.compose(replace(BASE, container=needs, cards=0)), tmp_path)
     assert found["ipc"] == "host"
     assert found["shm_size"] == str(16 << 30)
     assert found["ulimits"] == {"memlock": -1}
@@ -111,7 +111,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "pull_policy" not in found
     assert "deploy" not in found
     assert found["restart"] == "on-failure:3"
-    other = composed(compose.document(replace(BASE, local=True, read_only=True)), tmp_path)
+    other = composed(exports.compose(replace(BASE, local=True, read_only=True)), tmp_path)
     assert (other["read_only"], other["tmpfs"]) == (True, ["/tmp"])
     assert other["pull_policy"] == "never"
 
@@ -121,14 +121,14 @@ def test_compose_takes_the_models_directory_of_a_variable(
 ) -> None:
     monkeypatch.setenv("MODELS_DIR", "/other $models")
     mounts = (Mount("/srv/models", "/models"), Mount("/srv/a.gguf", "/model/a.gguf", file=True))
-    found = composed(compose.document(replace(BASE, mounts=mounts)), tmp_path)
+    found = composed(exports.compose(replace(BASE, mounts=mounts)), tmp_path)
     assert [each["source"] for each in found["volumes"]] == ["/other $models", "/srv/a.gguf"]
 
 
 def unit_of(service: Service, folder: Path) -> str:
     """The unit that Podman's generator writes."""
     folder.mkdir(exist_ok=True)
-    (folder / "a.container").write_text(quadlet.document(service))
+    (folder / "a.container").write_text(exports.quadlet(service))
     program = shutil.which("quadlet", path=QUADLET)
     assert program is not None, "./farm test installs Podman's quadlet"
     done = subprocess.run(
@@ -165,7 +165,7 @@ def unquoted(word: str) -> str:
 def test_any_argument_reaches_podman_as_it_is(service: Service, tmp_path: Path) -> None:
     if LOST.keys() & {*service.words}:
         with pytest.raises(RecipeError, match="Quadlet cannot pass"):
-            quadlet.document(service)
+            exports.quadlet(service)
         return
     assert_generated(service, tmp_path)
 
@@ -184,7 +184,7 @@ def assert_generated(service: Service, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/srv/a:b", "/srv/a\nExec=b", "/srv/a\x7f"])
 def test_a_path_that_podman_cannot_mount(path: str) -> None:
     with pytest.raises(RecipeError, match="Quadlet cannot mount"):
-        quadlet.document(replace(BASE, mounts=(Mount(path, "/model"),)))
+        exports.quadlet(replace(BASE, mounts=(Mount(path, "/model"),)))
 
 
 def test_hostile_arguments_reach_podman_as_they_are(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_hostile_arguments_reach_podman_as_they_are(tmp_path: Path) -> None:
 def test_podman_still_loses_what_is_refused(
     lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quadlet, "LOST", {})
+    monkeypatch.setattr(exports, "LOST", {})
     words = generated(replace(BASE, arguments=(ServiceOption(("a", lost, "b")),)), tmp_path)
     bare = {"": ["a"], ";": ["a", ";", "b"]}  # a bare ; is systemd's
     assert words[words.index(f"docker.io/{BASE.image}") + 1 :] == bare[lost]
@@ -259,7 +259,7 @@ def test_podman_starts_an_image_that_no_registry_has(
         local=True,
         read_only=True,
     )
-    (load,) = re.findall(r"docker save .* \| podman load\n", quadlet.document(service))
+    (load,) = re.findall(r"docker save .* \| podman load\n", exports.quadlet(service))
     command = load.replace("podman", f"docker exec --interactive {podman} podman")
     subprocess.run(["sh", "-ec", command], check=True, capture_output=True)
     words = [word.replace("%t/%N", "/run/a") for word in generated(service, tmp_path / "unit")]
@@ -290,7 +290,7 @@ def test_an_image_has_its_registry(image: str, local: bool, name: str, tmp_path:
     assert name in words
     assert (words[words.index("--pull") + 1] == "never" if "--pull" in words else False) is local
     load = f"docker save {image.partition('@')[0]} | podman load\n"
-    assert (load in quadlet.document(service)) is local
+    assert (load in exports.quadlet(service)) is local
 
 
 def test_systemd_does_not_restart_without_a_gpu(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_compose_starts_the_server(hello: dict[str, Any], tmp_path: Path) -> Non
         read_only=True,
         cache="/cache",
     )
-    (tmp_path / "compose.yaml").write_text(compose.document(service))
+    (tmp_path / "compose.yaml").write_text(exports.compose(service))
     command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]
     try:
         subprocess.run([*command, "up", "--detach"], check=True, capture_output=True)
@@ -338,7 +338,7 @@ def test_without_a_gpu_compose_gives_up(hello: dict[str, Any], tmp_path: Path) -
         local=True,
         read_only=True,
     )
-    (tmp_path / "compose.yaml").write_text(compose.document(service))
+    (tmp_path / "compose.yaml").write_text(exports.compose(service))
     command = [executable(), "compose", "--file", str(tmp_path / "compose.yaml")]
     try:
         subprocess.run([*command, "up", "--detach"], check=True, capture_output=True)
@@ -373,7 +373,7 @@ def test_llama_swap_starts_a_model_whose_last_container_has_not_ended(
         cards=0,
         local=True,
     )
-    ((_, model),) = yaml.safe_load(llama_swap.document(service))["models"].items()
+    ((_, model),) = yaml.safe_load(exports.llama_swap(service))["models"].items()
     command = shlex.split(model["cmd"].replace("${PORT}", str(free_port())))
     clients: list[subprocess.Popen[bytes]] = []
     identities: list[str] = []

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.smoke_device import check
-from builder.checks.smoke_subject import DeviceTest
+from builder.checks.device import check_smoke_device
+from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, timed
 from builder.docker.blobs import blobs_of
-from builder.image import reading
+from builder.image import contents as reading
 from builder.image.contents import Contents
 from builder.presets import cards
 from simulator.receiver import DRAIN
@@ -91,7 +91,7 @@ Attack = Callable[..., dict[str, Check]]
 @pytest.fixture(scope="module")
 def contents(cuda_base: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Contents:
     work = tmp_path_factory.mktemp("contents")
-    return reading.read(blobs_of(cuda_base["runtime"], work), work, cache=SHARED_CACHE)
+    return reading.read_contents(blobs_of(cuda_base["runtime"], work), work, cache=SHARED_CACHE)
 
 
 @pytest.fixture(scope="module", params=["10001:10001", "0:0"], ids=["user", "root"])
@@ -122,7 +122,9 @@ def attack(
         assert serve is not None
         recipe = recipe.model_copy(update={"serve": serve.model_copy(update={"seconds": seconds})})
         more = {"devel": cuda_base["devel"], "device_test": device}
-        found = [*timed(check(context_of(contents, recipe, tmp_path, hostile, **more)))]
+        found = [
+            *timed(check_smoke_device(context_of(contents, recipe, tmp_path, hostile, **more)))
+        ]
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
         return {each.subject: each for each in found}
 

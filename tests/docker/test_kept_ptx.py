@@ -15,8 +15,8 @@ import pytest
 
 from builder.build import ccache
 from builder.build.log import BuildLog
-from builder.image import compare_entries
-from builder.sources.context import MOUNTS
+from builder.image import device_code
+from builder.sources.gather import MOUNTS
 from support.ccaches import Mount
 from support.commands import Builder
 
@@ -45,7 +45,7 @@ def code_of(file: Path) -> tuple[str, list[str]]:
     """
     found = {}
     with file.open("rb") as stream:
-        for each in compare_entries.entries(stream):
+        for each in device_code.device_entries(stream):
             found[each.entry.code.name] = each.entry.payload(stream)
     return hashlib.sha256(found["sm_120"]).hexdigest(), words(found["compute_120"])
 

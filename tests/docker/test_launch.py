@@ -12,14 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from builder.checks.answers import ModelList
-from builder.checks.client import ServerClient
+from builder.checks.answers import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
 from builder.docker import client, containers
 from builder.engines.api_flavor import API_FLAVORS
-from builder.presets import start as launch_start
+from builder.presets import run as launch_start
+from builder.presets.run import existing, identity, start_service, wait_until_healthy
 from builder.presets.service import Mount, Service, ServiceOption, Variable
-from builder.presets.start import existing, identity, start, wait
 from support.commands import Builder
 from support.runs import RUNS, recipe_of
 from support.services import BASE, free_port
@@ -52,7 +51,7 @@ def with_options(service: Service, *words: str) -> Service:
 
 def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> None:
     lines: list[str] = []
-    assert 0 < start(service, HELLO, 30, lines.append) < 30
+    assert 0 < start_service(service, HELLO, 30, lines.append) < 30
     assert any("listening" in line for line in lines), lines
     assert ServerClient(service.url).get("/v1/models", ModelList, 10).data
     found = existing(NAME)
@@ -61,10 +60,10 @@ def test_a_server_is_followed_until_it_answers_and_runs_on(service: Service) -> 
     assert found.run == identity(service) != identity(with_options(service, "--sampling", "random"))
     assert found.port == service.published
     again: list[str] = []
-    wait(service, HELLO, 30, again.append, lines="0")
+    wait_until_healthy(service, HELLO, 30, again.append, lines="0")
     assert again == []
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
-        start(service, HELLO, 30, lines.append)
+        start_service(service, HELLO, 30, lines.append)
     assert existing(NAME) == found  # it runs on
 
 
@@ -77,7 +76,7 @@ def test_a_server_that_answers_before_its_log_is_followed_shows_its_log(
     late.chmod(0o755)
     monkeypatch.setattr(client, "executable", lambda: str(late))
     lines: list[str] = []
-    start(service, HELLO, 30, lines.append)
+    start_service(service, HELLO, 30, lines.append)
     assert len([line for line in lines if "listening" in line]) == 1, lines
 
 
@@ -88,18 +87,18 @@ def test_the_container_of_another_process_is_not_removed(
     made = existing(NAME)
     assert made is not None
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
-        start(service, HELLO, 30, lambda _: None)
+        start_service(service, HELLO, 30, lambda _: None)
     # It came after this process looked.
     monkeypatch.setattr(launch_start, "existing", lambda _: None)
     with pytest.raises(UntriedError) as caught:
-        start(service, HELLO, 30, lambda _: None)
+        start_service(service, HELLO, 30, lambda _: None)
     assert "started it at the same time" in caught.value.hint
     assert existing(NAME) == made
     monkeypatch.undo()
     docker("start", NAME)
     docker("wait", NAME)
     with pytest.raises(BusyError, match=f"docker rm --force {NAME}"):
-        start(service, HELLO, 30, lambda _: None)
+        start_service(service, HELLO, 30, lambda _: None)
     ended = existing(NAME)
     assert ended is not None
     assert (ended.container, ended.status) == (made.container, "exited")
@@ -110,7 +109,7 @@ def test_a_port_that_is_taken_meanwhile_is_named(service: Service) -> None:
         socket.create_server(("127.0.0.1", service.published)),
         pytest.raises(UntriedError) as caught,
     ):
-        start(service, HELLO, 30, lambda _: None)
+        start_service(service, HELLO, 30, lambda _: None)
     assert caught.value.hint == "choose another one: --port N"
     assert existing(NAME) is None
 
@@ -118,7 +117,7 @@ def test_a_port_that_is_taken_meanwhile_is_named(service: Service) -> None:
 def test_a_file_that_is_gone_is_told_and_not_made(service: Service, tmp_path: Path) -> None:
     gone = replace(service, mounts=(Mount(str(tmp_path / "gone"), "/models"),))
     with pytest.raises(UntriedError) as caught:
-        start(gone, HELLO, 30, lambda _: None)
+        start_service(gone, HELLO, 30, lambda _: None)
     assert f"bind source path does not exist: {tmp_path}/gone" in caught.value.why
     assert "docker run --help" not in caught.value.why
     assert not (tmp_path / "gone").exists()
@@ -126,14 +125,14 @@ def test_a_file_that_is_gone_is_told_and_not_made(service: Service, tmp_path: Pa
 
 def test_a_server_that_ends_is_told_with_its_log_and_removed(service: Service) -> None:
     with pytest.raises(UntriedError) as caught:
-        start(with_options(service, "--no-such"), HELLO, 30, lambda _: None)
+        start_service(with_options(service, "--no-such"), HELLO, 30, lambda _: None)
     assert "unknown --no-such" in caught.value.why
     assert existing(NAME) is None
 
 
 def test_a_server_that_never_answers_is_removed(service: Service) -> None:
     with pytest.raises(UntriedError) as caught:
-        start(with_options(service, "--port", "9"), HELLO, 2, lambda _: None)
+        start_service(with_options(service, "--port", "9"), HELLO, 2, lambda _: None)
     assert "not healthy after 2 s" in caught.value.why
     assert existing(NAME) is None
 
@@ -146,7 +145,7 @@ def test_an_interrupt_removes_it(service: Service) -> None:
     signal.setitimer(signal.ITIMER_REAL, 2)
     try:
         with pytest.raises(Interrupted):
-            start(with_options(service, "--port", "9"), HELLO, 60, lambda _: None)
+            start_service(with_options(service, "--port", "9"), HELLO, 60, lambda _: None)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -155,7 +154,7 @@ def test_an_interrupt_removes_it(service: Service) -> None:
 
 def test_a_gpu_that_the_engine_does_not_have(service: Service) -> None:
     with pytest.raises(UntriedError) as caught:
-        start(replace(service, cards=1), HELLO, 30, lambda _: None)
+        start_service(replace(service, cards=1), HELLO, 30, lambda _: None)
     assert caught.value.hint == containers.TOOLKIT
     assert existing(NAME) is None
 

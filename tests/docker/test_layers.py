@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import UntriedError
-from builder.image.image_tree import read_image
-from builder.image.reading import read
+from builder.image.compare import read_image
+from builder.image.contents import read_contents
 from support.layouts import Entry, Image, layer, layer_of, member
 
 TAKEN: dict[str, list[list[Entry]]] = {
@@ -106,7 +106,7 @@ def test_what_the_engine_takes_has_the_same_files(tmp_path: Path) -> None:
     blobs = image.in_folder(tmp_path / "blobs", image.manifest(*layers))
     found = exported(name)
     folders = {path for path, content in found.items() if content is None}
-    smoked, tree = read(blobs, tmp_path).files, read_image("a", blobs)
+    smoked, tree = read_contents(blobs, tmp_path).files, read_image("a", blobs)
     copies = tree.extract(
         {path for path, node in tree.nodes.items() if node.kind == "file"}, tmp_path / "copies"
     )
@@ -135,7 +135,7 @@ def test_what_the_engine_refuses_is_damaged(case: str, tmp_path: Path) -> None:
     image = Image()
     blobs = image.in_folder(tmp_path / "blobs", image.manifest(*REFUSED[case]))
     with pytest.raises(UntriedError, match="the image cannot be read"):
-        read(blobs, tmp_path)
+        read_contents(blobs, tmp_path)
     with pytest.raises(UntriedError, match="the image cannot be read"):
         read_image("a", blobs)
 
@@ -152,4 +152,4 @@ def test_a_global_header_renames_no_file(tmp_path: Path) -> None:
     assert exported(name) == {"/case0": b"1"}
     image = Image()
     blobs = image.in_folder(tmp_path / "blobs", image.manifest(header + hidden))
-    assert [*read(blobs, tmp_path).files] == ["/case0"]
+    assert [*read_contents(blobs, tmp_path).files] == ["/case0"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from builder.checks import preset_options
-from builder.checks.server_trials import TRIALS
+from builder.checks import preset_trial
+from builder.checks.logit_test import TRIALS
 from builder.engines.families import complete, load_catalog
 from builder.image.contents import Contents
 from builder.presets.schema import Preset
@@ -404,7 +404,9 @@ def check_lies(catalog: Path, image: str) -> None:
         presets[lie] = Preset.model_validate(tomllib.loads(text))
     nothing = Contents({}, {}, (), 0)
     context = context_of(nothing, recipe, reference=image, presets=presets)
-    for check, (_, _, expected) in zip(preset_options.check(context), LIES, strict=True):
+    for check, (_, _, expected) in zip(
+        preset_trial.check_preset_options(context), LIES, strict=True
+    ):
         assert check.state == "failed"
         assert check.found.startswith(expected)
 

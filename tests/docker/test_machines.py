@@ -11,7 +11,7 @@ from builder.build.log import BuildLog
 from builder.build.stages import build_image
 from builder.docker import buildx, engine
 from builder.docker.blobs import build_contexts
-from builder.sources.context import BuildContext
+from builder.sources.gather import BuildContext
 from support.commands import Builder
 from support.environment import abandoned
 from support.machines import CONTEXT, REMOTE, Machine

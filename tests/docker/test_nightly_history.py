@@ -9,7 +9,7 @@ from shutil import rmtree
 import pytest
 
 from builder.core.errors import RegistryError
-from builder.image.summary import KernelSummary, LibrarySummary, SpillingKernel
+from builder.image.code_paths import KernelSummary, LibrarySummary, SpillingKernel
 from builder.publish import nights, referrers
 from builder.publish.registry import Repository
 from support.nights import night

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from builder.checks.preset_trial import check
-from builder.checks.smoke_subject import DeviceTest
+from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check
 from builder.image.contents import Contents
 from builder.presets import cards
 from builder.presets.cards import Card
-from builder.presets.figures import PresetUse
-from builder.presets.schema import Preset
+from builder.presets.schema import Preset, PresetUse
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.shaped_card import recipe_of
 from support.smoke_tests import context_of

@@ -11,9 +11,8 @@ import pytest
 import requests
 
 from builder.core.errors import UntriedError
-from builder.docker import proxy as proxies
-from builder.docker.containers import Container, started
-from builder.docker.proxy import network_of, proxy
+from builder.docker import containers as proxies
+from builder.docker.containers import Container, network_of, proxy, started
 from support.smoke_tests import docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builder.build import ptx
+from builder.build import ccache
 from builder.core.errors import RegistryError
 from builder.core.files import named_lock
 from builder.docker.engine import split
@@ -236,7 +236,7 @@ def test_a_push_makes_as_many_requests_as_documented(
         folder.mkdir()
         (folder / f"{'ab' * 32}.gz").write_bytes(gzip.compress(b".version 9.0"))
         state = Path(os.environ["BUILDER_STATE_DIR"])
-        ptx.pack(folder, ptx.path_of(state, record["recipe"], record["key"]))
+        ccache.pack(folder, ccache.path_of(state, record["recipe"], record["key"]))
         documents += 1
     name = record["references"][0]
     layers = int(docker("image", "inspect", "--format={{len .RootFS.Layers}}", name))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builder.publish import builder_sbom
+from builder.publish import spdx
 from builder.publish.referrers import referrers
 from builder.publish.registry import Repository
 from builder.publish.verdicts import VERDICT
@@ -64,7 +64,7 @@ def test_an_index_of_the_images_gets_the_tags(
     assert parsed["annotations"]["org.opencontainers.image.version"] == "1"
     assert immutable == f"1-{parsed['annotations']['builder.key'][:12]}"
     for digest in digests.values():
-        assert {VERDICT, builder_sbom.SPDX, builder_sbom.PROVENANCE} <= kinds(repository, digest)
+        assert {VERDICT, spdx.SPDX, spdx.PROVENANCE} <= kinds(repository, digest)
     # The index comes after the images, and the tags after the index.
     puts = [line.rpartition("/")[2] for line in proxy.requests if "PUT" in line]
     given = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli.session import build_session
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import BuilderError, GoneError, RegistryError
 from builder.plan.resolver import Resolver
 from builder.publish import referrers
@@ -65,7 +65,7 @@ def test_an_index_is_no_image_of_ours(
 
 
 def test_what_is_no_image_is_told(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     for content in (b'{"manifests": 1}', b'{"config": {}}', b'{"config": {"digest": 1}}'):
         parts = json.loads(content) | {"schemaVersion": 2, "mediaType": MANIFESTS[0]}
         manifest = Manifest(json.dumps(parts).encode(), MANIFESTS[0])

@@ -15,14 +15,14 @@ import pytest
 from builder.build.log import BuildLog
 from builder.build.roots import AskingResolver
 from builder.build.stages import ActiveBuild, ensure_bases
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.core.errors import FetchError
 from builder.core.platforms import Platforms, architecture
 from builder.core.settings import RootWay
 from builder.docker import engine as docker
 from builder.docker.blobs import blobs_of
-from builder.image.image_tree import read_image
+from builder.image.compare import read_image
 from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.resolver import plan_base
 from builder.recipes.catalog import Catalog
@@ -151,7 +151,7 @@ def test_an_interrupted_mmdebstrap_leaves_no_mounts(tmp_path: Path) -> None:
         "import signal, sys; from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background\n"
         "from builder.plan.inputs import BootstrappedRoot\n"
-        "from builder.sources.bootstrap import bootstrap\n"
+        "from builder.sources.gather import bootstrap\n"
         "root = BootstrappedRoot('trixie', '', ())\n"
         "bootstrap(root, sys.argv[1], Path(sys.argv[2]), print)\n"
     )

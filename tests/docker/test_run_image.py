@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.settings import Settings
 from builder.docker import containers
 from builder.presets.images import Images
@@ -169,7 +169,7 @@ def test_each_answer_of_a_registry_has_its_own_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = with_registry
-    monkeypatch.setattr(retry, "GIVEN_UP", {proxy.address})  # one attempt
+    monkeypatch.setattr(web, "GIVEN_UP", {proxy.address})  # one attempt
     proxy.faults.append(Fault("/manifests/", answer, times=99))
     settings = Settings(namespace=f"{proxy.address}/me")
     loaded = catalogs.load(machine.catalog)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import UntriedError
-from builder.publish.debian import STATUS, Dpkg, Package, installed
+from builder.publish.sbom import STATUS, Dpkg, Package, installed
 from support.bills import faults, package, purl, relations
 from support.commands import Builder
 

@@ -11,11 +11,9 @@ import pytest
 from builder.core.errors import PatchError, UntriedError
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.patches import Script, ScriptPatch
-from builder.sources.patches import apply_all
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import PatchSet, on_pin
+from builder.sources.mirrors import Repositories
+from builder.sources.patches import PatchContext, apply_all
+from builder.upstream.patches import PatchFinding, PatchSet, on_pin
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 from support.upstreams import Upstream

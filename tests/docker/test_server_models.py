@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.compare_numbers import servers_compared
+from builder.build.compare import servers_compared
 from builder.checks import logit_test
 from builder.checks.cases import CaseResult
-from builder.checks.logit_test import ModelNumbers, Numbers
-from builder.checks.server_trials import Drafting, ModelTrial
+from builder.checks.logit_test import Drafting, ModelNumbers, ModelTrial, Numbers
 from builder.checks.simulated import SimulatedServer
 from builder.checks.verdict import Check, CheckState
 from builder.docker import engine
 from builder.docker.blobs import blobs_of
-from builder.image import reading
-from builder.image.options import ReadOptions
+from builder.image import contents as reading
+from builder.image.contents import ReadOptions
 from builder.presets import cards
 from builder.presets.tiny import TinyModel
 from builder.recipes.probes import Serve
@@ -55,7 +54,9 @@ def numbers(devel: str, made: set[str], tmp_path: Path) -> Callable[[str], Numbe
     work = tmp_path / "layers"
     work.mkdir()
     options = ReadOptions(card=Capability(12, 0))
-    contents = reading.read(blobs_of(image, work, found.digest), work, options, SHARED_CACHE)
+    contents = reading.read_contents(
+        blobs_of(image, work, found.digest), work, options, SHARED_CACHE
+    )
     ptx = tmp_path / "ptx"
     ptx.mkdir(0o755)
 

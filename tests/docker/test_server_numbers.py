@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from builder.checks.logit_test import Numbers
-from builder.checks.server_trials import TOKENS
+from builder.checks.logit_test import TOKENS, Numbers
 from builder.checks.simulated import SimulatedServer
 from builder.checks.verdict import Check, CheckState
-from builder.docker import copies, engine
+from builder.docker import containers, engine
 from builder.docker.blobs import blobs_of
-from builder.image import reading
-from builder.image.options import ReadOptions
+from builder.image import contents as reading
+from builder.image.contents import ReadOptions
 from builder.presets import cards
 from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE
@@ -70,8 +69,8 @@ def ptx(image: str, tmp_path: Path) -> Path:
     """The PTX of its kernels, by the digest of their machine code."""
     folder = tmp_path / "ptx"
     folder.mkdir(0o755)
-    copies.copy_out(image, LIBRARY, tmp_path / "hello.so")
-    copies.copy_out(image, "/kernels.ptx", folder / f"{digest_of(tmp_path / 'hello.so')}.ptx")
+    containers.copy_out(image, LIBRARY, tmp_path / "hello.so")
+    containers.copy_out(image, "/kernels.ptx", folder / f"{digest_of(tmp_path / 'hello.so')}.ptx")
     return folder
 
 
@@ -86,7 +85,9 @@ def checked(image: str, devel: str, made: set[str], tmp_path: Path) -> Checked:
     work = tmp_path / "layers"
     work.mkdir()
     options = ReadOptions(card=Capability(12, 0))
-    contents = reading.read(blobs_of(image, work, found.digest), work, options, SHARED_CACHE)
+    contents = reading.read_contents(
+        blobs_of(image, work, found.digest), work, options, SHARED_CACHE
+    )
     serving = (recipe.serve, recipe.image.port, devel)
 
     def with_caches(image: str) -> str:

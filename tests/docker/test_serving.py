@@ -12,8 +12,8 @@ import pytest
 
 from builder.checks import gpu, serves
 from builder.checks.server import ServeSpec, launched
-from builder.checks.smoke_subject import GpuTest
 from builder.checks.speed import RunSettings
+from builder.checks.subject import GpuTest
 from builder.checks.verdict import Check
 from builder.docker import client as docker_client
 from builder.docker import containers

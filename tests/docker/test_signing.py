@@ -22,7 +22,7 @@ import trustme
 from builder.publish import cosign
 from builder.publish.referrers import referrers
 from builder.publish.registry import Repository
-from builder.publish.reproductions import REPRODUCTION, SIGNATURE, TEXT
+from builder.publish.verdicts import REPRODUCTION, REPRODUCTION_SIGNATURE, REPRODUCTION_TEXT
 from support.commands import Builder
 from support.overlaid import Build, change
 from support.publishing import made, own, tags, verified
@@ -78,7 +78,9 @@ def test_an_image_that_is_built_again_gets_a_signed_statement(
     name = image["references"][0].rpartition(":")[0]
     entries = referrers(Repository(name, print), image["digest"])
     (entry,) = [each for each in entries if each["artifactType"] == REPRODUCTION]
-    text, signature = (entry["annotations"][each] for each in (TEXT, SIGNATURE))
+    text, signature = (
+        entry["annotations"][each] for each in (REPRODUCTION_TEXT, REPRODUCTION_SIGNATURE)
+    )
     assert json.loads(text)["digest"] == image["digest"]
     assert cosign.signed_by(text, signature, str(key.with_name("cosign.pub")), tmp_path / "work")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import build
+from builder.checks import simulated
 from builder.presets import cards
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import Case, code_of, run_cases
@@ -47,7 +47,7 @@ OK = "cudaSuccess"
 
 @pytest.fixture(scope="module")
 def libraries(devel: str) -> Path:
-    return build.libraries(SHARED_CACHE, devel, lambda _: None)
+    return simulated.libraries(SHARED_CACHE, devel, lambda _: None)
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ def test_a_library_is_loaded_while_another_thread_allocates(ran: Ran) -> None:
 def test_libraries_count_as_used_when_a_run_begins(libraries: Path, devel: str) -> None:
     hour_ago = time.time() - 3600
     os.utime(libraries, (hour_ago, hour_ago))
-    assert build.libraries(SHARED_CACHE, devel, lambda _: None) == libraries
+    assert simulated.libraries(SHARED_CACHE, devel, lambda _: None) == libraries
     assert libraries.stat().st_mtime > hour_ago + 60
 
 

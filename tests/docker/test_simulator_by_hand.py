@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import build
+from builder.checks import simulated
 from support.environment import REPOSITORY, SHARED_CACHE
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -49,7 +49,7 @@ def compiled(devel: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def checkout(devel: str, compiled: Path, tmp_path: Path) -> Checkout:
     shutil.copytree(compiled, tmp_path, dirs_exist_ok=True)
-    libraries = build.libraries(SHARED_CACHE, devel, print, computes=True)
+    libraries = simulated.libraries(SHARED_CACHE, devel, print, computes=True)
     return Checkout(devel, libraries, tmp_path)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from builder.checks import subject as contexts
 from builder.checks.check import check_layers, run_programs
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 from builder.checks.verdict import CheckState, Verdict
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from support.environment import SHARED_CACHE

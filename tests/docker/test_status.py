@@ -11,13 +11,13 @@ import pytest
 import time_machine
 
 from builder.cli.nightly import overview_of_statuses
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import FetchError, StaleError
 from builder.core.settings import Settings
 from builder.publish import nights, tags
 from builder.publish import registry as client
 from builder.publish.registry import Repository
-from builder.sources.repositories import Repositories
+from builder.sources.mirrors import Repositories
 from builder.upstream.status import Status, require_fresh, statuses
 from support import catalogs, indexes, upstreams
 from support.commands import Builder
@@ -257,7 +257,7 @@ def test_an_upstream_that_stands_still_is_told(track: str, world: World) -> None
 def test_a_status_without_an_answer_is_no_status(
     world: World, builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "GIVEN_UP", {world.proxy.address})  # one attempt
+    monkeypatch.setattr(web, "GIVEN_UP", {world.proxy.address})  # one attempt
     world.serve(world.release("b9"), "master-b9")
     plain = world.text.replace('channel = "master"', "").replace('moving     = ["master"]', "")
     plain = plain.replace('"master"', '"plain"')

@@ -15,9 +15,8 @@ from builder.core.errors import BuilderError, RegistryError
 from builder.publish import nights, referrers, tag_history
 from builder.publish import registry as registries
 from builder.publish import tags as publish_tags
-from builder.publish.prune_plan import targets_of
+from builder.publish.prune import survey, targets_of
 from builder.publish.registry import Manifest, Repository
-from builder.publish.survey import survey
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.upstream.night import _held
 from support.moves import attach_note

@@ -16,7 +16,7 @@ from builder.docker.blobs import blobs_of, build_contexts
 from builder.publish import tags
 from builder.publish.push import LocalImage, upload
 from builder.publish.registry import Manifest, Repository
-from builder.sources.context import BuildContext
+from builder.sources.gather import BuildContext
 from support.machines import REMOTE, Machine
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("overlaid")]

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from builder.docker import copies
-from builder.recipes import lockfile
-from builder.recipes.sources import PypiSource
+from builder.docker import containers
+from builder.recipes import locks
+from builder.recipes.schema import PypiSource
 from builder.sources import pypi
 from simulator import library as elf
 from support import upstreams
@@ -174,7 +174,7 @@ def real_wheel(recipe: str) -> Path:
     assert found is not None
     source = found.source
     assert isinstance(source, PypiSource)
-    file = lockfile.PinnedFile(source.pypi, source.version, source.sha256)
+    file = locks.PinnedFile(source.pypi, source.version, source.sha256)
     (wheel,) = pypi.fetch([file], SHARED_CACHE, print)
     return wheel
 
@@ -281,7 +281,7 @@ def small_wheel(
 ) -> Iterator[str]:
     """vLLM 0.20.2 with no library but the CUDA runtime, in an index of its own: its sha256."""
     runtime = tmp_path / "libcudart"
-    copies.copy_out(images["devel"], f"/usr/local/cuda/lib64/{Path(CUDART).name}", runtime)
+    containers.copy_out(images["devel"], f"/usr/local/cuda/lib64/{Path(CUDART).name}", runtime)
     files = without_libraries(real_wheel("vllm-0.20.2-wheel")) | {FLASHINFER: b"", CUDART: b"13"}
     files["nvidia/cuda_runtime/lib/libcudart.so.13"] = runtime.read_bytes()
     with served() as index:

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from builder.presets import helm, kubernetes
+from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.environment import REPOSITORY
@@ -79,7 +79,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     def ask(*jobs: tuple[Service, Mapping[str, Any]]) -> list[Any]:
         asked = []
         for number, (service, values) in enumerate(jobs):
-            for path, text in helm.documents(service).items():
+            for path, text in exports.helm_chart(service).items():
                 file = folder / str(number) / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, "utf-8")
@@ -118,7 +118,7 @@ def rendered(answers: Answers, *jobs: tuple[Service, Mapping[str, Any]]) -> list
 
 def as_exported(found: Rendered, service: Service) -> None:
     """The other export has the same objects, but for the order of variables."""
-    deployment, network = yaml.safe_load_all(kubernetes.document(service))
+    deployment, network = yaml.safe_load_all(exports.kubernetes(service))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     if "env" in container:
         container["env"].sort(key=lambda each: each["name"])
@@ -126,7 +126,7 @@ def as_exported(found: Rendered, service: Service) -> None:
     policy = "Never" if service.local else "IfNotPresent"
     deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = policy
     for each in (deployment, network):
-        labels = {"managed-by": "Helm", "version": kubernetes.image_of(service)["tag"]}
+        labels = {"managed-by": "Helm", "version": exports.image_of(service)["tag"]}
         each["metadata"]["labels"] |= {
             f"app.kubernetes.io/{key}": text for key, text in labels.items()
         }

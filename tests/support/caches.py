@@ -23,7 +23,7 @@ def bytes_of(name: str, context: int, kind: str, *, full: bool = False, kept: in
     ``full``: layers with a sliding window have caches for the context all the same (swa_full).
     ``kept``: states of recurrent layers to go back to, one for each token of a draft.
     """
-    shape = shapes.of(name)
+    shape = shapes.shape_of(name)
     values: Mapping[str, Any] = shape.values
     elements = sum(cells * width for cells, width in _attention(values, context, full))
     return 2 * elements * BITS[kind] / 8 + (1 + kept) * _states(values)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from builder.sources.context import WRAPPERS
+from builder.sources.gather import WRAPPERS
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
 

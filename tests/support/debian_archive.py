@@ -12,7 +12,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
-from builder.sources.sources import AptSource
+from builder.sources.apt import AptSource
 from support.loopback import Quiet, serving_with
 
 SUITE = "tested"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from platformdirs import user_cache_path
 
-from builder.core import retry
+from builder.core import web
 from builder.core.files import file_lock
 from support import model_hub
 
@@ -43,7 +43,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     model_hub.reread()
-    monkeypatch.setattr(retry, "GIVEN_UP", set())
+    monkeypatch.setattr(web, "GIVEN_UP", set())
     folder = Path.cwd()
     yield
     assert Path.cwd() == folder, "the test changed the working directory"

@@ -48,10 +48,10 @@ def preload() -> None:
     from builder.core import farm
     from builder.core.errors import BuilderError
     from builder.docker import client
-    from builder.image import scans
+    from builder.image import contents
     from builder.plan.dockerfile import templates
     from builder.recipes import locks
-    from builder.recipes.parse import parse
+    from builder.recipes.catalog import parse
     from builder.recipes.schema import Recipe
     from builder.sources import pypi
 
@@ -62,7 +62,7 @@ def preload() -> None:
         import_module(name)
     all_commands()
     parse("unknown = 1", Path("x.toml"), Recipe)
-    scans.adapter()
+    contents.adapter()
     compiled = templates(farm.installed() / "dockerfiles")
     for name in compiled.list_templates(["j2"]):
         compiled.get_template(name)

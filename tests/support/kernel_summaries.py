@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.image.summary import KernelSummary, summary
+from builder.image.code_paths import KernelSummary, kernel_summary
 from simulator.cubin import Kernel
 from simulator.ledger import FatBinary, Library
 from simulator.selection import Capability
@@ -15,4 +15,4 @@ def summary_of(*spills: int, path: str = "/opt/lib/liba.so.1", card: int = 120) 
         for number, spilled in enumerate(spills)
     )
     found = Library(path, (FatBinary(0, "sm_120a", kernels), FatBinary(1, "none")))
-    return summary([found], Capability(*divmod(card, 10)))
+    return kernel_summary([found], Capability(*divmod(card, 10)))

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.sources.mirrors import Mirror
-from builder.sources.repositories import Repositories
+from builder.sources.mirrors import Mirror, Repositories
 from support.upstreams import Upstream
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
-from builder.sources.patches import apply_all
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
+from builder.sources.mirrors import Repositories
+from builder.sources.patches import PatchContext, apply_all
 from support.upstreams import Upstream, numbered
 
 

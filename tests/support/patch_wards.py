@@ -8,11 +8,10 @@ import pytest
 
 from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
-from builder.recipes.sources import Track
-from builder.sources.patches_context import PatchContext
-from builder.sources.repositories import Repositories
-from builder.upstream.patch_state import PatchFinding
-from builder.upstream.patches import PatchSet, diagnose
+from builder.recipes.schema import Track
+from builder.sources.mirrors import Repositories
+from builder.sources.patches import PatchContext
+from builder.upstream.patches import PatchFinding, PatchSet, diagnose
 from support.upstreams import Upstream
 
 FUNCTION = """\

@@ -20,7 +20,7 @@ from builder.build.session import BuildSession
 from builder.checks.verdict import Verdict
 from builder.cli.session import build_session
 from builder.plan.plan import Plan
-from builder.upstream import channels
+from builder.upstream import night
 from builder.upstream.session import open_session
 from support.commands import Builder
 from support.registries import Proxy
@@ -156,8 +156,8 @@ def two(catalog: Path, builder: Builder, made: set[str], proxy: Proxy) -> Two:  
 def frozen_session(catalog: Path) -> tuple[BuildSession, str]:
     """The recipe as a nightly run freezes it now: a session that has it, and its name."""
     session = build_session(catalog)
-    (channel,) = channels.channels(session.catalog, session.settings, ["two-1"])
+    (channel,) = night.channels(session.catalog, session.settings, ["two-1"])
     with open_session(session.catalog, session.settings, session.log, offline=False) as sources:
-        target = channels.newest(channel, sources.repositories)
-        frozen = channels.frozen(session.catalog, channel, target, sources.repositories)
+        target = night.newest(channel, sources.repositories)
+        frozen = night.frozen_channel(session.catalog, channel, target, sources.repositories)
     return replace(session, catalog=frozen.catalog), frozen.name

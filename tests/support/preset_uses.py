@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.presets.figures import ContextUse, PresetUse
+from builder.presets.schema import ContextUse, PresetUse
 
 
 def use_of(

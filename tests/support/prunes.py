@@ -15,10 +15,11 @@ import pytest
 
 from builder.cli.app import main
 from builder.engines.layout import CREATED, LABEL_KEY
-from builder.publish import builder_sbom, prune_plan
+from builder.publish import prune as prune_plan
+from builder.publish import spdx
+from builder.publish.prune import survey
 from builder.publish.referrers import AttachedFile, attach, referrers
 from builder.publish.registry import MANIFESTS, Manifest, Repository
-from builder.publish.survey import survey
 from builder.publish.tag_history import MOVE
 from builder.publish.verdicts import UNSIGNED
 from support.environment import REPOSITORY
@@ -32,7 +33,7 @@ BASE = b"the layer that all have" * 100
 SIGNED = "application/vnd.dev.cosign.simplesigning.v1+json"
 ATTESTED = "application/vnd.dsse.envelope.v1+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"  # builder attached one until SPDX was enough
-BELONGS = (MOVE, CYCLONEDX, builder_sbom.SPDX)
+BELONGS = (MOVE, CYCLONEDX, spdx.SPDX)
 Prune = Callable[..., Any]
 
 
@@ -127,7 +128,7 @@ def signature(
 
 def dressed(repository: Repository, of: Manifest) -> Manifest:
     """An image with what a night attaches to it."""
-    for kind in (CYCLONEDX, builder_sbom.SPDX):
+    for kind in (CYCLONEDX, spdx.SPDX):
         attach(repository, of, kind, {}, [AttachedFile("bom.json", kind, of.digest.encode())])
     attach_note(repository, of, "nightly", "", "a night")
     return of
@@ -179,7 +180,7 @@ def prune(
 
 def decide(repository: Repository, keep: int, **options: Any) -> prune_plan.PrunePlan:
     images = survey(repository, "nightly", UNSIGNED)
-    return prune_plan.plan(images, "nightly", keep, **options)
+    return prune_plan.plan_prune(images, "nightly", keep, **options)
 
 
 def unheard(_: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from builder.presets.schema import Preset
-from builder.recipes.base import BaseRecipe, json_schema
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 
 Schema = Mapping[str, Any]
 TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", "string": "text"}

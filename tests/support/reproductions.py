@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.publish import cosign
-from builder.publish.reproductions import SIGNATURE, TEXT, ReproductionStatement
+from builder.publish.verdicts import (
+    REPRODUCTION_SIGNATURE,
+    REPRODUCTION_TEXT,
+    ReproductionStatement,
+)
 
 
 def statement(digest: str, day: int, key: Path | None) -> dict[str, str]:
@@ -15,5 +19,8 @@ def statement(digest: str, day: int, key: Path | None) -> dict[str, str]:
         digest=digest, recipe="x-1", architecture="x86_64", version="1", created=created
     ).model_dump_json()
     if key is None:
-        return {TEXT: text}
-    return {TEXT: text, SIGNATURE: cosign.sign_text(text, str(key), key.parent / "signing")}
+        return {REPRODUCTION_TEXT: text}
+    return {
+        REPRODUCTION_TEXT: text,
+        REPRODUCTION_SIGNATURE: cosign.sign_text(text, str(key), key.parent / "signing"),
+    }

@@ -11,9 +11,8 @@ import pytest
 from builder.docker.blobs import blobs_of
 from builder.engines import llama_cpp
 from builder.engines.layout import LAYOUT
-from builder.image import reading
-from builder.image.contents import Contents
-from builder.image.options import ReadOptions
+from builder.image import contents
+from builder.image.contents import Contents, ReadOptions
 from builder.recipes.schema import Recipe
 from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE
@@ -72,7 +71,7 @@ def shaped_contents(shaped: str, tmp_path_factory: pytest.TempPathFactory) -> Co
     """Its contents, with its device code."""
     work = tmp_path_factory.mktemp("shaped")
     options = ReadOptions(card=Capability(12, 0), code_outside=LAYOUT.cuda)
-    return reading.read(blobs_of(shaped, work), work, options, SHARED_CACHE)
+    return contents.read_contents(blobs_of(shaped, work), work, options, SHARED_CACHE)
 
 
 def recipe_of(env: Mapping[str, str], gpu: list[str] | None = None) -> Recipe:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from builder.plan.inputs import PypiFile
-from builder.recipes.lockfile import PinnedFile
-from builder.sources import checkout
-from builder.sources.repositories import Repositories
+from builder.recipes.locks import PinnedFile
+from builder.sources import gather
+from builder.sources.mirrors import Repositories
 from support.indexes import Index, served, wheel
 
 LIBRARY = os.urandom(6_000_000)
@@ -47,10 +47,10 @@ class Shelf:
         return Repositories(self.cache, self.work, self.said.append, offline=offline)
 
     def to_try(self, source: PypiFile, *, offline: bool = False) -> tuple[str, str]:
-        return checkout.tree_to_try(source, self.repositories(offline=offline), self.work)
+        return gather.tree_to_try(source, self.repositories(offline=offline), self.work)
 
     def to_build(self, source: PypiFile) -> str:
-        return checkout.tree_of(source, self.repositories(), self.work)
+        return gather.tree_of(source, self.repositories(), self.work)
 
     def kept(self) -> list[str]:
         """The whole files in the cache."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from builder.checks import build
-from builder.checks import run as run_of
+from builder.checks import simulated as build
+from builder.checks import simulated as run_of
 from builder.presets.cards import Card
 from simulator import fatbin, ledger, library
 from simulator.ledger import code_table

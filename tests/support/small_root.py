@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder.core.files import named_lock
-from builder.sources import sources as apt
+from builder.sources import apt
 from support.environment import SHARED_CACHE
 from support.smoke_tests import docker
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.checks.check import check_image
-from builder.checks.smoke_subject import Subject
-from builder.checks.subject import Context
+from builder.checks.subject import Context, Subject
 from builder.checks.verdict import Check, Verdict
 from builder.docker.engine import Image
 from builder.image.contents import Contents
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe
 from support.environment import SHARED_CACHE
 

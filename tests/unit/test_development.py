@@ -181,7 +181,7 @@ MADE = f"""\
 from builder.image.contents import Contents
 from builder.smoke import check
 from builder.checks.subject import Context
-from builder.checks.smoke_subject import Subject
+from builder.checks.subject import Subject
 from pathlib import Path
 
 context = Context(Subject("image", ""), Contents({{}}, {{}}, (), 0), Path())
@@ -224,7 +224,7 @@ EXAMPLES = {
             "builder/families/NAME.py": text(FAMILY),
             "builder/engines/families.py": inserted(
                 (
-                    "from builder.engines.tabbyapi import",
+                    "from builder.engines.python import",
                     "from builder.engines.families.tiny import Tiny",
                 ),
                 ("        Artifact(),", "        Tiny(),"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from builder.image.code_paths import paths
+from builder.image.code_paths import code_paths
 from simulator import fatbin
 from simulator import library as elf
 from simulator.selection import Capability, preferred
@@ -111,7 +111,7 @@ def test_a_module_of_which_nothing_runs_stays(tmp_path: Path) -> None:
     parsed = elf.read(io.BytesIO((tmp_path / "x/_C.so").read_bytes()))
     assert parsed is not None
     assert [code.name for code in parsed.code] == ["compute_80", "sm_90a"]
-    left = paths("/x/_C.so", parsed.modules, Capability(12, 0))
+    left = code_paths("/x/_C.so", parsed.modules, Capability(12, 0))
     assert (left.native, left.compiled, left.dead) == (0, 80, 900)
     before = elf.read(io.BytesIO(CODE))
     assert before is not None

@@ -8,7 +8,7 @@ import pytest
 
 from builder.core import errors
 from builder.core.errors import BuilderError, FetchError
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe
 
 
@@ -53,10 +53,10 @@ def test_what_cannot_be_seen_is_escaped() -> None:
 
 
 def test_tables_and_lines_show_what_cannot_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    from builder.cli import tables, terminal
+    from builder.cli import terminal
 
     terminal.line("x\u202ey")
-    tables.table(("a",), [("v1\u200b",)])
+    terminal.table(("a",), [("v1\u200b",)])
     terminal.log("z\u2069")
     shown = capsys.readouterr()
     assert shown.out == "x\\u202ey\na\nv1\\u200b\n"

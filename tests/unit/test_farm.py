@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.build import COMPILED, SOURCES
+from builder.checks.simulated import COMPILED, SOURCES
 from builder.core.errors import RecipeError
 from builder.core.farm import farm_root, folder, installed
 from support.environment import REPOSITORY

@@ -11,7 +11,7 @@ from builder.build.build import BuildOutcome, require_all
 from builder.build.lookup import Images
 from builder.build.record import Record
 from builder.build.session import BuildSession
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from builder.core.errors import SmokeError, UntriedError, WorldError
 from builder.core.settings import Settings
 from builder.docker.engine import Image

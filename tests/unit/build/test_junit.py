@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from builder.build import junit as junit_xml
+from builder.build import reports as junit_xml
 from support.verdicts import BAD, GOOD, SKIPPED, UNTRIED, verdict
 
 COUNTED = ("tests", "failures", "errors", "skipped", "time")

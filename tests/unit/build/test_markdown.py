@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.build import junit as junit_xml
 from builder.build import reports
+from builder.build import reports as junit_xml
 from builder.checks.verdict import DeviceUse
 from builder.image.code_paths import CodePaths
 from support.verdicts import BAD, GOOD, SKIPPED, UNTRIED, verdict
@@ -42,7 +42,7 @@ def test_a_summary_has_the_figures_of_the_simulated_card_and_the_device_code() -
 def test_summaries_are_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n")
-    junit_xml.write(tmp_path / "deep" / "j.xml", {"a-1": verdict(GOOD)})
+    junit_xml.write_junit(tmp_path / "deep" / "j.xml", {"a-1": verdict(GOOD)})
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
     for _ in range(2):
         reports.append_to_summary(reports.of_verdict("a-1", verdict(GOOD)))

@@ -10,7 +10,7 @@ import pytest
 
 from builder.build.log import BuildLog
 from builder.build.stages import ActiveBuild, layer_cache
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from builder.core.settings import Settings
 from builder.plan.plan import Plan
 from support.catalogs import rendered

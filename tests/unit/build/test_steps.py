@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.build.steps import step_name
+from builder.build.log import step_name
 from support.buildx_output import STEPS
 from support.environment import REPOSITORY
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import toolkits
+from builder.build import compilers
 from builder.core.errors import GoneError, UsageError
 from support.indexes import Index, served, wheel
 
-PARTS = (toolkits.NVCC, *toolkits.SAME_VERSION, *toolkits.SAME_DAY, toolkits.CUBLAS)
+PARTS = (compilers.NVCC, *compilers.SAME_VERSION, *compilers.SAME_DAY, compilers.CUBLAS)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def offer(index: Index, name: str, version: str, day: str, **files: bytes) -> No
 
 def release(index: Index, version: str, day: str, runtime: str | None = None) -> None:
     for name in PARTS:
-        of_headers = name in (*toolkits.SAME_DAY, toolkits.CUBLAS)
+        of_headers = name in (*compilers.SAME_DAY, compilers.CUBLAS)
         offer(index, name, runtime or version if of_headers else version, day)
 
 
@@ -42,7 +42,7 @@ def test_headers_are_those_of_the_day(index: Index) -> None:
     release(index, "13.2.86", "2026-07-16")  # an older branch goes on
     release(index, "12.9.86", "2025-06-01")
     release(index, "13.4.46rc1", "2026-08-05")
-    found = {each.version: each for each in toolkits.listed()}
+    found = {each.version: each for each in compilers.listed()}
     assert [*found] == ["13.2.51", "13.2.86", "13.3.73"]
     versions = {
         version: {wheel.name: wheel.version for wheel in each.wheels}
@@ -58,9 +58,9 @@ def test_headers_are_those_of_the_day(index: Index) -> None:
 def test_only_some_versions_and_unknown_ones(index: Index) -> None:
     release(index, "13.2.51", "2026-03-09")
     release(index, "13.2.86", "2026-07-16")
-    assert [each.version for each in toolkits.listed(["13.2.86"])] == ["13.2.86"]
+    assert [each.version for each in compilers.listed(["13.2.86"])] == ["13.2.86"]
     with pytest.raises(UsageError, match=r"the package index has no nvcc 13\.2\.99") as refused:
-        toolkits.listed(["13.2.86", "13.2.99"])
+        compilers.listed(["13.2.86", "13.2.99"])
     assert refused.value.why == "it has 13.2.51, 13.2.86"
 
 
@@ -70,12 +70,12 @@ def test_a_missing_part_is_named(index: Index) -> None:
             offer(index, name, "13.2.51", "2026-03-09")
     offer(index, "nvidia-nvvm", "13.2.86", "2026-07-16")
     with pytest.raises(GoneError, match=r"no nvidia-nvvm 13\.2\.51, which nvcc needs"):
-        toolkits.listed()
+        compilers.listed()
     offer(index, "nvidia-nvvm", "13.2.51", "2026-03-09")
     del index.files["nvidia_cublas-13.2.51-py3-none-any.whl"]
     offer(index, "nvidia-cublas", "13.2.86", "2026-07-16")
     with pytest.raises(GoneError, match="no nvidia-cublas of 2026-03-09 or before"):
-        toolkits.listed()
+        compilers.listed()
 
 
 @pytest.mark.parametrize("place", ["nvvm__bin__cicc", "bin__cicc"])
@@ -90,8 +90,8 @@ def test_the_parts_become_one_tree_with_programs(index: Index, tmp_path: Path, p
     }
     for name, held in files.items():
         offer(index, name, "13.2.51", "2026-03-09", **held)
-    (toolkit,) = toolkits.listed()
-    nvcc = toolkits.install(toolkit, tmp_path / "cache", tmp_path / "made", lambda _: None)
+    (toolkit,) = compilers.listed()
+    nvcc = compilers.install(toolkit, tmp_path / "cache", tmp_path / "made", lambda _: None)
     root = tmp_path / "made" / "cuda"
     assert nvcc == root / "bin" / "nvcc"
     assert os.access(nvcc, os.X_OK)

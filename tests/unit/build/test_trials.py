@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from builder.build import record, trials, trials_page
+from builder.build import record, reports, trials
 from builder.build.record import Record
+from builder.build.reports import Pinned
 from builder.build.trials import KeptBuild, KeptTrials
-from builder.build.trials_page import Pinned
 from builder.checks.verdict import Check, DeviceUse
 from builder.cli.ci import trials as command
 from builder.core.errors import RecipeError, UntriedError
 from builder.image.code_paths import CodePaths, CodeSums
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.figures import ContextUse, PresetUse
 from builder.presets.known import tried
+from builder.presets.schema import ContextUse, PresetUse
 from simulator.work import WorkPath
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
@@ -70,7 +70,7 @@ def of(found: PresetUse | None) -> Record:
 
 def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> None:
     assert known(tmp_path) is None
-    written = trials.write(tmp_path, of(use(7)))
+    written = trials.write_trials(tmp_path, of(use(7)))
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
     assert known(tmp_path) == use(7)
     other = entry().preset.model_copy(update={"recipe": "another-1"})
@@ -78,12 +78,12 @@ def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> No
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
-    trials.write(tmp_path, of(use(7)))
+    trials.write_trials(tmp_path, of(use(7)))
     record.write(tmp_path / "state", of(use(8)))
     assert known(tmp_path) == use(8)
     record.write(tmp_path / "state", of(use(8, "earlier")))
     assert known(tmp_path) == use(7)
-    trials.write(tmp_path, of(use(7, "earlier")))
+    trials.write_trials(tmp_path, of(use(7, "earlier")))
     assert known(tmp_path) is None
 
 
@@ -109,7 +109,7 @@ def test_the_newest_verified_record_is_the_one_that_records_have(tmp_path: Path)
 def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
     tmp_path: Path,
 ) -> None:
-    file = trials.write(tmp_path, of(use(7)))
+    file = trials.write_trials(tmp_path, of(use(7)))
     for text in ("{", "[]", file.read_text().replace('"peak": 7', '"peak": "much"')):
         file.write_text(text)
         with pytest.raises(RecipeError) as caught:
@@ -141,7 +141,7 @@ def test_the_command_writes_the_newest_verified_image_of_each_recipe(
     ]
     assert known(tmp_path) == use(7)
     page = (tmp_path / "trials" / "README.md").read_text()
-    pinned = trials_page.pinned(RECIPES)[RECIPE].commit[:12]
+    pinned = reports.pinned(RECIPES)[RECIPE].commit[:12]
     assert f"| {RECIPE} | {'e' * 12} (the recipe has {pinned}) | " in page
     # Another file is named, also where no image is found.
     (tmp_path / "trials" / "other-1.json").write_text("{}")
@@ -161,7 +161,7 @@ def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, 
     found = of(None)
     check = Check.of("numbers", subject, "anything", "9 cases", True)
     found = found.model_copy(update={"verdict": replace(found.verdict, checks=(check,))})
-    trials.write(tmp_path, found)
+    trials.write_trials(tmp_path, found)
     written = trials.kept_of(tmp_path, RECIPE)
     assert written is not None
     assert written.coverage == kept
@@ -190,7 +190,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     filled = {NAME: replace(use(7 << 30), filled=262080)}
     image = kept_of(builds=(COLD, WARM), presets=filled)
-    page = trials_page.page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
+    page = reports.trials_page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
     builds = "1 min 30 s (41 of 453) | 30.0 s (450 of 453)"
     cells = f"2026-11-27 | {builds} | 5.0 MB | 7 |  | 3 |  | 9 cases |"
     assert f"| {RECIPE} | cccccccccccc | {cells}" in page
@@ -202,7 +202,7 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     assert f"| {NAME} | KV cache | turbo3 |" in page
     # Another commit than the recipe's is named, and what nobody knows.
     odd = kept_of(builds=(), kernels=0, coverage="")
-    page = trials_page.page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {}, {})
+    page = reports.trials_page([odd], {RECIPE: Pinned("beellama", "d" * 40, 9)}, {}, {})
     assert (
         "| cccccccccccc (the recipe has dddddddddddd) | 2026-11-27 |  |  | 5.0 MB | 7 |  |  |  |  |"
         in page
@@ -216,7 +216,7 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
     ) -> list[tuple[float, int]]:
         took = dict.fromkeys(of(None).seconds, seconds)
         changes = {"seconds": took, "objects": objects, "reused": reused, "commit": commit}
-        trials.write(tmp_path, of(None).model_copy(update=changes))
+        trials.write_trials(tmp_path, of(None).model_copy(update=changes))
         kept = trials.kept_of(tmp_path, RECIPE)
         assert kept is not None
         return [(each.seconds, each.reused) for each in kept.builds]
@@ -235,10 +235,10 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
 def test_a_preset_without_a_trial_has_the_reason() -> None:
     presets = {NAME: entry().preset}
     row = f"| {NAME} | {RECIPE} | "
-    assert row not in trials_page.page([kept_of()], {}, presets, {NAME: "no card"})
-    page = trials_page.page([kept_of(presets={})], {}, presets, {NAME: "no card"})
+    assert row not in reports.trials_page([kept_of()], {}, presets, {NAME: "no card"})
+    page = reports.trials_page([kept_of(presets={})], {}, presets, {NAME: "no card"})
     assert f"{row}no card |" in page
-    found = trials_page.why_untried(
+    found = reports.why_untried(
         RECIPES, {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
     )
     assert NAME not in found
@@ -251,14 +251,14 @@ def test_spills_that_grew_are_named_with_the_commit_before() -> None:
     names = {"new": (9, (0, 40, 2000)), "old": (7, (8, 40, 0)), "older": (5, (900, 900, 900))}
     images = [kept_of(recipe=name, code=summary_of(*found)) for name, (_, found) in names.items()]
     recipes = {name: Pinned("an-engine", "c" * 40, build) for name, (build, _) in names.items()}
-    page = trials_page.page(images, recipes, {}, {})
+    page = reports.trials_page(images, recipes, {}, {})
     assert "| 2 kernels, 2,040 bytes |" in page
     grown = page.split("### Spills that grew")[1].split("###")[0]
     assert "| new | old | liba.so: 2 of 3 kernels spill 2,040 bytes, before 2 of 3" in grown
     assert "| old |" not in grown.replace("| new | old |", "")  # it spills less than the older one
     # Neither another engine nor an order that is not known counts.
     for other in (Pinned("another", "c" * 40, 7), Pinned("an-engine", "c" * 40, 0)):
-        page = trials_page.page(images[:2], {"new": recipes["new"], "old": other}, {}, {})
+        page = reports.trials_page(images[:2], {"new": recipes["new"], "old": other}, {}, {})
         assert "liba.so" not in page
 
 
@@ -277,7 +277,7 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
         smaller=ContextUse(66560 - 32768, 1 << 30, {}),
     )
     image = kept_of(presets={NAME: tried})
-    page = trials_page.page([image], {}, {NAME: entry().preset}, {})
+    page = reports.trials_page([image], {}, {NAME: entry().preset}, {})
     assert f"| {largest} |" in page
 
 
@@ -286,9 +286,9 @@ def test_a_published_context_that_was_too_large_is_not_said_to_fit() -> None:
     changes = {"published_context": 300_000}
     before = replace(use(2 << 30), context=300_000)  # a trial of the published one
     image = kept_of(presets={NAME: use(2 << 30)})
-    page = trials_page.page([image], {}, {NAME: preset.model_copy(update=changes)}, {})
+    page = reports.trials_page([image], {}, {NAME: preset.model_copy(update=changes)}, {})
     assert "| at least 262144; the published 300000 is too large |" in page
-    page = trials_page.page(
+    page = reports.trials_page(
         [kept_of(presets={NAME: before})], {}, {NAME: preset.model_copy(update=changes)}, {}
     )
     assert "too large" not in page
@@ -299,9 +299,9 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     kept = [
         KeptTrials.model_validate_json(each.read_bytes()) for each in sorted(root.glob("*.json"))
     ]
-    pinned = trials_page.pinned(RECIPES)
+    pinned = reports.pinned(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    made = trials_page.page(kept, pinned, presets, trials_page.why_untried(RECIPES, presets))
+    made = reports.trials_page(kept, pinned, presets, reports.why_untried(RECIPES, presets))
     same = (root / "README.md").read_text() == made  # pytest takes minutes to compare such lines
     assert same, "`./farm ci trials` writes it anew"
 
@@ -325,9 +325,9 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     record.write(tmp_path, refused)
     assert record.newest_good(tmp_path, RECIPE) is None
     assert record.newest_refused(tmp_path, RECIPE) == refused
-    trials.write(tmp_path, refused)
+    trials.write_trials(tmp_path, refused)
     assert known(tmp_path) is None
-    page = trials_page.page(trials.kept(tmp_path), {}, {}, {})
+    page = reports.trials_page(trials.kept(tmp_path), {}, {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
 
 
@@ -345,7 +345,7 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     device = replace(found.verdict.device, paths=STARTED, stated="FLASH_ATTN")
     verdict = replace(found.verdict, device=device, code=LIBRARIES)
     found = found.model_copy(update={"verdict": verdict, "platform": "linux/arm64"})
-    trials.write(tmp_path, found)
+    trials.write_trials(tmp_path, found)
     kept = trials.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == (STARTED, "FLASH_ATTN", (SUMS,))
@@ -354,7 +354,7 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     # What a refused image computes does not count; its code does.
     wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
     refused = replace(verdict, checks=(*verdict.checks, wrong))
-    trials.write(tmp_path, found.model_copy(update={"verdict": refused}))
+    trials.write_trials(tmp_path, found.model_copy(update={"verdict": refused}))
     kept = trials.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == ((), "", (SUMS,))
@@ -362,14 +362,14 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
 
 def test_the_page_has_the_code_the_paths_and_the_time_of_the_checks() -> None:
     image = kept_of(device_code=(SUMS,), paths=STARTED, check_seconds=75.0)
-    page = trials_page.page([image], {}, {}, {})
+    page = reports.trials_page([image], {}, {}, {})
     assert "| 7 | 1 min 15 s | 3 |" in page
     assert f"| {RECIPE} | 21.0 MB | 65.0 MB | 5.0 MB | 9.0 MB | \\_fa2.so |" in page
     assert f"| {RECIPE} | attention | vec, mma, compiled by the driver |" in page
     both = kept_of(device_code=(SUMS, replace(SUMS, card="9.0", compiled=0, late=())))
-    page = trials_page.page([both], {}, {}, {})
+    page = reports.trials_page([both], {}, {}, {})
     assert f"| {RECIPE} (12.0) | 21.0 MB | 65.0 MB |" in page
     assert f"| {RECIPE} (9.0) | 21.0 MB |  | 5.0 MB | 9.0 MB |  |" in page
     # A file of before has none of it.
-    page = trials_page.page([kept_of(presets={})], {}, {}, {})
+    page = reports.trials_page([kept_of(presets={})], {}, {}, {})
     assert f"| {RECIPE} |" not in page.split("### Device code")[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.architectures import check
+from builder.checks.cuda import check_architectures
 from builder.image.contents import Contents, File
 from simulator.fatbin import Code, Modules
 from simulator.library import ElfFile
@@ -31,12 +31,12 @@ def test_the_engine_has_the_variant_of_the_recipe(arch: str, own: Code, good: bo
         file_with("/usr/local/cuda/lib/libcublas.so.13", Code("elf", 90)),  # not the engine's
     ]
     contents = Contents({file.path: file for file in files}, {}, (), 0)
-    (engine,) = check(context_of(contents, of_arch(arch)))
+    (engine,) = check_architectures(context_of(contents, of_arch(arch)))
     assert engine.passed is good
 
 
 def test_the_engine_needs_code_of_its_own() -> None:
     file = file_with("/opt/engine/lib/libx.so", Code("elf", 120))
     contents = Contents({file.path: file}, {}, (), 0)
-    (found,) = check(context_of(contents, of_arch("121")))
+    (found,) = check_architectures(context_of(contents, of_arch("121")))
     assert found.state == "failed"

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import build
+from builder.checks import simulated
 
 DAY = 86400
 
 
 def test_only_sources_that_are_compiled_count(tmp_path: Path) -> None:
-    shutil.copytree(build.sources(), tmp_path, dirs_exist_ok=True)
-    before = build.key_of(tmp_path, "sha256:1")
+    shutil.copytree(simulated.sources(), tmp_path, dirs_exist_ok=True)
+    before = simulated.key_of(tmp_path, "sha256:1")
     for unused in ("README.md", "card/README.md", "ptx/tests/test_more.py"):
         (tmp_path / unused).write_text("new\n")
-    assert build.key_of(tmp_path, "sha256:1") == before
+    assert simulated.key_of(tmp_path, "sha256:1") == before
     for used in (
         "Dockerfile",
         "card/memory.cpp",
@@ -24,7 +24,7 @@ def test_only_sources_that_are_compiled_count(tmp_path: Path) -> None:
         "ptx/ops/lanes.h",
     ):
         (tmp_path / used).write_text("other\n")
-        after = build.key_of(tmp_path, "sha256:1")
+        after = simulated.key_of(tmp_path, "sha256:1")
         assert after != before, used
         before = after
 
@@ -38,9 +38,9 @@ def test_only_sources_that_are_compiled_count(tmp_path: Path) -> None:
     ],
 )
 def test_only_the_best_loops_are_compiled(flags: str, expected: str) -> None:
-    assert build._best(f"processor\t: 0\nflags\t\t: fpu {flags}\n") == expected
+    assert simulated._best(f"processor\t: 0\nflags\t\t: fpu {flags}\n") == expected
 
 
 def test_all_loops_are_compiled_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.socket, "gethostname", lambda: "another")
-    assert build._variants() == "avx512 avx2 portable"
+    monkeypatch.setattr(simulated.socket, "gethostname", lambda: "another")
+    assert simulated._variants() == "avx512 avx2 portable"

@@ -12,8 +12,7 @@ import pytest
 
 from builder import smoke
 from builder.checks.check import CHECKS_OF_LAYERS, CHECKS_OF_PROGRAMS, Row, options_for
-from builder.checks.smoke_subject import Subject
-from builder.checks.subject import Context
+from builder.checks.subject import Context, Subject
 from builder.image.contents import Contents, File, Layer
 from builder.recipes.probes import Accept
 from support.environment import REPOSITORY

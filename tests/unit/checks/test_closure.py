@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import leftovers, libraries
-from builder.checks.rules import Rules
+from builder.checks import libraries
+from builder.checks import libraries as leftovers
+from builder.checks.subject import Rules
 from builder.checks.verdict import Check
-from builder.image.reading import read
+from builder.image.contents import read_contents
 from builder.recipes.probes import Accept
 from support.layouts import Image, layer
 from support.smoke_tests import context_of, extended_image, hello_recipe
@@ -71,14 +72,14 @@ class Root:
         blobs = image.in_folder(
             Path(tempfile.mkdtemp(dir=self.work)) / "blobs", image.manifest(*layers)
         )
-        contents = read(blobs, self.work)
+        contents = read_contents(blobs, self.work)
         contents.config["Env"] = [f"{name}={text}" for name, text in self.env.items()]
         context = context_of(
             contents, hello_recipe(), extended=extended_image(1, {}) if extends else None
         )
         rules = [Accept(why="so", check=check, path=path) for check, path in accept.items()]
         context.__dict__["rules"] = Rules(rules)
-        found = [*libraries.check(context), *leftovers.check(context)]
+        found = [*libraries.check(context), *leftovers.check_leftovers(context)]
         return {each.subject: each for each in found}
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from builder.checks import architectures
-from builder.checks.code_paths import check, table
+from builder.checks import cuda
+from builder.checks.cuda import check_code_paths, code_path_table
 from builder.checks.verdict import Check
 from builder.image.contents import Contents, File
 from builder.recipes.probes import Accept
@@ -44,7 +44,7 @@ WHEEL = image(
 
 
 def found(contents: Contents, recipe: Recipe, **more: object) -> list[Check]:
-    every = check(context_of(contents, recipe, **more))
+    every = check_code_paths(context_of(contents, recipe, **more))
     return [each for each in every if each.state != "skipped"]  # bodies that were not read
 
 
@@ -76,7 +76,7 @@ def test_a_recipe_accepts_each_library_with_a_reason() -> None:
 
 def test_an_acceptance_that_no_library_needs_fails() -> None:
     context = context_of(image(file_with(CUBLAS, (SM_120,))), accepting(FA3))
-    assert not any(each.state == "failed" for each in check(context))
+    assert not any(each.state == "failed" for each in check_code_paths(context))
     (unused,) = context.rules.unused()
     assert unused.subject == f"code paths {FA3}"
 
@@ -108,7 +108,7 @@ def test_every_card_of_the_recipe_is_checked() -> None:
     contents = image(file_with(CUBLAS, (Code("elf", 120, "a"),)))
     failed = [each.subject for each in found(contents, of_arch("120", "121")) if not each.passed]
     assert failed == ["every library has code for 12.1"]
-    rows = table(contents, of_arch("120", "121"))
+    rows = code_path_table(contents, of_arch("120", "121"))
     assert [(each.card, each.native, each.dead) for each in rows] == [
         ("12.0", 1_000_000, 0),
         ("12.1", 0, 1_000_000),
@@ -130,7 +130,7 @@ def test_zeros_count_as_removed_in_wheels_alone() -> None:
     in_wheel = "/opt/engine/lib/python3.13/site-packages/vllm/_C.abi3.so"
     files = [file_with(path, (SM_120,)) for path in (in_wheel, CUBLAS)]
     slim = [replace(each, elf=replace(each.elf, zeros=400_000)) for each in files if each.elf]
-    code = {each.path: each.removed for each in table(image(*slim), of_arch("120"))}
+    code = {each.path: each.removed for each in code_path_table(image(*slim), of_arch("120"))}
     assert code == {in_wheel: 400_000, CUBLAS: 0}
 
 
@@ -185,14 +185,16 @@ def test_code_that_only_traps_in_the_place_of_a_kernel_is_found(
     contents = image(bodies("/opt/engine/lib/libx.so", (of_120, of_121)))
     wrong = {each.subject for each in found(contents, recipe) if not each.passed}
     assert wrong == {f"the kernels for {card} compute" for card in failed}
-    (engine,) = architectures.check(context_of(contents, recipe))
+    (engine,) = cuda.check_architectures(context_of(contents, recipe))
     assert engine.passed is not bool(failed)
     assert all(f"on {card}: " in engine.found for card in failed)
 
 
 def test_kernels_that_were_not_read_are_not_known() -> None:
     read = bodies("/opt/engine/lib/libx.so", (Body(SM_120A, 2, 0, 0),))
-    *_, some = check(context_of(image(read, file_with(CUBLAS, (SM_120,))), of_arch("120")))
+    *_, some = check_code_paths(
+        context_of(image(read, file_with(CUBLAS, (SM_120,))), of_arch("120"))
+    )
     assert some.found == "2 kernels, 0 only trap or print; libraries not read: 1"
-    *_, none = check(context_of(image(file_with(CUBLAS, (SM_120,))), of_arch("120")))
+    *_, none = check_code_paths(context_of(image(file_with(CUBLAS, (SM_120,))), of_arch("120")))
     assert (none.state, none.found) == ("skipped", "the kernels of no library were read")

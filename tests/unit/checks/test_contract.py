@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builder.checks import contract
-from builder.engines import entrypoint
+from builder.engines import layout
 from builder.engines.layout import LAYOUT
 from builder.image.contents import Contents, File, Layer
 from support.smoke_tests import context_of, extended_image, hello_recipe
@@ -30,7 +30,7 @@ def test_what_follows_the_entrypoint(before: dict[str, Any], needs: str, passes:
     recipe = hello_recipe()
     recipe = recipe.model_copy(update={"image": recipe.image.model_copy(update={"entrypoint": []})})
     files = {LAYOUT.needs: File(LAYOUT.needs, "file", text=needs)}
-    config = {"Entrypoint": entrypoint.command([])}
+    config = {"Entrypoint": layout.command([])}
     contents = Contents(files, {"config": config}, (), 0)
     checks = contract.check(context_of(contents, recipe, extended=extended_image(1, before)))
     found = {check.subject: check for check in checks}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.leftovers import check_copies
+from builder.checks.libraries import check_copies
 from builder.checks.verdict import Check
 from builder.image.contents import Contents, File, Layer
 from simulator.library import ElfFile

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from builder.checks.smoke_device import card_for, check, check_absent
-from builder.checks.smoke_subject import DeviceTest
-from builder.checks.subject import InapplicableError
+from builder.checks.device import card_for, check_absent, check_smoke_device
+from builder.checks.subject import DeviceTest, InapplicableError
 from builder.core.errors import UsageError
 from builder.engines import families
 from builder.image.contents import Contents, File, Layer
 from builder.presets import cards
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe
 from simulator.library import ElfFile
 from support.environment import REPOSITORY
@@ -89,7 +88,7 @@ def test_a_server_that_cannot_be_tried_is_no_fault_of_its_image(
     given = {"recipe": HELLO, "contents": RUNTIME, "devel": "devel", **changes}
     test = DeviceTest(card_for(REPOSITORY, given["recipe"], None), tmp_path, print)
     context = context_of(**given, work=tmp_path, device_test=test)
-    [found] = check(context)
+    [found] = check_smoke_device(context)
     assert (found.kind, found.state) == ("device", "skipped")
     assert found.found.startswith(why)
     assert context.device is None

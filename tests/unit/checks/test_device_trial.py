@@ -6,7 +6,7 @@ import pytest
 
 from builder.checks.device import check_kernels, check_loaded, check_stated
 from builder.engines.logs import GIB, StatedLog
-from simulator import memory
+from simulator import report as memory
 from simulator.report import Allocation, CardUse, KernelUse, Report, UnknownCode
 
 CARD = CardUse(name="", memory=1, context=0, used=0, peak=0)

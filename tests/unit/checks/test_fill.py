@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.fill import MOST, requests_of
+from builder.checks.server import MOST, requests_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.help_text import option_text, values
+from builder.checks.subject import option_text, option_values
 
 HELP = """\
 ----- common params -----
@@ -58,14 +58,14 @@ HELP = """\
 def test_a_list_of_values_is_read(option: str, expected: set[str]) -> None:
     text = option_text(HELP, option)
     assert text is not None
-    assert values(text) == expected
+    assert option_values(text) == expected
 
 
 @pytest.mark.parametrize("option", ["--threads", "--prio", "--help"])
 def test_an_option_without_a_list_has_none(option: str) -> None:
     text = option_text(HELP, option)
     assert text is not None
-    assert values(text) is None
+    assert option_values(text) is None
 
 
 @pytest.mark.parametrize("option", ["--spec", "--cache-type", "--type", "-f", "mtp"])

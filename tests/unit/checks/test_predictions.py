@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.checks.answers import LOWEST, Prediction
-from builder.checks.predictions import Continued, Difference, described, difference
+from builder.checks.server import Continued, Difference, described, difference
 
 VOCABULARY = 5
 LOGARITHMS = st.lists(

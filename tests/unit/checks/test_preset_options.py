@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.help_text import is_removed, option_text, options, placeholder
-from builder.checks.preset_options import faults
+from builder.checks.preset_trial import option_faults
+from builder.checks.subject import help_options, is_removed, option_text, placeholder
 
 # As llama.cpp's common/arg.cpp writes it.
 LLAMA = """\
@@ -55,7 +55,7 @@ Config Groups:
     ],
 )
 def test_arguments_that_llama_cpp_takes(words: str) -> None:
-    assert faults(words.split(), {"LLAMA_ARG_CTX_SIZE": "1", "GGML_CUDA": "1"}, LLAMA) == []
+    assert option_faults(words.split(), {"LLAMA_ARG_CTX_SIZE": "1", "GGML_CUDA": "1"}, LLAMA) == []
 
 
 @pytest.mark.parametrize(
@@ -75,21 +75,21 @@ def test_arguments_that_llama_cpp_takes(words: str) -> None:
     ],
 )
 def test_arguments_that_llama_cpp_refuses(words: str, expected: str) -> None:
-    (fault,) = faults(words.split(), {}, LLAMA)
+    (fault,) = option_faults(words.split(), {}, LLAMA)
     assert fault.startswith(expected)
 
 
 def test_a_variable_of_no_option_is_named() -> None:
-    (fault,) = faults([], {"LLAMA_ARG_SPEC_DFLASH": "1"}, LLAMA)
+    (fault,) = option_faults([], {"LLAMA_ARG_SPEC_DFLASH": "1"}, LLAMA)
     assert fault == "LLAMA_ARG_SPEC_DFLASH is the variable of no option"
 
 
 def test_arguments_of_vllm() -> None:
     words = ["a/model", "--dtype", "auto", "--enable-prefix-caching", "--headless", "-asc", "2"]
     words += ["--speculative-config", '{"method":"mtp"}']
-    assert faults(words, {"VLLM_USE_FLASHINFER_SAMPLER": "1"}, VLLM) == []
+    assert option_faults(words, {"VLLM_USE_FLASHINFER_SAMPLER": "1"}, VLLM) == []
     wrong = ["--dtype", "fp4", "--headless", "yes", "--speculative-config"]
-    assert faults(wrong, {}, VLLM) == [
+    assert option_faults(wrong, {}, VLLM) == [
         "--dtype does not have fp4, only auto, bfloat16, float16",
         "--headless takes no value, and gets yes",
         "--speculative-config gets no value for SPECULATIVE_CONFIG",
@@ -112,8 +112,8 @@ def test_the_placeholder_of_an_option(option: str, expected: str) -> None:
 
 
 def test_a_text_without_options_is_known() -> None:
-    assert options(LLAMA)[:2] == ["-h", "--help"]
-    assert "--speculative-config" in options(VLLM)
-    assert not options("Traceback (most recent call last):\nImportError: libcuda.so.1\n")
+    assert help_options(LLAMA)[:2] == ["-h", "--help"]
+    assert "--speculative-config" in help_options(VLLM)
+    assert not help_options("Traceback (most recent call last):\nImportError: libcuda.so.1\n")
     assert is_removed(option_text(LLAMA, "--draft-max") or "")
     assert not is_removed(option_text(LLAMA, "--mlock") or "")

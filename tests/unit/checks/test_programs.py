@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import entry
+from builder.checks import contract
 from builder.checks.programs import Start, followed
 from builder.checks.verdict import CheckState
-from builder.image.contents import Contents
-from builder.image.reading import read
+from builder.image.contents import Contents, read_contents
 from support.layouts import Image, layer_of, member
 from support.smoke_tests import context_of, hello_recipe
 
@@ -40,7 +39,9 @@ def contents_of(
             members.append(member(path, type=b"2", linkname=content.removeprefix("->")))
         else:
             members.append(member(path, content, mode=modes.get(Path(path).name, 0o755)))
-    contents = read(image.in_folder(work / "blobs", image.manifest(layer_of(*members))), work)
+    contents = read_contents(
+        image.in_folder(work / "blobs", image.manifest(layer_of(*members))), work
+    )
     contents.config.update({"Env": [f"PATH={PATH}"], "User": user, "WorkingDir": "/srv"})
     return contents
 
@@ -182,8 +183,8 @@ def test_the_engine_of_needs_and_the_health_check_are_followed(
     object.__setattr__(needs, "text", "recipe x\nentrypoint vllm\nentrypoint serve\ncommand --a\n")
     contents.config["Entrypoint"] = ["/opt/builder/entrypoint", "--"]
     contents.config["Healthcheck"] = {"Test": ["CMD", "/usr/local/bin/healthcheck", "80", "health"]}
-    assert entry.engine_of(contents) == ["vllm", "serve", "--a"]
-    checks = [*entry.check_programs(context_of(contents, hello_recipe()))]
+    assert contract.engine_of(contents) == ["vllm", "serve", "--a"]
+    checks = [*contract.check_programs(context_of(contents, hello_recipe()))]
     failed = [check.found for check in checks if check.state is CheckState.FAILED]
     assert len(failed) == bool(without)
     assert all(Path(without).name in found for found in failed)
@@ -191,5 +192,5 @@ def test_the_engine_of_needs_and_the_health_check_are_followed(
 
 def test_an_image_without_a_recipe_may_start_nothing(tmp_path: Path) -> None:
     contents = contents_of(tmp_path, {})
-    assert [*entry.check_programs(context_of(contents))] == []
+    assert [*contract.check_programs(context_of(contents))] == []
     assert followed([], contents) == Start(fault="it names no program")

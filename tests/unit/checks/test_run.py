@@ -3,7 +3,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from builder.checks import config, run, test_model
+from builder.checks import simulated, test_model
 from builder.presets import cards
 from simulator import gguf
 
@@ -12,7 +12,7 @@ CARD = cards.load(Path(__file__).parents[3], "5090")
 
 def test_a_container_finds_the_libraries_first_and_a_socket_for_its_report(tmp_path: Path) -> None:
     work, files = tmp_path / "run", {"code": "x\n"}
-    with run.simulation(tmp_path / "lib", files, work, search_path="/a:/b") as found:
+    with simulated.simulation(tmp_path / "lib", files, work, search_path="/a:/b") as found:
         assert found.mounts.env == {
             "BUILDER_SIMULATOR": "/simulator/config",
             "LD_LIBRARY_PATH": "/simulator/lib:/a:/b",
@@ -28,7 +28,7 @@ def test_a_container_finds_the_libraries_first_and_a_socket_for_its_report(tmp_p
 
 
 def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> None:
-    with run.simulation(tmp_path / "lib", {}, tmp_path / "run", preload=True) as found:
+    with simulated.simulation(tmp_path / "lib", {}, tmp_path / "run", preload=True) as found:
         names = found.mounts.env["LD_PRELOAD"].split(":")
         assert names[:2] == ["/simulator/lib/libpages.so", "/simulator/lib/libcudart.so.13"]
         assert found.mounts.env["LD_LIBRARY_PATH"] == "/simulator/lib"
@@ -37,7 +37,7 @@ def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> Non
 def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_path: Path) -> None:
     test_model.write(tmp_path / "tiny.gguf")
     with (tmp_path / "tiny.gguf").open("rb") as stream:
-        files = config.files([CARD], gguf.read(stream), "kernel x\n")
+        files = simulated.config_files([CARD], gguf.read(stream), "kernel x\n")
     lines = files["cards"].splitlines()
     assert f"vocabulary {3 + 256 + 95}" in lines
     [tokens] = [line.split()[1:] for line in lines if line.startswith("tokens ")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.server_trials import TRIALS, drafts, limit_beside_f16
+from builder.checks.logit_test import TRIALS, drafts, limit_beside_f16
 
 
 @pytest.mark.parametrize(

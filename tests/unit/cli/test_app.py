@@ -138,9 +138,9 @@ UNNEEDED = [
         "rich.table",
         "rich.progress",
         "builder.build.build",
-        "builder.build.crashes",
+        "builder.build.reports",
     ),
-    *("builder.checks.smoke_subject", "simulator.ledger", "builder.cli.progress"),
+    *("builder.checks.subject", "simulator.ledger", "builder.cli.session"),
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.measure.results import parse
+from builder.measure.results import parse_results
 from support.benchmarks import benchmark
 from support.commands import Builder
 from support.loopback import Quiet, serving_with
@@ -93,7 +93,7 @@ def test_a_server_by_its_url_with_timings_of_its_own(
     assert (first["temperature"], first["top_k"], first["min_p"]) == (0.6, 20, 0.0)
     assert (first["max_tokens"], first["model"], first["stream"]) == (2000, "tiny", True)
     assert "Space Invaders" in first["messages"][0]["content"]
-    found = parse(done.stdout)
+    found = parse_results(done.stdout)
     assert [run.tokens_per_second for run in found.points[0].runs] == [46.0, 47.0, 48.0]
     assert found.points[0].runs[0].acceptance == 0.75
     assert found.points[0].runs[0].timed_by == "server"

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from builder.cli import compare_tables, tables
-from builder.image.files import compare_trees
-from builder.image.tree import read_files
+from builder.cli import compare, terminal
+from builder.image.compare import compare_trees, read_files
 from support.commands import Builder, ForkServer
 from support.cubins import Function, cubin
 from support.fatbins import ELF, PTX, entry, library, region
@@ -231,7 +230,7 @@ def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
 ) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100, soft_wrap=True, color_system=None)
-    monkeypatch.setattr(tables, "out", lambda: console)
+    monkeypatch.setattr(terminal, "out", lambda: console)
     monkeypatch.setattr("builder.cli.terminal.out", lambda: console)
     for name in ("before", "after"):
         (tmp_path / name).mkdir()
@@ -239,7 +238,7 @@ def test_a_terminal_gets_the_verdict_first_and_a_screen_of_each_table(
         (tmp_path / "after" / f"file{number}").write_text("x")
     trees = (read_files(tmp_path / name) for name in ("before", "after"))
     found = compare_trees(*trees, tmp_path)
-    compare_tables.print_comparison(found, times=False, as_json=False)
+    compare.print_comparison(found, times=False, as_json=False)
     lines = text.getvalue().splitlines()
     assert lines[0] == "the files differ: 40 added; 0 are equal"
     assert lines[-1] == "25 more rows: a pipe or a file gets them all"

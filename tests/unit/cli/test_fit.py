@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.cli import fit
-from builder.presets.results import Fit, FitCard, FitTrial, LoadedFile
+from builder.presets.fit import Fit, FitCard, FitTrial, LoadedFile
 
 MAXIMUM = 262144
 

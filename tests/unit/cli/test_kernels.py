@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from builder.cli import image, tables
+from builder.cli import image, terminal
 from simulator.cubin import Kernel
 from simulator.ledger import FatBinary, Ledger, Library
 from simulator.selection import Capability
@@ -29,7 +29,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal of 100 columns shows."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100, soft_wrap=True, color_system=None)
-    for module in (image, tables):
+    for module in (image, terminal):
         monkeypatch.setattr(module, "out", lambda: console)
     monkeypatch.setattr("builder.cli.terminal.out", lambda: console)
     return text
@@ -39,12 +39,12 @@ def test_a_terminal_gets_a_screen_with_the_summary_last(screen: io.StringIO) -> 
     image.print_ledger(ledger(), as_json=False)
     lines = screen.getvalue().splitlines()
     assert lines[0].split()[:2] == ["library", "kernel"]
-    assert lines[tables.FIRST_ROWS + 1 :][:2] == [
+    assert lines[terminal.FIRST_ROWS + 1 :][:2] == [
         "25 more kernels: a pipe or a file gets them all",
         "",
     ]
     assert lines[-1].split()[:4] == ["/opt/libone.so", "1", "sm_120a", "40"]
-    assert len(lines) == tables.FIRST_ROWS + 5
+    assert len(lines) == terminal.FIRST_ROWS + 5
     assert max(map(len, lines)) <= 100
 
 

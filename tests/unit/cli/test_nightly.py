@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from builder.build import reports
-from builder.cli import nightly, tables
+from builder.cli import nightly
+from builder.cli import terminal as tables
 from builder.publish.nights import NightlyRun
 from builder.publish.remote_image import RemoteImage
-from builder.publish.reproductions import Reproduced
+from builder.publish.verdicts import Reproduced
 from builder.upstream.status import Status
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.sources import collected
-from builder.core import retry
-from builder.sources.errors import GitError
+from builder.cli.patch import collected
+from builder.core import web
+from builder.sources.git import GitError
 from support.farms import Farm, states
 from support.upstreams import Upstream, numbered, smart_http
 
@@ -185,7 +185,7 @@ def test_one_upstream_that_is_away_does_not_stop_the_others(farm: Farm, tmp_path
 
 def test_a_repository_that_is_broken_is_asked_once_for_all_recipes(farm: Farm) -> None:
     everything = ("patch check", "pin outdated")
-    cases = ((503, retry.ATTEMPTS, everything[:1]), (404, 1, everything), (403, 2, everything))
+    cases = ((503, web.ATTEMPTS, everything[:1]), (404, 1, everything), (403, 2, everything))
     for status, tried, commands in cases:
         with smart_http(farm.upstream.folder.parent) as served:
             served.faults = [status] * 99

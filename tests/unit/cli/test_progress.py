@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from builder.build.log import BuildLog
-from builder.cli.progress import BuildProgress
+from builder.cli.session import BuildProgress
 from support.buildx_output import COMPILE
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from builder.cli import tables, terminal
-from builder.cli.tables import minute, paragraph, table
+from builder.cli import terminal
+from builder.cli import terminal as tables
+from builder.cli.terminal import minute, paragraph, table
 from builder.core.log import duration
 
 

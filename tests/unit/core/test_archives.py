@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from builder.core import archives, downloads
+from builder.core import archives, web
 from builder.core.errors import FetchError
-from builder.core.web import Client
-from builder.core.web_errors import WebError
+from builder.core.web import Client, WebError
 from support.loopback import Quiet, serving_with
 
 
@@ -101,7 +100,7 @@ def packed_zip(content: bytes) -> bytes:
 
 
 def fetch(files: Files, digest: str, folder: Path) -> None:
-    downloads.store(Client(), f"{files.url}/x.tar.xz", "x.tar.xz", digest, folder / "cache")
+    web.store(Client(), f"{files.url}/x.tar.xz", "x.tar.xz", digest, folder / "cache")
 
 
 def test_a_zip_keeps_what_may_be_run(tmp_path: Path) -> None:

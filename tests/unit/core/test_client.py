@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from builder.core import retry
-from builder.core.address import leads_here
-from builder.core.web import Client, Follow, Response, redirect_url
-from builder.core.web_errors import WebError
+from builder.core import web
+from builder.core.web import Client, Follow, Response, WebError, leads_here, redirect_url
 from support import faults
 from support.hostile import Hostile, answer, closing, serving
 
@@ -117,7 +115,7 @@ def test_each_address_of_this_machine_is_this_machine(monkeypatch: pytest.Monkey
     """Not only loopback's: Docker's bridge has one where services for containers listen."""
     own = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
     assert all(leads_here(address) for address in own)
-    monkeypatch.setattr("builder.core.address.is_loopback", lambda _: False)
+    monkeypatch.setattr("builder.core.web.is_loopback", lambda _: False)
     assert leads_here("127.0.0.1")
     assert not leads_here("192.0.2.1")
     assert not leads_here("elsewhere.example")
@@ -209,8 +207,8 @@ def test_each_thread_has_its_own_deadline() -> None:
         ("untrusted", 1, "REQUESTS_CA_BUNDLE"),
         ("407 Proxy Authentication Required", 1, "407 Proxy .*user and password"),
         ("403 Forbidden", 1, "the proxy: .*403 Forbidden"),
-        ("503 Service Unavailable", retry.ATTEMPTS, "the proxy: .*503 Service Unavailable"),
-        ("cut", retry.ATTEMPTS, "closed the connection"),
+        ("503 Service Unavailable", web.ATTEMPTS, "the proxy: .*503 Service Unavailable"),
+        ("cut", web.ATTEMPTS, "closed the connection"),
         ("no name", 1, "cannot be resolved.* HTTPS_PROXY"),
     ],
 )
@@ -237,5 +235,5 @@ def test_only_what_may_pass_is_asked_again(
             return Client().request("GET", f"https://{host}/")
 
         with pytest.raises(WebError, match=why):
-            retry.RetryPolicy().call(ask)
+            web.RetryPolicy().call(ask)
     assert len(tried) == attempts

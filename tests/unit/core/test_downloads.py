@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from builder.core import downloads
+from builder.core import web
 from builder.core.web import Client
 from support.loopback import Quiet, serving_with
 
@@ -29,6 +29,6 @@ def test_a_client_asks_for_many_files_over_one_connection(tmp_path: Path) -> Non
     with serving_with(Files) as address:
         client = Client()
         for name in ("a", "b", "c"):
-            downloads.store(client, f"http://{address}/{name}", name, digest, tmp_path / name)
+            web.store(client, f"http://{address}/{name}", name, digest, tmp_path / name)
     assert len(clients) == 3
     assert len(set(clients)) == 1

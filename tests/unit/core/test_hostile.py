@@ -16,17 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.answers import Answer, ModelList
-from builder.checks.client import ServerClient, UnansweredError
-from builder.core import retry
+from builder.checks.answers import Answer, ModelList, ServerClient, UnansweredError
+from builder.core import web
 from builder.core import web as web_client
 from builder.core.errors import BuilderError
-from builder.presets import hub
-from builder.presets.download import Fetch, download
+from builder.presets import models
+from builder.presets.files import Fetch, download
 from builder.presets.models import Location, on_the_hub
 from builder.publish.hub import Hub
 from builder.publish.registry import Repository
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from builder.sources import apt, pypi
 from builder.sources.apt import PackageArchive
 from support import model_hub
@@ -76,7 +75,7 @@ def _debian(url: str, folder: Path, *_: object) -> object:
 
 def _model_list(url: str, _: Path, patch: pytest.MonkeyPatch) -> object:
     model_hub.use(patch, HF_ENDPOINT=url)
-    return hub.files("me/A")
+    return models.hub_files("me/A")
 
 
 def _model_download(url: str, folder: Path, patch: pytest.MonkeyPatch) -> object:
@@ -161,7 +160,7 @@ HARMLESS = {
 
 @pytest.fixture(autouse=True)
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
 
 
 def refused(use: str, server: Hostile, tmp_path: Path, patch: pytest.MonkeyPatch) -> str:
@@ -294,7 +293,7 @@ def test_a_server_elsewhere_leads_to_no_server_of_this_machine(
 def test_a_list_of_files_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, packed: bool
 ) -> None:
-    monkeypatch.setattr(hub, "LARGEST_LIST", 1 << 20)
+    monkeypatch.setattr(models, "LARGEST_LIST", 1 << 20)
     content = b'{"siblings": []' + b" " * (64 << 20) + b"}"
     headers = {"Content_Encoding": "gzip"} if packed else {}
     content = gzip.compress(content) if packed else content

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import made_once as module
-from builder.core.made_once import made_once
+from builder.core import files as module
+from builder.core.files import made_once
 
 DAY = 86400
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import WorldError
-from builder.core.own_file import own_file
+from builder.core.files import own_file
 
 
 def refused(file: Path) -> str:

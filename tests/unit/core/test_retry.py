@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.core import retry
-from builder.core.retry import RetryPolicy
-from builder.core.web_errors import WebError
+from builder.core import web
+from builder.core.web import RetryPolicy, WebError
 
 
 class Clock:
@@ -81,7 +80,7 @@ def test_a_silent_server_is_given_up_in_time(clock: Clock) -> None:
         RetryPolicy().call(server)
     assert caught.value is last
     assert clock.slept == [1, 2, 4, 8]
-    assert sum(clock.slept) <= retry.GIVE_UP
+    assert sum(clock.slept) <= web.GIVE_UP
 
 
 def test_a_server_that_responds_meanwhile_gets_all_attempts(clock: Clock) -> None:
@@ -94,7 +93,7 @@ def test_a_server_that_responds_meanwhile_gets_all_attempts(clock: Clock) -> Non
 
     with pytest.raises(WebError):
         policy.call(work)
-    assert server.calls == retry.ATTEMPTS
+    assert server.calls == web.ATTEMPTS
     assert clock.slept == [1, 2, 4, 8, 8, 8]
 
 
@@ -130,15 +129,15 @@ def test_a_server_that_was_given_up_gets_one_attempt_until_it_succeeds() -> None
     def failing() -> Server:
         return Server(*(busy(0.0) for _ in range(20)))
 
-    assert calls(failing(), RetryPolicy("a")) == retry.ATTEMPTS
+    assert calls(failing(), RetryPolicy("a")) == web.ATTEMPTS
     assert calls(failing(), RetryPolicy("a")) == 1
-    assert calls(failing(), RetryPolicy("b")) == retry.ATTEMPTS
+    assert calls(failing(), RetryPolicy("b")) == web.ATTEMPTS
     assert calls(Server(), RetryPolicy("a")) == -1
-    assert calls(failing(), RetryPolicy("a")) == retry.ATTEMPTS
+    assert calls(failing(), RetryPolicy("a")) == web.ATTEMPTS
     assert calls(Server(WebError("401", temporary=False)), RetryPolicy("a")) == 1
-    assert calls(failing(), RetryPolicy("a")) == retry.ATTEMPTS
-    assert calls(failing(), RetryPolicy()) == retry.ATTEMPTS
-    assert calls(failing(), RetryPolicy()) == retry.ATTEMPTS
+    assert calls(failing(), RetryPolicy("a")) == web.ATTEMPTS
+    assert calls(failing(), RetryPolicy()) == web.ATTEMPTS
+    assert calls(failing(), RetryPolicy()) == web.ATTEMPTS
 
 
 def test_failures_of_another_tool_are_explained_by_its_own_function(clock: Clock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.core.versions import version_order
+from builder.core.sizes import version_order
 
 
 def test_numbers_of_a_tag_count_as_numbers() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import WorldError
-from builder.core.pipes import output_of
+from builder.core.parallel import output_of
 from builder.docker import client, containers, engine
 
 

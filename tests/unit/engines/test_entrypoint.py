@@ -10,7 +10,7 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
-from builder.engines import entrypoint
+from builder.engines import layout
 from builder.engines.cmake_calls import instructions, truth
 from builder.engines.families import ENGINES
 from builder.plan import dockerfile
@@ -48,7 +48,7 @@ def test_the_driver_is_that_of_the_cuda_unless_the_recipe_names_one(
     cuda: str | None, driver: str | None, lines: list[str]
 ) -> None:
     recipe = hello_recipe().model_copy(update={"cuda": Cuda(arch=["120"], driver=driver)})
-    found = list(entrypoint.needs(recipe, ["sm_120"], cuda))
+    found = list(layout.needs(recipe, ["sm_120"], cuda))
     assert found == ["recipe hello-sm120-0.1.0", "code sm_120", *lines]
 
 
@@ -98,7 +98,7 @@ def test_every_image_that_is_started_has_the_entrypoint() -> None:
             for keyword, rest in dockerfile.instructions(plan.text)
             if keyword == "ENTRYPOINT"
         ]
-        expected = entrypoint.command(plan.recipe.image.entrypoint)
+        expected = layout.command(plan.recipe.image.entrypoint)
         assert words == ([expected] if plan.family.runs else []), name
         assert bool(plan.entrypoint) is plan.family.runs
 

@@ -19,9 +19,8 @@ from builder.plan.dockerfile import instructions, link_lints
 from builder.plan.explain import explained
 from builder.recipes.patches import PullPatch
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
-from builder.recipes.schema import Recipe
-from builder.recipes.sources import GitSource
-from builder.sources.repositories import Repositories
+from builder.recipes.schema import GitSource, Recipe
+from builder.sources.mirrors import Repositories
 from builder.upstream.track import upstream_target
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.engines.llama_cpp_tree import draft, rewrites_120
-from builder.engines.tree import Draft
+from builder.engines.family import Draft
+from builder.engines.llama_cpp import draft, rewrites_120
 from builder.recipes.schema import Cuda
 from support.environment import REPOSITORY
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.engines.family import PackagePaths
 from builder.engines.overlay import Overlay
-from builder.engines.package_paths import PackagePaths
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from support.catalogs import AMD64, rendered

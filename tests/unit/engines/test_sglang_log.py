@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.engines.logs import GIB, StatedLog
-from builder.engines.sglang_log import read
+from builder.engines.logs import GIB, StatedLog, read_sglang
 
 # SGLang 0.5.23 on a simulated RTX 5050, shortened.
 LOG = """
@@ -28,11 +27,11 @@ FIGURES = StatedLog(
 
 
 def test_all_figures_are_read() -> None:
-    assert read(LOG) == FIGURES
+    assert read_sglang(LOG) == FIGURES
 
 
 def test_what_a_log_does_not_state_has_no_value() -> None:
-    assert read("The server is fired up and ready to roll!") == StatedLog()
+    assert read_sglang("The server is fired up and ready to roll!") == StatedLog()
 
 
 def test_the_figures_of_a_drafter_and_of_recurrent_layers_are_added() -> None:
@@ -42,7 +41,7 @@ def test_the_figures_of_a_drafter_and_of_recurrent_layers_are_added() -> None:
         "Mamba Cache is allocated. max_mamba_cache_size: 9, conv_state size: 0.25GB, "
         "ssm_state size: 0.75GB \n"
     )
-    found = read(LOG + more)
+    found = read_sglang(LOG + more)
     weights, cache = found.weights or 0, found.kv_cache or 0
     assert weights - round(0.07 * GIB) == round(1.5 * GIB)
     assert cache - 2 * round(1.73 * GIB) == GIB
@@ -51,9 +50,9 @@ def test_the_figures_of_a_drafter_and_of_recurrent_layers_are_added() -> None:
 
 def test_a_cache_that_is_smaller_than_the_context_is_the_largest_context() -> None:
     line = "max_total_num_tokens=6202, max_running_requests=48, context_len=40960, available\n"
-    found = read(LOG + line)
+    found = read_sglang(LOG + line)
     assert (found.longest, found.no_room) == (6202, "a KV cache of 6,202 tokens")
-    assert read(LOG + line.replace("40960", "6202")).longest is None
+    assert read_sglang(LOG + line.replace("40960", "6202")).longest is None
 
 
 def test_what_the_card_has_no_room_for_is_read() -> None:
@@ -62,12 +61,15 @@ def test_what_the_card_has_no_room_for_is_read() -> None:
         "[2026-11-27 02:34:15] Scheduler hit an exception: Traceback (most recent call last):\n"
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n"
     )
-    assert read(log).no_room == "Not enough memory. Please try to increase --mem-fraction-static"
-    assert read(log).error == (
+    assert (
+        read_sglang(log).no_room
+        == "Not enough memory. Please try to increase --mem-fraction-static"
+    )
+    assert read_sglang(log).error == (
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
     )
     refused = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB. GPU 0 has a total "
         "capacity of 23.42 GiB of which 2.25 GiB is free. Including non-PyTorch memory"
     )
-    assert read(refused).no_room.startswith("Tried to allocate 2.37 GiB")
+    assert read_sglang(refused).no_room.startswith("Tried to allocate 2.37 GiB")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.engines.families import complete
-from builder.engines.tabbyapi import read_log
+from builder.engines.python import read_log
 from support.catalogs import load
 from support.family_recipes import CALL, GIT, LOCKED, problems
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.engines.logs import GIB, StatedLog
-from builder.engines.vllm_log import read
+from builder.engines.logs import GIB, StatedLog, read_vllm
 
 # vLLM 0.20.2 on a simulated RTX 5070 Ti.
 LOG = """
@@ -31,7 +30,7 @@ FIGURES = StatedLog(
 
 
 def test_all_figures_are_read() -> None:
-    assert read(LOG) == FIGURES
+    assert read_vllm(LOG) == FIGURES
     assert FIGURES.text == (
         "weights 0.01 GiB, room for a KV cache of 14.02 GiB, 7,349,216 tokens, FLASH_ATTN, "
         "FlashAttention 2, CUDA graphs 0.03 GiB, torch.compile 18 s"
@@ -39,15 +38,15 @@ def test_all_figures_are_read() -> None:
 
 
 def test_what_a_log_does_not_state_has_no_value() -> None:
-    assert read("INFO: Application startup complete.") == StatedLog()
+    assert read_vllm("INFO: Application startup complete.") == StatedLog()
     assert StatedLog().text == ""
     eager = "\n".join(line for line in LOG.splitlines() if "torch.compile" not in line)
-    assert read(eager) == replace(FIGURES, compile_seconds=None)
+    assert read_vllm(eager) == replace(FIGURES, compile_seconds=None)
 
 
 def test_the_last_figure_counts_and_none_may_be_left() -> None:
     later = f"{LOG}INFO Available KV cache memory: -1.25 GiB\n"
-    assert read(later).kv_cache == round(-1.25 * GIB)
+    assert read_vllm(later).kv_cache == round(-1.25 * GIB)
 
 
 def test_what_the_card_has_no_room_for_is_read_with_the_largest_context() -> None:
@@ -58,14 +57,14 @@ def test_what_the_card_has_no_room_for_is_read_with_the_largest_context() -> Non
         "(3.24 GiB). Based on the available memory, the estimated maximum model length is 50176. "
         "Try increasing `gpu_memory_utilization`"
     )
-    found = read(small)
+    found = read_vllm(small)
     assert found.longest == 50176
     assert found.no_room == (
         "4.80 GiB KV cache is needed, which is larger than the available KV cache memory (3.24 GiB)"
     )
-    none = read("ValueError: No available memory for the cache blocks. Try increasing")
+    none = read_vllm("ValueError: No available memory for the cache blocks. Try increasing")
     assert (none.no_room, none.longest) == ("No available memory for the cache blocks", None)
-    refused = read(
+    refused = read_vllm(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB. GPU 0 has a total "
         "capacity of 23.42 GiB of which 2.25 GiB is free. Including non-PyTorch memory"
     )
@@ -81,13 +80,15 @@ def test_the_error_of_the_engine_is_read_although_the_server_ends_with_another()
         "(EngineCore pid=7) ERROR 11-26 22:40:00 [core.py:1100] RuntimeError: Triton Error [CUDA]\n"
         "(APIServer pid=1) RuntimeError: Engine core initialization failed.\n"
     )
-    assert read(log).error == "RuntimeError: Triton Error [CUDA]"
+    assert read_vllm(log).error == "RuntimeError: Triton Error [CUDA]"
     other = log + (
         "(EngineCore pid=7) torch._dynamo.exc.Unsupported: Data-dependent assertion failed\n"
         "(EngineCore pid=7)   Explanation: Dynamo has determined\n"
         "(EngineCore pid=7) INFO 11-26 22:40:00 [core.py:1100] shutting down: now\n"
     )
-    assert read(other).error == "torch._dynamo.exc.Unsupported: Data-dependent assertion failed"
+    assert (
+        read_vllm(other).error == "torch._dynamo.exc.Unsupported: Data-dependent assertion failed"
+    )
 
 
 def test_an_error_that_ends_with_a_colon_goes_on() -> None:
@@ -95,10 +96,10 @@ def test_an_error_that_ends_with_a_colon_goes_on() -> None:
     prefix = "(EngineCore pid=7) ERROR 11-26 22:40:00 [core.py:1100] "
     lines = ["ValueError: Failed to find a kernel. Reasons: ", " A needs 90", " B: 96 of 64"]
     log = "".join(f"{prefix}{line}\n" for line in lines) + "(APIServer pid=1) RuntimeError: x\n"
-    assert read(log).error == (
+    assert read_vllm(log).error == (
         "ValueError: Failed to find a kernel. Reasons:\nA needs 90\nB: 96 of 64"
     )
-    assert read(f"{prefix}{lines[0]}").error == "ValueError: Failed to find a kernel. Reasons:"
+    assert read_vllm(f"{prefix}{lines[0]}").error == "ValueError: Failed to find a kernel. Reasons:"
 
 
 def test_a_drafter_may_have_an_attention_of_its_own() -> None:
@@ -109,4 +110,4 @@ def test_a_drafter_may_have_an_attention_of_its_own() -> None:
         "INFO [cuda.py:448] Using AttentionBackendEnum.TRITON_ATTN backend.\n"
         "INFO [cuda.py:508] Using FLASHINFER attention backend out of potential backends: [].\n"
     )
-    assert read(log).attention == "TRITON_ATTN and FLASHINFER"
+    assert read_vllm(log).attention == "TRITON_ATTN and FLASHINFER"

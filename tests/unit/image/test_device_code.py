@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.image.compare_entries import entries
-from builder.image.device_code import compare_code, differing, left_over
+from builder.image.device_code import compare_code, device_entries, differing, left_over
 from builder.image.results import CodeDifference, CodeTotals
 from simulator.elf import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
@@ -150,7 +149,7 @@ def test_code_that_one_file_lacks_is_counted_and_not_taken_apart() -> None:
 
 def test_relocatable_code_is_code() -> None:
     found = library(region(entry(ELF, 120, 0, cubin(Function("a")))), name="__nv_relfatbin")
-    assert [each.code for each in entries(found)] == ["sm_120"]
+    assert [each.code for each in device_entries(found)] == ["sm_120"]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.image.compare_entries import entries
-from builder.image.files import compare_trees
+from builder.image.compare import compare_trees, read_files
+from builder.image.device_code import device_entries
 from builder.image.results import FileDifference
-from builder.image.tree import read_files
 from support.cubins import Function, cubin
 from support.fatbins import ELF, FLAG_A, PTX, ZSTD, entry, region
 
@@ -44,7 +43,7 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 def test_a_fat_binary_that_is_a_file(tmp_path: Path) -> None:
     one, other = module("_Z1av"), module("_Z1bv")
-    assert [each.module for each in entries(io.BytesIO(one + other))] == [1, 1, 2, 2]
+    assert [each.module for each in device_entries(io.BytesIO(one + other))] == [1, 1, 2, 2]
     before = write(tmp_path / "b", "x.fatbin", one)
     after = write(tmp_path / "a", "x.fatbin", other)
     found = compared(before, after)
@@ -60,7 +59,7 @@ def test_ptx_that_is_a_file(tmp_path: Path) -> None:
     (changed,) = found.code.functions
     assert (changed.code, changed.name, changed.parts) == ("compute_120a", "a()", ("PTX",))
     assert found.lines is not None  # a text as well
-    assert entries(io.BytesIO(b"// only a comment\n.version 9.0\n.file 1\n")) == []
+    assert device_entries(io.BytesIO(b"// only a comment\n.version 9.0\n.file 1\n")) == []
 
 
 @pytest.mark.parametrize("name", ["x.fatbin", "x.ptx"])

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter
 
-from builder.image.summary import KernelSummary, SpillingKernel, worse
+from builder.image.code_paths import KernelSummary, SpillingKernel, worse
 from support.kernel_summaries import summary_of
 
 

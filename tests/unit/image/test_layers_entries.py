@@ -16,9 +16,8 @@ import pytest
 from backports import zstd
 
 from builder.core.errors import UntriedError
-from builder.image import entries as reader
-from builder.image.entries import Content, LayerEntry, Node, entries
-from builder.image.image import damage_reported
+from builder.image import layers as reader
+from builder.image.layers import Content, LayerEntry, Node, damage_reported, layer_entries
 from support.layouts import layer, layer_of, member
 
 LONG = "/".join(["folder" * 8] * 3)
@@ -31,7 +30,7 @@ def read(folder: Path, data: bytes) -> list[LayerEntry[Node]]:
     blob = folder / hashlib.sha256(data).hexdigest()
     blob.write_bytes(data)
     with damage_reported():
-        return list(entries(blob, look))
+        return list(layer_entries(blob, look))
 
 
 def header(name: str, kind: bytes, content: bytes = b"", size: int | None = None) -> bytes:
@@ -122,7 +121,7 @@ def test_a_blob_with_other_bytes_is_damaged(tmp_path: Path) -> None:
     blob = tmp_path / ("0" * 64)
     blob.write_bytes(layer(("a", b"1")))
     with pytest.raises(UntriedError) as raised, damage_reported():
-        list(entries(blob, lambda _, node, __: node))
+        list(layer_entries(blob, lambda _, node, __: node))
     assert raised.value.why.startswith("the blob 0000")
 
 

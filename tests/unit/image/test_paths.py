@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from builder.image.code_paths import CodePaths, CodeSums, paths, rows, sums, text_of, text_of_sums
+from builder.image.code_paths import (
+    CodePaths,
+    CodeSums,
+    code_paths,
+    rows,
+    sums,
+    text_of,
+    text_of_sums,
+)
 from simulator import fatbin
 from simulator.fatbin import Modules
 from simulator.selection import Capability
@@ -20,7 +28,7 @@ def modules(*regions: bytes) -> tuple[Modules, ...]:
 
 
 def on(capability: str, *regions: bytes) -> tuple[int, int, int]:
-    found = paths("/x.so", modules(*regions), Capability.parse(capability))
+    found = code_paths("/x.so", modules(*regions), Capability.parse(capability))
     return found.native, found.compiled, found.dead
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import architectures
+from builder.checks import cuda
 from builder.core.errors import UntriedError
-from builder.image.contents import Contents
-from builder.image.options import ReadOptions
-from builder.image.reading import read
+from builder.image.contents import Contents, ReadOptions, read_contents
 from simulator.selection import Capability
 from support.cubins import Function, cubin
 from support.fatbins import ELF, FLAG_A, ZSTD, entry, library, region
@@ -24,7 +22,9 @@ from support.smoke_tests import context_of
 
 def contents_of(tmp_path: Path, *layers: bytes, options: ReadOptions | None = None) -> Contents:
     image = Image()
-    return read(image.in_folder(tmp_path / "blobs", image.manifest(*layers)), tmp_path, options)
+    return read_contents(
+        image.in_folder(tmp_path / "blobs", image.manifest(*layers)), tmp_path, options
+    )
 
 
 def test_later_layers_replace_remove_and_hide(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_farms_platform_is_preferred_else_the_first_one(tmp_path: Path) -> N
     amd = image.manifest(layer(("amd", b"")))
     provenance = image.document({"predicate": 1})
     attested = provenance | {"platform": {"os": "unknown", "architecture": "unknown"}}
-    both = read(image.in_folder(tmp_path / "both", attested, arm, amd), tmp_path)
+    both = read_contents(image.in_folder(tmp_path / "both", attested, arm, amd), tmp_path)
     assert (both.platform, sorted(both.files)) == ("linux/amd64", ["/amd"])
     other = Image()
     alone = other.manifest(layer(("arm", b"")), architecture="arm64")
@@ -98,7 +98,7 @@ def test_the_farms_platform_is_preferred_else_the_first_one(tmp_path: Path) -> N
     provenance = other.document({"predicate": 2})
     attested = provenance | {"platform": {"os": "unknown", "architecture": "unknown"}}
     blobs = other.in_folder(tmp_path / "alone", attested, gone, alone)
-    assert read(blobs, tmp_path).platform == "linux/arm64"
+    assert read_contents(blobs, tmp_path).platform == "linux/arm64"
 
 
 def test_layers_may_be_compressed(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_broken_layer_says_nothing_of_the_image(
     else:
         file.write_bytes(packed[:600] + b"\0" * 40 + packed[640:])
     with pytest.raises(UntriedError):
-        read(blobs, tmp_path)
+        read_contents(blobs, tmp_path)
 
 
 def test_the_image_that_names_the_platform_is_the_one_that_an_engine_runs(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_the_image_that_names_the_platform_is_the_one_that_an_engine_runs(tmp_pa
     run = image.manifest(layer(("run", b"1")))
     hidden = image.manifest(layer(("hidden", b"1")))
     del hidden["platform"]
-    assert "/run" in read(image.in_folder(tmp_path / "blobs", hidden, run), tmp_path).files
-    assert "/hidden" in read(image.in_folder(tmp_path / "alone", hidden), tmp_path).files
+    assert "/run" in read_contents(image.in_folder(tmp_path / "blobs", hidden, run), tmp_path).files
+    assert "/hidden" in read_contents(image.in_folder(tmp_path / "alone", hidden), tmp_path).files
 
 
 @pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b"\xff", b'{"layers": 5}'])
@@ -153,7 +153,7 @@ def test_a_broken_manifest_says_nothing_of_the_image(tmp_path: Path, document: b
     image = Image()
     blobs = image.in_folder(tmp_path / "blobs", image.blob(document))
     with pytest.raises(UntriedError):
-        read(blobs, tmp_path)
+        read_contents(blobs, tmp_path)
 
 
 def gpu_library(*kernels: str) -> bytes:
@@ -208,7 +208,7 @@ def test_damaged_gpu_code_is_named(tmp_path: Path) -> None:
     with pytest.raises(UntriedError, match="the GPU code of /opt/a\\.so cannot") as raised:
         list(contents.libraries())
     assert "payload at byte 0x450: damaged zstd" in raised.value.why
-    *_, check = architectures.check(context_of(contents))
+    *_, check = cuda.check_architectures(context_of(contents))
     assert not check.passed
     assert "payload at byte" in check.found
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.image.compare_summary import summary
-from builder.image.entries import Node
+from builder.image.compare import FILE, summary
+from builder.image.layers import Node
 from builder.image.results import (
     CodeDifference,
     CodeTotals,
@@ -18,7 +18,6 @@ from builder.image.results import (
     LayerSide,
     OtherDifference,
 )
-from builder.image.tree import FILE
 
 OLD, NEW = Node("file", digest="1"), Node("file", digest="2")
 CHANGED = FileDifference("/lib/x.so", OLD, NEW, aspects=("content",))

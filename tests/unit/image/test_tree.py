@@ -8,9 +8,7 @@ from __future__ import annotations
 import pytest
 
 from builder.image import layers
-from builder.image.entries import LayerEntry, Node
-from builder.image.image import DamagedImageError
-from builder.image.layers import final, first_names
+from builder.image.layers import DamagedImageError, LayerEntry, Node, final, first_names
 
 FILE, FOLDER = Node("file"), Node("directory")
 

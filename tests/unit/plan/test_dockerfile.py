@@ -18,7 +18,7 @@ from builder.plan.dockerfile import LONGEST_LINE, lints
 from builder.plan.inputs import BootstrappedRoot, RegistryRoot
 from builder.plan.plan import Plan
 from builder.plan.resolver import plan, plan_base
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe
 from support.catalogs import AMD64, load, mmdebstrap, rendered, unasked
 from support.environment import REPOSITORY

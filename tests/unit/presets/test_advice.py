@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from builder.presets.advice import advice, is_final
-from builder.presets.results import CardPeak, Fit, FitCard, FitTrial, LoadedFile, Refused
+from builder.presets.fit import (
+    CardPeak,
+    Fit,
+    FitCard,
+    FitTrial,
+    LoadedFile,
+    Refused,
+    advice,
+    is_final,
+)
 
 GIB = 1 << 30
 LEFT = "only 10 of 65 layers are on the card"

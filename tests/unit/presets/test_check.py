@@ -11,9 +11,9 @@ from builder.core.errors import BuilderError, WorldError
 from builder.core.settings import Settings
 from builder.presets import machine
 from builder.presets.described import LaunchRequest, prepared
-from builder.presets.figures import PresetUse
-from builder.presets.launch_check import cards_of, port_faults, question_of, require
 from builder.presets.machine import HostCard, Machine
+from builder.presets.run import cards_of, port_faults, question_of, require
+from builder.presets.schema import PresetUse
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.preset_uses import use_of

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import model_folder
+from builder.checks import test_model
 from builder.core.errors import FetchError
-from builder.presets import checkpoint
-from builder.presets.checkpoint import Checkpoint
-from builder.presets.hollow import is_hole
-from simulator import safetensors
+from builder.presets import hollow
+from builder.presets.hollow import Checkpoint, is_hole
+from simulator import gguf
 from support import model_hub
 
 REPO = "me/Model"
@@ -39,8 +38,8 @@ def real(tmp_path: Path) -> Path:
     """A model folder of two files with weights."""
     folder = tmp_path / "hub" / REPO
     folder.parent.mkdir(parents=True)
-    model_folder.write(folder)
-    (folder / model_folder.WEIGHTS).unlink()
+    test_model.write_folder(folder)
+    (folder / test_model.WEIGHTS).unlink()
     weights_of(folder / "model-00001-of-00002.safetensors", "a", "b")
     weights_of(folder / "model-00002-of-00002.safetensors", "c")
     (folder / "model.safetensors.index.json").write_text("{}")
@@ -63,13 +62,13 @@ def hub(real: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[model_hub.Hub]:
 
 
 def write(text: str | Path, folder: Path) -> Checkpoint:
-    return checkpoint.write(str(text), folder, lambda _: None)
+    return hollow.write_checkpoint(str(text), folder, lambda _: None)
 
 
 def require_hollow(found: Checkpoint, real: Path) -> None:
     """The folder has the real headers, tokenizer and configuration, and holes."""
     assert (found.name, found.architecture) == ("Model", "Qwen3ForCausalLM")
-    assert found.context == model_folder.CONTEXT
+    assert found.context == test_model.FOLDER_CONTEXT
     assert found.weights == 3 * SIZE
     assert found.size == sum(file.stat().st_size for file in real.glob("*.safetensors"))
     assert found.read < 1 << 20
@@ -81,7 +80,7 @@ def require_hollow(found: Checkpoint, real: Path) -> None:
             assert copy.stat().st_size == file.stat().st_size
             assert is_hole(copy)
             with copy.open("rb") as one, file.open("rb") as other:
-                assert safetensors.read(one) == safetensors.read(other)
+                assert gguf.read_safetensors(one) == gguf.read_safetensors(other)
         elif file.name != "README.md":
             assert (found.file / file.name).read_bytes() == file.read_bytes()
 
@@ -98,8 +97,8 @@ def test_only_headers_of_a_repository_are_fetched(
 
 
 def test_without_weights_the_engine_makes_them_up(work: Path, tmp_path: Path) -> None:
-    model_folder.write(tmp_path / "tiny")
-    (tmp_path / "tiny" / model_folder.WEIGHTS).unlink()
+    test_model.write_folder(tmp_path / "tiny")
+    (tmp_path / "tiny" / test_model.WEIGHTS).unlink()
     found = write(tmp_path / "tiny", work)
     assert (found.size, found.weights) == (0, 0)
 

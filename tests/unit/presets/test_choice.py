@@ -9,12 +9,11 @@ import pytest
 
 from builder.core import sizes
 from builder.engines.device_code import runs_on
-from builder.presets import cards, machine, needs
+from builder.presets import cards, machine
+from builder.presets import choose as needs
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Choice, Question, Standing, choose, matching
-from builder.presets.figures import ContextUse, PresetUse
-from builder.presets.needs import MemoryNeed
-from builder.presets.schema import Preset
+from builder.presets.choose import Choice, MemoryNeed, Question, Standing, choose, matching
+from builder.presets.schema import ContextUse, Preset, PresetUse
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.preset_uses import use_of

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.presets.contexts import STEP, search
-from builder.presets.results import CardPeak, FitTrial
+from builder.presets.fit import STEP, CardPeak, FitTrial, search_contexts
 
 GIB = 1 << 30
 LONGEST = 262144
@@ -34,7 +33,7 @@ def largest(memory: float, need: Callable[[int], float], first: tuple[int, ...])
     asked, attempt = card_of(memory, need)
     tried = {context: attempt(context) for context in first}
     asked.clear()
-    found = search(tried, attempt, LONGEST)
+    found = search_contexts(tried, attempt, LONGEST)
     assert len(set(asked)) == len(asked), "a context was tried twice"
     return found or 0, len(asked)
 
@@ -77,14 +76,14 @@ def test_peaks_of_a_card_that_was_full_predict_nothing() -> None:
 
     tried = {context: full(context) for context in (32768, 65536, 131072, LONGEST)}
     asked.clear()
-    assert search(tried, full, LONGEST) == 228_352
+    assert search_contexts(tried, full, LONGEST) == 228_352
     assert len(asked) <= 7  # halves 131072 down to STEP
 
 
 def test_the_models_own_maximum_is_tried_first() -> None:
     asked, attempt = card_of(100 * GIB, lambda _: GIB)
     tried = {32768: attempt(32768)}
-    assert search(tried, attempt, LONGEST) == LONGEST
+    assert search_contexts(tried, attempt, LONGEST) == LONGEST
     assert asked == [32768, LONGEST]
 
 
@@ -110,5 +109,7 @@ def test_an_engine_that_says_what_would_fit_is_tried_there(first: tuple[int, ...
         estimate = None if fits else 51200 + 77
         return FitTrial(context=context, fits=fits, cards=(used,), estimate=estimate)
 
-    assert search({context: attempt(context) for context in first}, attempt, LONGEST) == 51200
+    assert (
+        search_contexts({context: attempt(context) for context in first}, attempt, LONGEST) == 51200
+    )
     assert len(asked) <= 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from builder.presets import docker_run
+from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Service
 from support.services import BASE, SERVICES, services
@@ -40,8 +40,8 @@ def calls(script: str, docker: Path) -> list[list[str]]:
 @settings(max_examples=60, deadline=None)
 @given(services())
 def test_any_argument_reaches_docker_as_it_is(docker: Path, service: Service) -> None:
-    earlier, started = calls(docker_run.document(service), docker)
-    assert started == docker_run.words(service)
+    earlier, started = calls(exports.docker_run(service), docker)
+    assert started == exports.words(service)
     # Its name is free for a second start.
     assert earlier == ["rm", "--force", service.name]
 
@@ -49,7 +49,7 @@ def test_any_argument_reaches_docker_as_it_is(docker: Path, service: Service) ->
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_published_preset(name: str, docker: Path) -> None:
     found = SERVICES[name]
-    _, words = calls(docker_run.document(found), docker)
+    _, words = calls(exports.docker_run(found), docker)
     place = words.index(found.image)
     assert words[place + 1 :] == found.words
     assert words[:2] == ["run", "--detach"]
@@ -59,7 +59,7 @@ def test_a_published_preset(name: str, docker: Path) -> None:
 
 def test_what_the_container_needs() -> None:
     needs = ContainerOptions(ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"])
-    words = docker_run.words(replace(BASE, container=needs))
+    words = exports.words(replace(BASE, container=needs))
     assert words[-6:] == [
         "--publish=127.0.0.1:8081:8080",
         "--ipc=host",
@@ -68,12 +68,12 @@ def test_what_the_container_needs() -> None:
         "--cap-add=IPC_LOCK",
         BASE.image,
     ]
-    text = docker_run.document(replace(BASE, container=needs))
+    text = exports.docker_run(replace(BASE, container=needs))
     assert "# --ulimit=memlock -1: the engine locks the model in memory\n" in text
 
 
 def test_without_gpu_and_restart() -> None:
-    words = docker_run.words(replace(BASE, cards=0, restart=None))
+    words = exports.words(replace(BASE, cards=0, restart=None))
     assert words == [
         *("run", "--detach", "--name", "builder-a", "--init", "--stop-timeout=30"),
         *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
@@ -82,10 +82,10 @@ def test_without_gpu_and_restart() -> None:
 
 
 def test_vllm_keeps_what_it_compiled_and_llama_cpp_has_a_read_only_root() -> None:
-    vllm = docker_run.words(SERVICES["gemma-4-e4b-mtp@5090-laptop"])
+    vllm = exports.words(SERVICES["gemma-4-e4b-mtp@5090-laptop"])
     name = "builder-gemma-4-e4b-mtp-5090-laptop-cache"
     assert f"--mount=type=volume,source={name},target=/root/.cache/vllm" in vllm
     assert "--read-only" not in vllm
-    llama = docker_run.words(SERVICES["qwen3.6-27b-dflash@5090-laptop"])
+    llama = exports.words(SERVICES["qwen3.6-27b-dflash@5090-laptop"])
     assert {"--read-only", "--tmpfs=/tmp"} <= {*llama}
     assert not any("type=volume" in word for word in llama)

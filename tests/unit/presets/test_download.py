@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from builder.core.errors import BusyError, FetchError, SpaceError, WorldError
-from builder.presets import hub as api
-from builder.presets.download import Fetch, download
-from builder.presets.hub import HubFile
-from builder.presets.models import on_the_hub
+from builder.presets import models as api
+from builder.presets.files import Fetch, download
+from builder.presets.models import HubFile, on_the_hub
 from support import model_hub
 from support.model_hub import Hub
 from support.registries import answering
@@ -54,9 +53,9 @@ def ranges(hub: Hub) -> int:
 
 
 def test_the_hub_lists_files_with_their_digests(hub: Hub) -> None:
-    assert api.files("me/A-GGUF") == [HubFile("Q8/a.gguf", len(CONTENT), SHA256)]
+    assert api.hub_files("me/A-GGUF") == [HubFile("Q8/a.gguf", len(CONTENT), SHA256)]
     with pytest.raises(FetchError) as caught:
-        api.files("me/Absent")
+        api.hub_files("me/Absent")
     assert "404" in caught.value.why
     assert caught.value.hint == "check the name of the repository"
     assert hub.requests
@@ -64,14 +63,14 @@ def test_the_hub_lists_files_with_their_digests(hub: Hub) -> None:
 
 def test_the_token_of_the_hub_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", model_hub.TOKEN)
-    api.files("me/A-GGUF")
+    api.hub_files("me/A-GGUF")
     assert hub.requests[-1][2] == f"Bearer {model_hub.TOKEN}"
 
 
 def test_offline_nothing_is_asked(fetch: Fetch, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     model_hub.use(monkeypatch, HF_HUB_OFFLINE="1")
     for ask in (
-        lambda: api.files("me/A-GGUF"),
+        lambda: api.hub_files("me/A-GGUF"),
         lambda: download([fetch], fetch.target.parent, quiet),
     ):
         with pytest.raises(FetchError) as caught:
@@ -83,7 +82,7 @@ def test_offline_nothing_is_asked(fetch: Fetch, hub: Hub, monkeypatch: pytest.Mo
 
 
 def test_no_telemetry_is_sent(fetch: Fetch, hub: Hub) -> None:
-    api.files("me/A-GGUF")
+    api.hub_files("me/A-GGUF")
     download([fetch], fetch.target.parent, quiet)
     asked = [path for _, path, _ in hub.requests]
     file = "me/A-GGUF/Q8/a.gguf"
@@ -156,7 +155,7 @@ def test_a_file_that_is_larger_than_listed_is_refused(fetch: Fetch) -> None:
 def test_a_file_that_only_xet_gives_is_told(
     fetch: Fetch, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.presets.download.require_space", quiet)
+    monkeypatch.setattr("builder.presets.files.require_space", quiet)
     with pytest.raises(FetchError) as caught:
         download([replace(fetch, size=51 * 10**9)], fetch.target.parent, quiet)
     assert "hf download" in caught.value.hint
@@ -193,7 +192,7 @@ def test_a_disk_that_gets_full_is_told_and_the_part_stays(
 ) -> None:
     (folder := tmp_path / "small").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
-    monkeypatch.setattr("builder.presets.download.require_space", quiet)  # it fills meanwhile
+    monkeypatch.setattr("builder.presets.files.require_space", quiet)  # it fills meanwhile
     try:
         with pytest.raises(SpaceError):
             download([replace(fetch, target=folder / "a.gguf")], folder, quiet)
@@ -268,6 +267,6 @@ def test_a_list_that_cannot_be_files_is_refused(
     with answering(lambda _: (200, {}, content)) as (address, _):
         model_hub.use(monkeypatch, HF_ENDPOINT=f"http://{address}")
         with pytest.raises(FetchError) as caught:
-            api.files("me/A")
+            api.hub_files("me/A")
     assert str(caught.value).replace("\n", "").isprintable()
     assert len(str(caught.value)) < 1000

@@ -10,14 +10,14 @@ import jsonschema
 import pytest
 import yaml
 
-from builder.presets import helm, kubernetes
+from builder.presets import exports
 from builder.presets.service import Service, ServiceOption
 from support.services import BASE, SERVICES
 
 
 def files(service: Service) -> dict[str, str]:
     """The files of the chart, by their path in its directory."""
-    found = helm.documents(service)
+    found = exports.helm_chart(service)
     assert all(path.startswith(f"{service.name}/") for path in found)
     return {path.partition("/")[2]: text for path, text in found.items()}
 
@@ -47,14 +47,14 @@ def test_the_values_of_a_published_preset(name: str) -> None:
     assert (chart["apiVersion"], chart["name"]) == ("v2", service.name)
     assert chart["appVersion"] == "1"
     assert ("cache" in given) is (service.cache is not None)
-    assert given["hami"]["memory"] == (kubernetes.facts(service)["gpumem"] or None)
+    assert given["hami"]["memory"] == (exports.kubernetes_facts(service)["gpumem"] or None)
 
 
 def test_the_memory_of_the_source_is_divided_among_the_cards() -> None:
-    several = kubernetes.document(replace(BASE, memory=(8 << 30) + 1, cards=2))
+    several = exports.kubernetes(replace(BASE, memory=(8 << 30) + 1, cards=2))
     assert "# nvidia.com/gpumem: 4097\n" in several
-    assert "gpumem" not in kubernetes.document(replace(BASE, memory=8 << 30, cards=0))
-    text = kubernetes.document(replace(BASE, memory=8 << 30))
+    assert "gpumem" not in exports.kubernetes(replace(BASE, memory=8 << 30, cards=0))
+    text = exports.kubernetes(replace(BASE, memory=8 << 30))
     assert "# nvidia.com/gpumem: 8192\n" in text
 
 

@@ -148,7 +148,7 @@ def test_an_empty_file_of_a_server(hub: model_hub.Hub, work: Path) -> None:
 
 
 def test_a_server_that_does_not_answer(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.core.retry.GIVE_UP", 0.1)
+    monkeypatch.setattr("builder.core.web.GIVE_UP", 0.1)
     with pytest.raises(FetchError) as caught:
         write("http://127.0.0.1:9/model.gguf", work)
     assert caught.value.why == "connection refused"
@@ -156,8 +156,8 @@ def test_a_server_that_does_not_answer(work: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_that_is_tried_again_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.core.retry.GIVE_UP", 1.5)
-    monkeypatch.setattr("builder.core.retry.GIVEN_UP", set())
+    monkeypatch.setattr("builder.core.web.GIVE_UP", 1.5)
+    monkeypatch.setattr("builder.core.web.GIVEN_UP", set())
     model_hub.use(monkeypatch, HF_ENDPOINT="http://127.0.0.1:9")
     lines: list[str] = []
     with pytest.raises(FetchError) as caught:

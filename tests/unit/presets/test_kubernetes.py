@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from builder.presets import kubernetes
+from builder.presets import exports
 from builder.presets.schema import ContainerOptions
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from support.services import BASE, HOSTILE, SERVICES, services
@@ -27,7 +27,7 @@ def expanded(text: str) -> str:
 
 def container_of(service: Service, *, validated: bool = True) -> dict[str, Any]:
     """The container of the Deployment, with its pod as ``pod``."""
-    deployment, network = yaml.safe_load_all(kubernetes.document(service))
+    deployment, network = yaml.safe_load_all(exports.kubernetes(service))
     if validated:
         kubernetes_validate.validate(deployment, NEWEST, strict=True)
         kubernetes_validate.validate(network, NEWEST, strict=True)
@@ -117,12 +117,12 @@ def test_an_image_that_no_registry_has_is_never_pulled() -> None:
     container = container_of(replace(BASE, local=True))
     assert container["imagePullPolicy"] == "Never"
     assert container["image"] == "me/a:1"
-    text = kubernetes.document(replace(BASE, local=True))
+    text = exports.kubernetes(replace(BASE, local=True))
     assert "docker save me/a:1 | ssh NODE sudo ctr -n k8s.io images import -\n" in text
 
 
 def test_a_wrong_manifest_is_refused() -> None:
-    deployment = yaml.safe_load(kubernetes.document(BASE).partition("---")[0])
+    deployment = yaml.safe_load(exports.kubernetes(BASE).partition("---")[0])
     deployment["spec"]["template"]["spec"]["containers"][0]["arguments"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(deployment, NEWEST, strict=True)

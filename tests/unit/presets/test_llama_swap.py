@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given, settings
 
 from builder.core.errors import RecipeError
-from builder.presets import llama_swap
+from builder.presets import exports
 from builder.presets.service import STOP, Service, ServiceOption
 from support.services import BASE, HOSTILE, SERVICES, services
 
 
 def model_of(service: Service) -> dict[str, Any]:
     """The only model of the file."""
-    text = llama_swap.document(service)
+    text = exports.llama_swap(service)
     found = yaml.safe_load(text)
     assert set(found) == {"models", "healthCheckTimeout"}
     (model,) = found["models"].values()
@@ -55,7 +55,7 @@ def test_any_argument_reaches_docker_as_it_is(service: Service) -> None:
         assert_started(service)
         return
     with pytest.raises(RecipeError, match="llama-swap cannot pass"):
-        llama_swap.document(service)
+        exports.llama_swap(service)
 
 
 def test_hostile_arguments_reach_docker_as_they_are() -> None:
@@ -75,7 +75,7 @@ def test_a_published_preset(name: str) -> None:
     assert model["aliases"] == [name.partition("@")[0]]
     assert model["name"] == service.model
     assert model["unloadTimeout"] > STOP
-    names = yaml.safe_load(llama_swap.document(service))["models"]
+    names = yaml.safe_load(exports.llama_swap(service))["models"]
     assert [*names] == [name]
 
 

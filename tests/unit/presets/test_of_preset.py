@@ -9,9 +9,7 @@ import pytest
 from builder.presets import cards, machine
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Question, choose, figure_on
-from builder.presets.of_preset import is_file, is_run_of, of_presets
-from builder.presets.receipts import ReceiptModel
-from builder.presets.receipts_catalog import ReceiptEntry
+from builder.presets.receipts import ReceiptEntry, ReceiptModel, is_file, is_run_of, of_presets
 from builder.presets.schema import Preset
 from support.environment import REPOSITORY
 from support.receipts import CARD, measured, of_dflash, receipt, run

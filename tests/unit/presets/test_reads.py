@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from builder.presets import reads
-from builder.presets.shape import Shape, of
+from builder.presets import shapes
+from builder.presets.shapes import Shape, shape_of
 
 # One layer and an MTP block, four experts in each, and an output of its own.
 TENSORS = {
@@ -26,7 +26,7 @@ ALL = 3000
 
 
 def test_weights_of_a_file_have_as_many_bits() -> None:
-    assert reads.weights(SHAPE, ALL // 2, checkpoint=False) == {
+    assert shapes.weight_bytes(SHAPE, ALL // 2, checkpoint=False) == {
         "rows": 500,
         "output": 500,
         "layers": 30,
@@ -38,42 +38,42 @@ def test_weights_of_a_file_have_as_many_bits() -> None:
 
 def test_a_checkpoint_keeps_sixteen_bits_where_nothing_is_quantized() -> None:
     # Layers and experts are 460 parameters; the other 2540 take 5080 bytes.
-    found = reads.weights(SHAPE, 5080 + 230, checkpoint=True)
+    found = shapes.weight_bytes(SHAPE, 5080 + 230, checkpoint=True)
     assert (found["layers"], found["experts"]) == (30, 200)
     assert (found["output"], found["block"], found["block experts"]) == (2000, 280, 800)
 
 
 def test_a_checkpoint_that_is_too_small_for_them_has_as_many_bits_everywhere() -> None:
-    small = reads.weights(SHAPE, ALL // 2, checkpoint=True)
-    assert small == reads.weights(SHAPE, ALL // 2, checkpoint=False)
+    small = shapes.weight_bytes(SHAPE, ALL // 2, checkpoint=True)
+    assert small == shapes.weight_bytes(SHAPE, ALL // 2, checkpoint=False)
 
 
 def test_a_checkpoint_with_other_tensors_has_no_more_than_sixteen_bits() -> None:
-    assert reads.weights(SHAPE, 10**6, checkpoint=True)["layers"] == 120
+    assert shapes.weight_bytes(SHAPE, 10**6, checkpoint=True)["layers"] == 120
 
 
 def test_an_embedding_that_is_the_output_too_is_read_whole() -> None:
     tied = Shape("any", "model", VALUES, {"token_embd.weight": (10, 100)}, {})
-    assert reads.weights(tied, 500, checkpoint=False) == {"output": 500}
+    assert shapes.weight_bytes(tied, 500, checkpoint=False) == {"output": 500}
 
 
 def test_more_tokens_need_more_experts() -> None:
-    assert reads.experts(SHAPE, 1) == 0.25
-    assert reads.experts(SHAPE, 2) == 1 - 0.75**2
+    assert shapes.expert_bytes(SHAPE, 1) == 0.25
+    assert shapes.expert_bytes(SHAPE, 2) == 1 - 0.75**2
     dense = Shape("any", "model", {}, {}, {})
-    assert reads.experts(dense, 1) == 1
+    assert shapes.expert_bytes(dense, 1) == 1
 
 
 def test_the_cache_has_keys_and_values_of_each_layer() -> None:
     # Layer 0: 4 keys and 2 values; layer 1 has no values: its keys are its values.
-    assert reads.cache(SHAPE, 16, 8, 10) == 10 * (4 * 2 + 2 * 1) + 10 * (4 * 2 + 4 * 1)
+    assert shapes.cache_bytes(SHAPE, 16, 8, 10) == 10 * (4 * 2 + 2 * 1) + 10 * (4 * 2 + 4 * 1)
 
 
 def test_a_layer_with_a_window_holds_no_more() -> None:
     window = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False]}
     shape = Shape("any", "model", VALUES | window, TENSORS, {})
-    assert reads.cache(shape, 8, 8, 10) == 8 * 6 + 10 * 8
-    assert reads.cache(shape, 8, 8, 5) == 5 * 6 + 5 * 8
+    assert shapes.cache_bytes(shape, 8, 8, 10) == 8 * 6 + 10 * 8
+    assert shapes.cache_bytes(shape, 8, 8, 5) == 5 * 6 + 5 * 8
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_layer_with_a_window_holds_no_more() -> None:
 )
 def test_the_active_parameters_are_those_of_the_name(name: str, active: float) -> None:
     """A3B: 3 billion; E2B: 2.3 billion without the embeddings of each layer, by its card."""
-    shape = of(name)
-    found = reads.weights(shape, 10**12, checkpoint=False)
-    share = found["layers"] + found["output"] + found["experts"] * reads.experts(shape, 1)
+    shape = shape_of(name)
+    found = shapes.weight_bytes(shape, 10**12, checkpoint=False)
+    share = found["layers"] + found["output"] + found["experts"] * shapes.expert_bytes(shape, 1)
     parameters = sum(math.prod(each) for each in shape.tensors.values())
     assert share / 1e12 * parameters == pytest.approx(active * 1e9, rel=0.06)

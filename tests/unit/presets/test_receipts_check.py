@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import ReceiptError, RecipeError
-from builder.presets.receipts import parse
-from builder.presets.receipts_catalog import ReceiptEntry
-from builder.presets.receipts_check import checked, require_valid
+from builder.presets.receipts import ReceiptEntry, checked, parse, require_valid
 from builder.publish.remote_image import RemoteImage, RemotePlatform
 from support.receipts import CARD, DIGEST, KEY, measured, receipt, run
 from support.shipped import RECIPES

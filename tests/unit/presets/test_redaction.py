@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.presets.redaction import private, private_argument, redacted
+from builder.presets.receipts import private, private_argument, redacted
 
 
 @pytest.mark.parametrize(

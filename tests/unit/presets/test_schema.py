@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.presets.figures import Memory
-from builder.presets.schema import ModelFile
+from builder.presets.schema import Memory, ModelFile
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 
 from builder.core.errors import BusyError
 from builder.presets.images import RunImage
-from builder.presets.run import running_already
+from builder.presets.run import Found, identity, running_already
 from builder.presets.service import Service, ServiceOption
-from builder.presets.start import Found, identity
 from support.services import BASE
 
 THERE = Found("0" * 64, "running", identity(BASE), 9000, "", BASE.image, "1" * 64)

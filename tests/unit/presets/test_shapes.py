@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.presets import shapes, sizes
-from builder.presets.shape import Shape, read
+from builder.presets import shapes
+from builder.presets import shapes as sizes
+from builder.presets.shapes import Shape, read_shape
 from simulator import gguf
 from support.environment import REPOSITORY
 
@@ -54,21 +55,21 @@ PUBLISHED = {
 
 def test_each_shape_is_counted_or_known_to_be_uncounted() -> None:
     known = {*COUNTS, *UNCOUNTED}
-    for name in shapes.names():
+    for name in shapes.shape_names():
         assert name in known, f"tests/unit/presets/test_shapes.py: COUNTS has no numbers of {name}"
     for name in known:
-        assert name in shapes.names(), f"there is no shapes/{name}.toml"
+        assert name in shapes.shape_names(), f"there is no shapes/{name}.toml"
 
 
-@pytest.mark.parametrize("name", shapes.names())
+@pytest.mark.parametrize("name", shapes.shape_names())
 def test_a_shape_has_the_tensors_and_parameters_of_the_model(name: str) -> None:
-    tensors = shapes.of(name).tensors
+    tensors = shapes.shape_of(name).tensors
     if name in COUNTS:
         count, billions = COUNTS[name]
         assert len(tensors) == count
         parameters = sum(map(math.prod, tensors.values()))
         assert parameters / 1e9 == pytest.approx(billions, rel=0.002)
-    usual = sizes.usual(shapes.of(name))
+    usual = sizes.usual(shapes.shape_of(name))
     for tensor, dimensions in tensors.items():
         block, _ = gguf._blocks()[int(usual[tensor])]
         assert dimensions[0] % block == 0, tensor
@@ -81,7 +82,7 @@ def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path:
     file = shapes.write(name, tmp_path / "model.gguf", size)
     with file.open("rb") as stream:
         found = gguf.read(stream)
-    shape = shapes.of(name)
+    shape = shapes.shape_of(name)
     assert found.architecture == shape.architecture
     assert {each.name: each.shape for each in found.tensors} == shape.tensors
     assert size - (1 << 20) < found.end == file.stat().st_size <= size
@@ -96,7 +97,7 @@ def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path:
 
 @pytest.mark.parametrize(("name", "size"), PUBLISHED.items())
 def test_types_are_chosen_for_the_size_of_a_published_file(name: str, size: int) -> None:
-    shape = shapes.of(name)
+    shape = shapes.shape_of(name)
     kinds = sizes.reaching(shape, size)
     assert kinds.keys() == shape.tensors.keys()
     assert 0 <= size - sizes.total(shape, kinds) < size / 1000
@@ -105,7 +106,7 @@ def test_types_are_chosen_for_the_size_of_a_published_file(name: str, size: int)
 
 
 def test_the_output_has_six_bits_at_least() -> None:
-    untied, tied = shapes.of("qwen3.6-27b"), shapes.of("gemma-4-26b-a4b")
+    untied, tied = shapes.shape_of("qwen3.6-27b"), shapes.shape_of("gemma-4-26b-a4b")
     assert sizes.reaching(untied, 14_500_000_000)["output.weight"].name == "Q6_K"
     assert sizes.reaching(untied, 14_500_000_000)["token_embd.weight"].name == "Q3_K"
     assert sizes.reaching(tied, 17_000_000_000)["token_embd.weight"].name == "Q6_K"
@@ -114,13 +115,13 @@ def test_the_output_has_six_bits_at_least() -> None:
 @pytest.mark.parametrize("size", [1_000_000_000, 200_000_000_000])
 def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
     with pytest.raises(sizes.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
-        sizes.reaching(shapes.of("qwen3.6-27b"), size)
+        sizes.reaching(shapes.shape_of("qwen3.6-27b"), size)
 
 
 def test_a_repository_has_one_shape() -> None:
     files = [tomllib.loads(file.read_text()) for file in (REPOSITORY / "shapes").glob("*.toml")]
     named = [repository for file in files for repository in file.get("repositories", [])]
-    assert sorted(named) == sorted(shapes.published())
+    assert sorted(named) == sorted(shapes.published_shape())
 
 
 TENSORS = """
@@ -162,7 +163,7 @@ def shape_of(folder: Path, old: str = "", new: str = "") -> Shape:
     (folder / "tensors").mkdir()
     (folder / "tensors" / "x.toml").write_text(TENSORS.replace(old, new))
     (folder / "x.toml").write_text(SHAPE.replace(old, new))
-    return read(folder / "x.toml")
+    return read_shape(folder / "x.toml")
 
 
 def test_dimensions_follow_from_values(tmp_path: Path) -> None:
@@ -196,4 +197,4 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, old: str, new: str, messag
 
 def test_a_name_with_a_typo() -> None:
     with pytest.raises(shapes.NoShapeError, match=r"did you mean qwen3\.6-27b-mtp"):
-        shapes.of("qwen3.6-27b-mpt")
+        shapes.shape_of("qwen3.6-27b-mpt")

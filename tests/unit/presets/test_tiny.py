@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from gguf import quants
 
-from builder.presets import shapes, tiny, tokens
+from builder.presets import shapes, tiny
+from builder.presets import shapes as tokens
 from builder.presets.tiny import TinyModel
 from simulator import gguf
 
@@ -68,8 +69,8 @@ def test_the_tensors_are_those_of_the_published_model(name: str, published: str)
         return {tiny.LAYER.sub("", tensor) for tensor in shape.tensors}
 
     more = {"output.weight"} if name == "gemma4" else set()  # an output of its own
-    assert kinds(shapes.tiny(name)) == kinds(shapes.of(published)) | more
-    ours, theirs = shapes.tiny(name).values.keys(), shapes.of(published).values.keys()
+    assert kinds(shapes.tiny(name)) == kinds(shapes.shape_of(published)) | more
+    ours, theirs = shapes.tiny(name).values.keys(), shapes.shape_of(published).values.keys()
     # A sliding window of DFlash is optional: files of June have it.
     assert ours >= {key for key in theirs if "sliding_window" not in key or name != "dflash"}
 

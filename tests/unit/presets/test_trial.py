@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import SmokeError, UntriedError
-from builder.engines import sglang_log, vllm_log
-from builder.presets import trial
-from builder.presets.results import FitTrial
-from simulator import frames
+from builder.engines import logs
+from builder.presets import fit
+from builder.presets.fit import FitTrial
+from simulator import report as frames
 from simulator.report import Report, Unsupported, Violation
 from support import caches
 from support.environment import REPOSITORY
@@ -28,7 +28,7 @@ def report_of(name: str) -> Report:
 
 
 def evaluated(report: Report, context: int, fault: str = "", log: str = "") -> FitTrial:
-    return trial.evaluate(report, frames.named(report), context, fault, log)
+    return fit.evaluate(report, frames.named(report), context, fault, log)
 
 
 def test_a_server_that_answered_fits_with_its_memory_by_kind() -> None:
@@ -101,24 +101,24 @@ def test_layers_that_the_engine_left_to_the_cpu_do_not_fit() -> None:
 def test_a_model_whose_weights_are_elsewhere_does_not_count_as_fitting() -> None:
     found = evaluated(report_of("served"), 32768)
     weights = found.by_kind["weights"]
-    trial.require_weights(found, "engine:1", weights)
-    trial.require_weights(found, "engine:1", 50 * weights)  # most experts are on the host
+    fit.require_weights(found, "engine:1", weights)
+    fit.require_weights(found, "engine:1", 50 * weights)  # most experts are on the host
     with pytest.raises(SmokeError, match="engine:1 does not load this model") as caught:
-        trial.require_weights(found, "engine:1", 200 * weights)
+        fit.require_weights(found, "engine:1", 200 * weights)
     assert "of weights on the card" in caught.value.why
 
 
 def test_an_engine_without_names_of_functions_is_given_the_benefit_of_the_doubt() -> None:
     nameless = evaluated(report_of("served"), 32768).model_copy(update={"by_kind": {"other": 99}})
-    trial.require_weights(nameless, "engine:1", 100)
+    fit.require_weights(nameless, "engine:1", 100)
     with pytest.raises(SmokeError):
-        trial.require_weights(nameless, "engine:1", 10000)
+        fit.require_weights(nameless, "engine:1", 10000)
 
 
 def test_a_model_that_does_not_fit_has_no_weights_to_count() -> None:
     refused = evaluated(report_of("refused"), 262144, fault="ended with exit status 1")
     none = refused.model_copy(update={"by_kind": {}})
-    trial.require_weights(none, "engine:1", 1 << 40)
+    fit.require_weights(none, "engine:1", 1 << 40)
 
 
 READY = (
@@ -133,8 +133,8 @@ SMALL = READY + (
 
 
 def stated(report: Report, fault: str = "", log: str = "") -> FitTrial:
-    read = vllm_log.read(log)
-    return trial.evaluate(report, frames.named(report), 32768, fault, read)
+    read = logs.read_vllm(log)
+    return fit.evaluate(report, frames.named(report), 32768, fault, read)
 
 
 def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
@@ -149,8 +149,8 @@ def test_vllms_own_log_names_the_parts_of_its_memory() -> None:
 
 def test_a_server_that_serves_less_than_it_was_asked_for_has_no_room() -> None:
     log = "max_total_num_tokens=6202, max_running_requests=48, context_len=32768, available\n"
-    report, read = report_of("served"), sglang_log.read(log)
-    found = trial.evaluate(report, frames.named(report), 32768, "", read)
+    report, read = report_of("served"), logs.read_sglang(log)
+    found = fit.evaluate(report, frames.named(report), 32768, "", read)
     assert (found.fits, found.estimate) == (False, 6202)
     assert found.why == "no room: a KV cache of 6,202 tokens"
 
@@ -197,6 +197,6 @@ def test_another_fault_of_vllm_is_no_verdict_on_the_model() -> None:
 def test_a_log_that_goes_on_states_its_figures_once() -> None:
     ready = "Load weight end. type=X, mem usage=1.50 GB\nready"
     end = f"{ready}\nNot enough memory. Please try to increase --mem-fraction-static."
-    stated = sglang_log.read(trial.continued(ready, end))
-    assert stated.weights == sglang_log.read(ready).weights
+    stated = logs.read_sglang(fit.continued(ready, end))
+    assert stated.weights == logs.read_sglang(ready).weights
     assert stated.no_room.startswith("Not enough memory.")

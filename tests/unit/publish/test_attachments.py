@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import ptx
+from builder.build import ccache
 from builder.build.record import Record
 from builder.core.errors import RegistryError
 from builder.publish.attachments import NAMES, RECIPE, missing_attachments, recipe_texts
@@ -57,7 +57,7 @@ def test_attached_ptx_comes_back(
 ) -> None:
     monkeypatch.setenv("BUILDER_NAMESPACE", f"{registry}/me")
     plan = rendered(REPOSITORY, NAME)
-    file = ptx.path_of(tmp_path, plan.name, plan.key)
+    file = ccache.path_of(tmp_path, plan.name, plan.key)
     described = {*NAMES, RECIPE}
 
     def made(attached: set[str]) -> list[Attachment]:
@@ -71,9 +71,9 @@ def test_attached_ptx_comes_back(
     texts = {"ab" * 32: b".version 9.0 // one", "cd" * 32: b".version 9.0 // two"}
     for digest, text in texts.items():
         (folder / f"{digest}.gz").write_bytes(gzip.compress(text))
-    ptx.pack(folder, file)
-    assert ptx.digests(file) == {*texts}
-    assert made({*described, ptx.KIND}) == []
+    ccache.pack(folder, file)
+    assert ccache.digests(file) == {*texts}
+    assert made({*described, ccache.KIND}) == []
     [attachment] = made(described)
     repository = Repository(f"{registry}/me/{plan.recipe.image.repository}", print)
     attach_all(repository, put_image(repository, NAME, "1"), [attachment])
@@ -82,7 +82,7 @@ def test_attached_ptx_comes_back(
     written = {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()}
     assert written == {f"{digest}.ptx": text for digest, text in texts.items()}
     # An attachment without a file, which anybody with push access can add later.
-    attach(repository, put_image(repository, NAME, "1"), ptx.KIND, {})
+    attach(repository, put_image(repository, NAME, "1"), ccache.KIND, {})
     done = builder("ptx", NAME, "--from", "1", "--output", tmp_path / "none")
     assert done.returncode == 12
-    assert f"has no attachment of the type {ptx.KIND}" in done.stderr
+    assert f"has no attachment of the type {ccache.KIND}" in done.stderr

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import FetchError, RegistryError
-from builder.publish.auth import may_name
 from builder.publish.registry import Repository
 from builder.publish.tags import open_repository
+from builder.publish.transport import may_name
 from support.registries import NO_BLOB, Reply, Request, answering
 
 pytestmark = pytest.mark.usefixtures("docker_config")
@@ -79,7 +79,7 @@ def test_a_registry_of_this_machine_names_no_realm_elsewhere(
         assert len(asked) == 1
         assert "BUILDER_TOKEN_HOSTS=auth.example.invalid" in caught.value.hint
         # Where the user allows it, the host is asked: there is none of that name.
-        monkeypatch.setattr(retry, "ATTEMPTS", 1)
+        monkeypatch.setattr(web, "ATTEMPTS", 1)
         monkeypatch.setenv("BUILDER_TOKEN_HOSTS", "other.example, auth.example.invalid")
         with pytest.raises(FetchError) as failed:
             open_repository(f"{address}/me/x", print).tags()
@@ -90,7 +90,7 @@ def test_without_a_login_any_other_machine_may_issue_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No host has that name; one that names this machine is not even asked."""
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     realm = {"WWW-Authenticate": 'Bearer realm="https://auth.example.invalid/token",service="x"'}
     with answering(lambda _: (401, realm, b"")) as (address, _):
         with pytest.raises(FetchError) as failed:
@@ -189,7 +189,7 @@ def test_a_token_that_is_no_token_is_not_shown() -> None:
 def test_an_upload_address_elsewhere_gets_no_login(
     docker_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
 
     def other(request: Request) -> Reply:
         return (201, {}, b"") if request.headers.get("Authorization") else (401, BASIC, b"")

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from builder.core.errors import RegistryError, WorldError
-from builder.publish import credentials
-from builder.publish.credentials import Login, login_for
+from builder.publish import transport
 from builder.publish.registry import Repository
+from builder.publish.transport import Login, login_for
 from support.damaged import damaged, fuzzed
 from support.loopback import Quiet, serving_with
 
@@ -125,8 +125,8 @@ def test_no_store_is_an_internal_error(store: Path) -> None:
     def fuzz(seed: bytes) -> None:
         content = damaged(good, seed)
         with suppress(WorldError):
-            config = credentials.parse_config(content, store)
-            credentials.stored_login(config, "ghcr.io")
+            config = transport.parse_config(content, store)
+            transport.stored_login(config, "ghcr.io")
 
     fuzz()
 

@@ -13,7 +13,7 @@ from builder.build import record
 from builder.build.record import Record
 from builder.checks.verdict import Check, DeviceUse, Verdict
 from builder.image.code_paths import CodePaths
-from builder.publish.hub_page import CUT, cut_page, describe_repository, shortened
+from builder.publish.hub import CUT, cut_page, describe_repository, shortened
 from support.catalogs import load
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.publish.hub_page import Markdown, code, console, escaped
+from builder.publish.hub import Markdown, code, console, escaped
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.core.platforms import Platforms
-from builder.publish import builder_sbom, parts
-from builder.publish.debian import parse
+from builder.publish import sbom
+from builder.publish import spdx as builder_sbom
+from builder.publish.sbom import parse_dpkg
 from builder.recipes import locks
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from support.bills import (
     DPKG,
     engine_of,
@@ -41,7 +42,7 @@ def test_an_image_of_wheels_has_its_own_cublas_and_not_the_bases() -> None:
     """As ``parts.wheels`` lists them: by name, an SPDX document may have two."""
     found = [
         (part.version, part.shipped)
-        for part in parts.wheels(of_catalog("vllm-0.20.2-wheel"), base_shipped=True)
+        for part in sbom.wheels(of_catalog("vllm-0.20.2-wheel"), base_shipped=True)
         if part.name == "nvidia-cublas"
     ]
     assert sorted(found) == [("13.1.0.3", False), ("13.1.0.3", True)]
@@ -110,7 +111,7 @@ def test_debian_packages_are_those_that_are_installed() -> None:
     gcc = package(spdx("hello-sm120-0.1.0"), "libgcc-s1")
     assert purl(gcc) == "pkg:deb/debian/libgcc-s1@1:14.2.0-19%2Bb1?arch=amd64&distro=debian-13"
     assert gcc["comment"] == "builder:source: gcc-14 14.2.0-19"
-    assert parse("", "").packages == ()
+    assert parse_dpkg("", "").packages == ()
 
 
 def test_contents_that_are_not_listed_are_named() -> None:

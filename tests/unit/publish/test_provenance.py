@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from builder.publish import builder_sbom
-from builder.publish.provenance import LOCAL, platform
+from builder.publish import spdx
+from builder.publish.spdx import LOCAL, platform
 from support.bills import DPKG, ENGINES, of_catalog, provenance, record_of
 
 
@@ -46,7 +46,7 @@ def test_unknown_times_are_left_out() -> None:
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
-        document = json.loads(builder_sbom.documents(made, record, DPKG)[builder_sbom.PROVENANCE])
+        document = json.loads(spdx.documents_builder_sbom(made, record, DPKG)[spdx.PROVENANCE])
         assert document["predicate"]["runDetails"]["metadata"] == expected
 
 
@@ -57,8 +57,8 @@ def test_a_workflow_of_github_is_the_builder() -> None:
     assert platform({}) == LOCAL
     made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
-        builder_sbom.documents(made, record_of(made), DPKG, platform(environment))[
-            builder_sbom.PROVENANCE
+        spdx.documents_builder_sbom(made, record_of(made), DPKG, platform(environment))[
+            spdx.PROVENANCE
         ]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"

@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.publish.prune_plan import PrunePlan, plan
+from builder.publish.prune import PrunePlan, SurveyedImage, plan_prune
 from builder.publish.registry import MANIFESTS, Manifest
-from builder.publish.survey import SurveyedImage
 from builder.publish.tag_history import Move, Note, rollback_targets
 
 TAGS = ("nightly", "latest", "stable")
@@ -110,7 +109,7 @@ def deleted(found: PrunePlan) -> set[str]:
 
 @given(worlds(), st.integers(1, 4), st.booleans())
 def test_nothing_that_a_tag_points_to_is_deleted(world: World, keep: int, signed: bool) -> None:
-    found = plan(world.images, "nightly", keep, signed=signed)
+    found = plan_prune(world.images, "nightly", keep, signed=signed)
     gone = deleted(found)
     for tag, past in world.moves.items():
         assert past[0].digest not in gone, tag
@@ -126,7 +125,7 @@ def test_nothing_that_a_tag_points_to_is_deleted(world: World, keep: int, signed
 
 @given(worlds(), st.integers(1, 4))
 def test_as_many_rollbacks_as_nightlies_are_possible_afterwards(world: World, keep: int) -> None:
-    found = plan(world.images, "nightly", keep, signed=True)
+    found = plan_prune(world.images, "nightly", keep, signed=True)
     gone = deleted(found)
     for tag in [*world.moves]:
         for _ in range(keep):
@@ -136,7 +135,7 @@ def test_as_many_rollbacks_as_nightlies_are_possible_afterwards(world: World, ke
 
 @given(worlds(), st.integers(1, 4))
 def test_what_stays_is_whole(world: World, keep: int) -> None:
-    found = plan(world.images, "nightly", keep, signed=True)
+    found = plan_prune(world.images, "nightly", keep, signed=True)
     gone = deleted(found)
     for image in world.images:
         if image.digest not in gone:
@@ -147,5 +146,5 @@ def test_what_stays_is_whole(world: World, keep: int) -> None:
 
 @given(worlds(), st.integers(1, 4))
 def test_more_to_keep_deletes_no_more(world: World, keep: int) -> None:
-    fewer = deleted(plan(world.images, "nightly", keep + 1, signed=True))
-    assert fewer <= deleted(plan(world.images, "nightly", keep, signed=True))
+    fewer = deleted(plan_prune(world.images, "nightly", keep + 1, signed=True))
+    assert fewer <= deleted(plan_prune(world.images, "nightly", keep, signed=True))

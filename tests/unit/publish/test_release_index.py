@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from builder.publish.push import image_index, key_of_index
 from builder.publish.registry import MANIFESTS, Manifest
-from builder.publish.responses import INDEX
+from builder.publish.transport import INDEX
 
 AMD64, ARM64 = (Manifest(content, MANIFESTS[0]) for content in (b'{"a": 1}', b'{"b": 2}'))
 

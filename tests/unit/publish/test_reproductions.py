@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builder.core.settings import Settings
-from builder.publish.reproductions import REPRODUCTION, TEXT, Reproduced, reproduced
+from builder.publish.verdicts import REPRODUCTION, REPRODUCTION_TEXT, Reproduced, reproduced
 from support.reproductions import statement
 
 DIGEST = "sha256:" + "a" * 64
@@ -29,7 +29,9 @@ def test_the_newest_statement_of_a_trusted_key_counts(
     public = str(key.with_name("cosign.pub"))
     settings = Settings(cache_dir=tmp_path / "cache", trusted_keys=(public,), cosign_key="")
     forged = entry(8, key)
-    forged["annotations"][TEXT] = forged["annotations"][TEXT].replace("-08T", "-09T")
+    forged["annotations"][REPRODUCTION_TEXT] = forged["annotations"][REPRODUCTION_TEXT].replace(
+        "-08T", "-09T"
+    )
     entries = [
         entry(1, key),
         entry(2, key),
@@ -37,7 +39,7 @@ def test_the_newest_statement_of_a_trusted_key_counts(
         entry(4, None),
         entry(5, key, digest="sha256:" + "b" * 64),
         forged,
-        {"artifactType": REPRODUCTION, "annotations": {TEXT: "{}"}},
+        {"artifactType": REPRODUCTION, "annotations": {REPRODUCTION_TEXT: "{}"}},
         {"artifactType": "other", "annotations": entry(7, key)["annotations"]},
     ]
     second = Reproduced("2026-11-02T03:00:00+00:00", "x86_64", key=public)

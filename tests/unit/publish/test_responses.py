@@ -12,17 +12,23 @@ import pytest
 from requests.structures import CaseInsensitiveDict
 
 from builder.core.errors import BuilderError, RegistryError
-from builder.core.http_time import retry_after, seconds_since, time_span
-from builder.core.web import Follow, Response, redirect_url
-from builder.core.web_errors import WebError
-from builder.publish import responses
+from builder.core.web import (
+    Follow,
+    Response,
+    WebError,
+    redirect_url,
+    retry_after_seconds,
+    seconds_since,
+    time_span,
+)
+from builder.publish import transport
 from builder.publish.registry import Manifest, blobs_of
 from builder.publish.tag_history import MOVE, TEXT, Move, notes_in
 from builder.publish.verdicts import UNSIGNED
 from support.damaged import DIGEST, damaged, fuzzed
 
 DESCRIPTOR = {
-    "mediaType": responses.IMAGE_MANIFEST,
+    "mediaType": transport.IMAGE_MANIFEST,
     "digest": DIGEST,
     "size": 5,
     "artifactType": "a/b",
@@ -50,7 +56,7 @@ def noted(**odd: object) -> dict[str, Any]:
 
 MANIFEST = {
     "schemaVersion": 2,
-    "mediaType": responses.IMAGE_MANIFEST,
+    "mediaType": transport.IMAGE_MANIFEST,
     "config": DESCRIPTOR,
     "layers": [DESCRIPTOR],
     "subject": DESCRIPTOR,
@@ -66,7 +72,7 @@ def answer(content: bytes = b"", **headers: str) -> Response:
 
 
 def moves_noted(content: bytes) -> list[Move]:
-    entries = responses.referrers(answer(content), "x")
+    entries = transport.referrers(answer(content), "x")
     return [each.move for each in notes_in(entries, DIGEST, "me/x", UNSIGNED)]
 
 
@@ -77,19 +83,19 @@ def index_digests(content: bytes) -> list[str]:
 DOCUMENTS: list[tuple[Any, Any]] = [
     (MANIFEST, lambda content: list(blobs_of(Manifest(content, "")))),
     (MANIFEST, lambda content: Manifest(content, "").parsed().get("config")),
-    ({"manifests": [DESCRIPTOR], "mediaType": responses.INDEX}, index_digests),
+    ({"manifests": [DESCRIPTOR], "mediaType": transport.INDEX}, index_digests),
     (
         CONFIGURATION,
-        lambda content: responses.checked(responses.Configuration, content, "x").config,
+        lambda content: transport.checked(transport.Configuration, content, "x").config,
     ),
-    ({"tags": ["a", "b"]}, lambda content: responses.tags(answer(content), "x")),
-    ({"manifests": [DESCRIPTOR]}, lambda content: responses.referrers(answer(content), "x")),
+    ({"tags": ["a", "b"]}, lambda content: transport.response_tags(answer(content), "x")),
+    ({"manifests": [DESCRIPTOR]}, lambda content: transport.referrers(answer(content), "x")),
     ({"manifests": [noted()]}, moves_noted),
     (
         {"token": "abc", "access_token": "abc"},
-        lambda content: responses.token(answer(content), "x"),
+        lambda content: transport.token(answer(content), "x"),
     ),
-    (ERRORS, responses.error_text),
+    (ERRORS, transport.error_text),
 ]
 
 
@@ -123,18 +129,21 @@ def test_no_header_of_a_registry_is_an_internal_error(seed: bytes) -> None:
     good, at = HEADERS[seed[0] % len(HEADERS)], seed[1] % 40
     value = good[:at] + seed[3 : 3 + seed[2] % 4].decode("latin-1") + good[at + seed[2] % 2 :]
     told = answer(b"", Location=value, Link=f"<{value}>; rel=next", Content_Type=value)
-    for read in (responses.upload_address, responses.next_page):
+    for read in (transport.upload_address, transport.next_page):
         with suppress(RegistryError):
             read(told, "x")
     with suppress(WebError):
         redirect_url(told, value, Follow.ANYWHERE)
-    asked = retry_after(value)
+    asked = retry_after_seconds(value)
     assert asked is None or asked >= 0
     assert time_span(asked or 0.0)
     assert isinstance(seconds_since(value), float | None)
-    responses.challenge(value)
-    assert responses.media_type(told.headers).isprintable()
-    assert responses.digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {"", value}
+    transport.challenge(value)
+    assert transport.media_type(told.headers).isprintable()
+    assert transport.response_digest(CaseInsensitiveDict({"Docker-Content-Digest": value})) in {
+        "",
+        value,
+    }
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,7 @@ def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
     for _, read in DOCUMENTS[:-1]:
         with pytest.raises(RegistryError, match="is damaged"):
             read(nested * 200_000)
-    assert responses.error_text(nested * 200_000) == ""
+    assert transport.error_text(nested * 200_000) == ""
 
 
 @pytest.mark.parametrize(
@@ -172,7 +181,7 @@ def test_what_is_nested_too_deep_is_damaged(nested: bytes) -> None:
 )
 def test_a_damaged_list_of_referrers(content: bytes) -> None:
     with pytest.raises(RegistryError, match="list of referrers of me/x is damaged") as caught:
-        responses.referrers(answer(content), "me/x")
+        transport.referrers(answer(content), "me/x")
     assert caught.value.why
     assert caught.value.hint
 
@@ -184,6 +193,6 @@ def test_a_token_that_is_no_token_is_not_shown(given: str) -> None:
     from json import dumps
 
     with pytest.raises(RegistryError, match="the token for x is damaged") as caught:
-        responses.token(answer(dumps({"token": given}).encode()), "x")
+        transport.token(answer(dumps({"token": given}).encode()), "x")
     assert "s3" not in str(caught.value)
     assert "s3" not in repr(caught.value.__context__)

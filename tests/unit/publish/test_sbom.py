@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from builder.plan.plan import BasePlan, Plan
-from builder.publish import builder_sbom
-from builder.publish.debian import Dpkg
+from builder.publish import spdx as builder_sbom
+from builder.publish.sbom import Dpkg
 from support.bills import DPKG, ENGINES, faults, of_catalog, record_of, spdx, texts
 from support.environment import REPOSITORY
 
@@ -57,13 +57,17 @@ def test_every_pin_and_every_patch_is_in_the_bill(name: str) -> None:
 
 def test_one_image_has_one_text_and_another_image_another_number() -> None:
     made = of_catalog("atomic-b8995")
-    first, again = (builder_sbom.documents(made, record_of(made), DPKG) for _ in range(2))
+    first, again = (
+        builder_sbom.documents_builder_sbom(made, record_of(made), DPKG) for _ in range(2)
+    )
     assert first == again
-    other = builder_sbom.documents(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
+    other = builder_sbom.documents_builder_sbom(
+        made, record_of(made, digest="sha256:" + "cd" * 32), DPKG
+    )
     patched, *others = made.patches
     reworded = patched.patch.model_copy(update={"why": "another reason"})
     same = replace(made, patches=(replace(patched, patch=reworded), *others))
-    same_image = builder_sbom.documents(same, record_of(made), DPKG)
+    same_image = builder_sbom.documents_builder_sbom(same, record_of(made), DPKG)
     bills = [json.loads(each[builder_sbom.SPDX]) for each in (first, other, same_image)]
     assert len({bill["documentNamespace"] for bill in bills}) == 3, "another text, another document"
     assert bills[0]["creationInfo"]["created"] == "2026-11-21T13:58:33Z"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from builder.publish import builder_sbom
+from builder.publish import spdx as builder_sbom
 from support.bills import (
     DIGEST,
     engine_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.publish.survey import is_nightly
+from builder.publish.prune import is_nightly
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from builder.core.errors import RegistryError
 from builder.publish import tags
 from builder.publish.attachments import RECIPE
-from builder.publish.push_tags import push_tags
+from builder.publish.push import push_tags
 from builder.publish.referrers import AttachedFile, attach, attach_all
 from builder.publish.registry import Repository
 from builder.publish.tag_history import past_moves

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core import web as web_client
 from builder.core.errors import FetchError, RegistryError
 from builder.publish import registry, transport
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("docker_config")
 
 
 def test_the_host_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     elsewhere = {"Location": "http://blobs.example.invalid/x"}
     with (
         answering(lambda _: (307, elsewhere, b"")) as (address, _),
@@ -138,7 +138,7 @@ def test_a_redirect_to_no_address(location: str) -> None:
 
 @pytest.mark.parametrize("later", ["\u00b2", "-5", "soon", "Mon, 01 Jan 9999 00:00:00 +9999999"])
 def test_a_date_or_a_wait_that_is_none(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     headers = {"Retry-After": later, "Date": later}
     with (
         answering(lambda _: (503, headers, b"")) as (address, _),
@@ -153,7 +153,7 @@ def test_a_registry_that_is_down_is_given_up_in_time() -> None:
     begun = time.monotonic()
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:1 does not answer: GET tags") as caught:
         Repository("127.0.0.1:1/me/x", said.append).tags()
-    assert 10 < time.monotonic() - begun <= retry.GIVE_UP
+    assert 10 < time.monotonic() - begun <= web.GIVE_UP
     assert caught.value.why == "connection refused"
     assert said[0] == "127.0.0.1:1: connection refused; trying again in 1 second"
 
@@ -206,7 +206,7 @@ def closing(sent: bytes) -> Iterator[str]:
 def test_the_cause_is_in_plain_words(
     sent: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     with closing(sent) as address, pytest.raises(FetchError) as caught:
         Repository(f"{address}/me/x", print).tags()
     assert said in caught.value.why
@@ -220,7 +220,7 @@ def test_no_name_and_no_certificate_in_plain_words(
 
     import trustme
 
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     with pytest.raises(FetchError) as caught:
         Repository("registry.example.invalid/me/x", print).tags()
     assert caught.value.why.startswith("the host name cannot be resolved")
@@ -240,7 +240,7 @@ def test_no_name_and_no_certificate_in_plain_words(
 
 
 def test_an_error_shows_no_signed_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     signed = "http://127.0.0.1:9/bucket/x?X-Amz-Signature=SECRET&X-Amz-Token=SECRET"
     with (
         answering(lambda _: (307, {"Location": signed}, b"")) as (address, _),
@@ -260,16 +260,16 @@ def test_a_registry_that_was_given_up_gets_one_attempt() -> None:
     with answering(front) as (address, requests):
         with pytest.raises(FetchError, match="fails: GET tags"):
             Repository(f"{address}/me/x", print).tags()
-        assert len(requests) == retry.ATTEMPTS
+        assert len(requests) == web.ATTEMPTS
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(requests) == retry.ATTEMPTS + 1
+        assert len(requests) == web.ATTEMPTS + 1
         status = 200
         assert Repository(f"{address}/me/x", print).tags() == []
         status = 503
         with pytest.raises(FetchError):
             Repository(f"{address}/me/x", print).tags()
-        assert len(requests) == 2 * retry.ATTEMPTS + 2
+        assert len(requests) == 2 * web.ATTEMPTS + 2
 
 
 def test_a_port_that_no_host_has_is_no_address() -> None:

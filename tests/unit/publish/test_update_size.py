@@ -14,8 +14,14 @@ from builder.docker.blobs import Blobs
 from builder.engines.layout import BASE_DIGEST, BASE_NAME
 from builder.publish import push, tag_history, tags
 from builder.publish.registry import Manifest, Repository, blobs_of
-from builder.publish.remote_image import RemotePlatform, images_in, remote_image
-from builder.publish.update_size import Update, require_within, updates_of
+from builder.publish.remote_image import (
+    RemotePlatform,
+    Update,
+    images_in,
+    remote_image,
+    require_within,
+    updates_of,
+)
 from builder.publish.verdicts import UNSIGNED
 from support.prunes import BASE, LAYER, image, index
 from support.registries import Fault, proxied, put_image

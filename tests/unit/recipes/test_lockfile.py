@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.recipes import lockfile
+from builder.recipes import locks
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ def test_what_is_wrong_in_a_lock_is_named_by_its_line(tmp_path: Path, text: str,
     file = tmp_path / "a.toml"
     file.write_text(f'# a lock\npython = "3.13"\n{text}')
     with pytest.raises(RecipeError, match=r"a\.toml is invalid") as caught:
-        lockfile.read(file)
+        locks.read_lock(file)
     assert f"{file}:{said}" in caught.value.why

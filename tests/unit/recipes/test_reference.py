@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from builder.presets.schema import Preset
-from builder.recipes.base import BaseRecipe, json_schema
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 from support.environment import REPOSITORY
 from support.reference import pages
 

@@ -8,9 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from builder.presets.schema import Preset
-from builder.recipes.base import BaseRecipe, json_schema
 from builder.recipes.fields import PATTERNS
-from builder.recipes.schema import Recipe
+from builder.recipes.schema import BaseRecipe, Recipe, json_schema
 
 every_model = pytest.mark.parametrize("model", [Recipe, BaseRecipe, Preset])
 PLAIN = {

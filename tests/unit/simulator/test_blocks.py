@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.blocks import LEAST, MOST, case_of, known, nmse, q8_1, random_blocks
+from simulator.compilers import LEAST, MOST, case_of, known_blocks, nmse, q8_1, random_blocks
 
 
 @pytest.mark.parametrize("name", ["q4_0", "iq1_m", "mxfp4", "nvfp4"])
 def test_blocks_are_read_as_numbers_of_moderate_size(name: str) -> None:
-    kind = known()[name]
+    kind = known_blocks()[name]
     blocks, values = random_blocks(kind, 500, np.random.default_rng(3))
     assert len(blocks) == len(values) == 500
     largest = np.abs(values).max(axis=1)
@@ -43,6 +43,6 @@ def test_a_column_in_blocks_means_nearly_the_same() -> None:
 
 
 def test_types_that_gguf_does_not_read() -> None:
-    assert "q8_1" not in known()
+    assert "q8_1" not in known_blocks()
     with pytest.raises(NotImplementedError):
         case_of("q1_0")

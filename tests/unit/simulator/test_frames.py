@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator import frames, report
 from simulator import library as elf
+from simulator import report
+from simulator import report as frames
 
 
 @pytest.fixture(scope="module")

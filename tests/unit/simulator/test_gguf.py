@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from builder.checks import config, test_model
+from builder.checks import simulated, test_model
 from builder.presets import shapes
 from simulator import gguf
 
@@ -178,8 +178,8 @@ def test_large_models_are_read_without_their_weights(
     assert found.vocabulary == words
     tokens = found.array("tokenizer.ggml.tokens")
     assert tokens is not None
-    chosen = [tokens.first[number] for number in config.printable(found)]
-    assert len(chosen) == config.WANTED
+    chosen = [tokens.first[number] for number in simulated.printable(found)]
+    assert len(chosen) == simulated.WANTED
     assert "".join(map(str, chosen)).replace("\u0120", " ").replace("\u2581", " ").isprintable()
 
 
@@ -187,4 +187,4 @@ def test_control_and_byte_tokens_are_not_chosen(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     test_model.write(file)
     found = read(file.read_bytes())
-    assert min(config.printable(found)) >= 3 + 256
+    assert min(simulated.printable(found)) >= 3 + 256

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from builder.build.compiler_table import is_wrong
-from builder.checks import interpreter
-from simulator.interpreter import KernelError, KernelLaunch, run
+from builder.checks import simulated
+from simulator.compilers import KernelError, KernelLaunch, interpret
 from support.environment import SHARED_CACHE
 
 # out[tid] = in[tid + pair.y] + add
@@ -48,7 +48,7 @@ PTX = """
 
 @pytest.fixture(scope="module")
 def program() -> Path:
-    return interpreter.program(SHARED_CACHE, print)
+    return simulated.ptx_program(SHARED_CACHE, print)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_arguments_and_the_result(program: Path, module: Path) -> None:
     numbers = np.arange(8, dtype=np.uint32)
     launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
     out = np.zeros(6, np.uint32)
-    found, same = run(program, launch, [numbers, out, pair(2), 100], [1, 0])
+    found, same = interpret(program, launch, [numbers, out, pair(2), 100], [1, 0])
     assert found.view(np.uint32).tolist() == [102, 103, 104, 105, 106, 107]
     assert same.view(np.uint32).tolist() == numbers.tolist()
 
@@ -74,7 +74,7 @@ def test_a_fault_is_named_without_addresses_and_is_wrong(program: Path, module: 
     numbers = np.arange(8, dtype=np.uint32)
     launch = KernelLaunch(module, "shift", (1, 1), (6, 1))
     with pytest.raises(KernelError) as fault:
-        run(program, launch, [numbers, np.zeros(6, np.uint32), pair(3), 0], [1])
+        interpret(program, launch, [numbers, np.zeros(6, np.uint32), pair(3), 0], [1])
     assert str(fault.value) == "out of bounds, PTX line 17: ld.global.u32 %r5, [%rd4]"
     assert is_wrong(str(fault.value))
 
@@ -83,10 +83,10 @@ def test_what_the_interpreter_lacks_says_nothing_about_a_compiler(
     program: Path, module: Path
 ) -> None:
     with pytest.raises(KernelError) as fault:
-        run(program, KernelLaunch(module, "odd", (1, 1), (1, 1)), [np.zeros(1)], [0])
+        interpret(program, KernelLaunch(module, "odd", (1, 1), (1, 1)), [np.zeros(1)], [0])
     assert str(fault.value).startswith("not computed, PTX line")
     assert not is_wrong(str(fault.value))
     with pytest.raises(KernelError) as fault:
-        run(program, KernelLaunch(module, "gone", (1, 1), (1, 1)), [np.zeros(1)], [0])
+        interpret(program, KernelLaunch(module, "gone", (1, 1), (1, 1)), [np.zeros(1)], [0])
     assert str(fault.value).startswith("not run: no kernel gone in")
     assert not is_wrong(str(fault.value))

@@ -9,8 +9,8 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from simulator import matrices
-from simulator.tree import Tree
+from simulator import compilers
+from simulator.compilers import Tree
 
 SOURCE = """
 // BLACKWELL_MMA_AVAILABLE
@@ -30,11 +30,11 @@ def tree(folder: Path, text: str) -> Tree:
     return Tree(folder)
 
 
-LABELS = [shape.label for shape in matrices.SHAPES]
+LABELS = [shape.label for shape in compilers.SHAPES]
 
 
 def test_parameters_are_given_by_their_names(tmp_path: Path) -> None:
-    names, lacking = matrices.parameters(tree(tmp_path, SOURCE))
+    names, lacking = compilers.matrix_parameters(tree(tmp_path, SOURCE))
     assert lacking == {}
     assert names == {
         "mul_mat_q": ["x", "y", "dst", "ntx"],
@@ -57,31 +57,33 @@ UNKNOWN = "has parameters that are not known:"
 def test_a_kernel_with_another_signature_is_named(
     tmp_path: Path, old: str, new: str, why: str, labels: list[str]
 ) -> None:
-    _, lacking = matrices.parameters(tree(tmp_path, SOURCE.replace(old, new)))
+    _, lacking = compilers.matrix_parameters(tree(tmp_path, SOURCE.replace(old, new)))
     assert [*lacking] == labels
     assert lacking[labels[0]] == why
 
 
 def test_blocks_that_share_tiles_need_the_second_kernel() -> None:
-    whole, shared = matrices.MatrixShape(256, 128, 2), matrices.MatrixShape(384, 128, 2)
+    whole, shared = compilers.MatrixShape(256, 128, 2), compilers.MatrixShape(384, 128, 2)
     assert whole.kernels == ("mul_mat_q",)
     assert shared.kernels == ("mul_mat_q", "mul_mat_q_stream_k_fixup")
-    parts = matrices.product(shared).arguments["tmp_fixup"]
+    parts = compilers.product(shared).arguments["tmp_fixup"]
     assert isinstance(parts, np.ndarray)
-    assert len(parts) == 2 * 128 * matrices.ROWS
-    assert "mul_mat_q_stream_k_fixup<GGML_TYPE_MXFP4, 128, false>" in matrices.program([shared])
-    assert "fixup" not in matrices.program([whole])
+    assert len(parts) == 2 * 128 * compilers.MATRIX_ROWS
+    assert "mul_mat_q_stream_k_fixup<GGML_TYPE_MXFP4, 128, false>" in compilers.matrix_program(
+        [shared]
+    )
+    assert "fixup" not in compilers.matrix_program([whole])
 
 
 def test_the_exact_product_is_the_one_of_both_operands() -> None:
-    made = matrices.product(matrices.SHAPES[0])
+    made = compilers.product(compilers.SHAPES[0])
     x, y, exact = made.arguments["x"], made.arguments["y"], made.exact
-    assert exact.shape == (8, matrices.ROWS)
+    assert exact.shape == (8, compilers.MATRIX_ROWS)
     assert isinstance(x, np.ndarray)
     assert isinstance(y, np.ndarray)
-    weights = dequantize(x, GGMLQuantizationType.MXFP4).reshape(matrices.ROWS, -1)
+    weights = dequantize(x, GGMLQuantizationType.MXFP4).reshape(compilers.MATRIX_ROWS, -1)
     # Each group of the columns as a block of MXFP4: gguf-py reads it, with halved scales as ggml.
-    blocks = y[: 8 * matrices.DEPTH // 256 * 144].reshape(-1, 8, 144)
+    blocks = y[: 8 * compilers.MATRIX_DEPTH // 256 * 144].reshape(-1, 8, 144)
     groups = []
     for group in range(8):
         scale = blocks[:, :, group // 2 * 4 + group % 2, None]
@@ -95,15 +97,15 @@ def test_the_exact_product_is_the_one_of_both_operands() -> None:
 def test_a_kernel_is_found_in_ptx() -> None:
     name = "_Z9mul_mat_qIL9ggml_type39ELi128ELb0EEvPKcPKi"
     text = f".visible .entry {name}(\n\t.param .u64 a\n)\n.maxntid 256, 1, 1\n{{\n}}\n"
-    assert matrices.mangled(text, "mul_mat_q", 128) == name
-    assert matrices.mangled(text, "mul_mat_q", 8) == ""
-    assert matrices.mangled(text, "mul_mat_q_stream_k_fixup", 128) == ""
-    assert matrices.threads(text, name) == 256
+    assert compilers.mangled(text, "mul_mat_q", 128) == name
+    assert compilers.mangled(text, "mul_mat_q", 8) == ""
+    assert compilers.mangled(text, "mul_mat_q_stream_k_fixup", 128) == ""
+    assert compilers.threads(text, name) == 256
 
 
 def test_the_divisor_is_ggmls() -> None:
     for number in (1, 3, 32, 1000):
-        multiplier, shift, same = np.frombuffer(matrices._divisor(number), np.uint32)
+        multiplier, shift, same = np.frombuffer(compilers._divisor(number), np.uint32)
         assert same == number
         for value in (0, 1, number - 1, number, 12345, 2**20 + 7):
             high = (value * int(multiplier)) >> 32

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator import frames, memory, report
-from simulator.figures import MIB
-from simulator.memory import Use
+from simulator import report
+from simulator import report as frames
+from simulator import report as memory
+from simulator.report import MIB, Use
 
 # Mangled names of llama.cpp's functions, innermost first.
 ALLOCATE = "/opt/engine/bin/libggml-base.so+0x1 ggml_backend_buft_alloc_buffer"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.outputs import first_difference
-from simulator.report import KernelUse, Output, Report
+from simulator.report import KernelUse, Output, Report, first_difference
 
 SCALE, ADD = "_Z5scalePfi", "_Z3addPKfPfi"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulator import compilers
+from simulator.compilers import Tree, find_kernels, kernel_program, types
 from simulator.errors import SimulatorError
-from simulator.tree import Tree, find, program, types
 from support.environment import REPOSITORY
 
 QUANTIZED = REPOSITORY / "tests" / "data" / "quantized"
@@ -19,7 +19,7 @@ def made(folder: Path, header: str, common: str = "") -> Tree:
     cuda.mkdir(parents=True)
     (cuda / "vecdotq.cuh").write_text(header)
     (cuda / "common.cuh").write_text(common)
-    return find(folder)
+    return find_kernels(folder)
 
 
 FUNCTION = """
@@ -50,14 +50,14 @@ def test_each_type_has_a_kernel_or_a_reason(tmp_path: Path) -> None:
 
 
 def test_every_type_of_gguf_is_tried_or_named() -> None:
-    found = compilers.kernels_of(find(QUANTIZED))
+    found = compilers.kernels_of(find_kernels(QUANTIZED))
     assert {*found.cases} == {"q4_0", "q4_1", "q8_0"}
     assert {"q2_K", "iq3_s", "mxfp4", "tq1_0", "q1_0"} <= {*found.not_compared}
     assert not {*found.cases} & {*found.not_compared}
 
 
 def test_the_program_has_a_kernel_for_each_type() -> None:
-    text = program(["q4_K", "iq3_s"])
+    text = kernel_program(["q4_K", "iq3_s"])
     assert "void dot_q4_K(" in text
     assert "product<GGML_TYPE_IQ3_S, VDR_IQ3_S_Q8_1_MMVQ, vec_dot_iq3_s_q8_1>" in text
 
@@ -70,7 +70,7 @@ def test_headers_are_found_from_the_directory_of_the_kernels(tmp_path: Path) -> 
 
 def test_a_source_without_kernels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimulatorError, match="has no quantization kernels of ggml"):
-        find(tmp_path)
+        find_kernels(tmp_path)
     with pytest.raises(SimulatorError, match="no kernel that can be compared") as refused:
         compilers.kernels_of(made(tmp_path, FUNCTION.format("turbo3")))
     assert "turbo3: the tree has no VDR_TURBO3" in refused.value.args[1]

@@ -16,17 +16,14 @@ from builder.build.record import Record
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
 from builder.image.code_paths import CodePaths
-from builder.presets.figures import PresetUse
-from builder.publish import builder_sbom, nights, tags
+from builder.presets.schema import PresetUse
+from builder.publish import nights, spdx, tags
 from builder.publish.referrers import attach
 from builder.publish.registry import Manifest, Repository
 from builder.publish.remote_image import RemotePlatform
-from builder.publish.reproductions import REPRODUCTION
-from builder.publish.verdicts import TEXT, VERDICT, Statement, Trust
-from builder.site.collect import collect
-from builder.site.images import image_fact
+from builder.publish.verdicts import REPRODUCTION, TEXT, VERDICT, Statement, Trust
+from builder.site.facts import collect, image_fact, published_tags
 from builder.site.pages import pages, write
-from builder.site.published import published
 from support.moves import attach_note
 from support.nights import night
 from support.prunes import image, index
@@ -60,7 +57,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
         created="2026-11-02T02:00:00+00:00",
     )
     attach(repository, second, VERDICT, {TEXT: statement.model_dump_json()})
-    attach(repository, second, builder_sbom.SPDX, {})
+    attach(repository, second, spdx.SPDX, {})
     repository.put_manifest(f"{second.digest.replace(':', '-')}.sig", image(repository, day=3))
     return repository, first, second
 
@@ -68,7 +65,7 @@ def moved(registry: str) -> tuple[Repository, Manifest, Manifest]:
 def test_a_tag_with_its_history(moved: tuple[Repository, Manifest, Manifest]) -> None:
     repository, first, second = moved
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings()).tags
     assert (tag.tag, tag.digest, tag.created[:10]) == ("b9261", second.digest, "2026-11-02")
     sizes = [layer.size for layer in second.body.layers or ()]
     assert tag.download_size == sum(sizes)
@@ -87,7 +84,7 @@ def test_a_tag_of_an_index_has_what_is_attached_to_its_images(
     both = index(repository, of=[second, arm64], architectures=("amd64", "arm64"))
     repository.put_manifest("b9261", both)
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    (tag,) = published(repository, recipe, Settings()).tags
+    (tag,) = published_tags(repository, recipe, Settings()).tags
     assert (tag.digest, [*tag.platforms]) == (both.digest, ["linux/amd64", "linux/arm64"])
     assert tag.platforms["linux/arm64"].digest == arm64.digest
     assert (tag.documents, tag.checks) == (("SPDX",), {"libraries": 3, "help": 12})
@@ -109,7 +106,7 @@ def test_the_pages_of_a_published_image(
     for day, signs in ((4, key), (5, None)):
         attach(repository, second, REPRODUCTION, statement(second.digest, day, signs))
     # Where a key is trusted, only signed notes count.
-    (tag,) = published(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings).tags
+    (tag,) = published_tags(repository, RECIPES.engine("llama-cpp-b9261").recipe, settings).tags
     assert tag.moves == ()
     trust = Trust(str(key), (), tmp_path / "signing")
     attach_note(repository, second, "b9261", first.digest, HOSTILE, trust=trust)
@@ -163,8 +160,8 @@ def test_a_tag_with_the_image_of_another_recipe_is_left_out(registry: str) -> No
     put_image(repository, "k", "b9261", builder_recipe="llama-cpp-b9397")
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
     others = ("llama-cpp-b9261", "llama-cpp-b9397")
-    assert published(repository, recipe, Settings(), others).tags == ()
-    (tag,) = published(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
+    assert published_tags(repository, recipe, Settings(), others).tags == ()
+    (tag,) = published_tags(repository, recipe, Settings(), ("llama-cpp-b9261",)).tags
     assert (tag.update_size, tag.signed, tag.documents, tag.checks) == (None, False, (), {})
 
 
@@ -208,7 +205,7 @@ def test_an_image_of_another_machine_has_not_the_figures_of_this_one(
 ) -> None:
     repository, _, second = moved
     recipe = RECIPES.engine("llama-cpp-b9261").recipe
-    there = published(repository, recipe, Settings())
+    there = published_tags(repository, recipe, Settings())
     ours = Record(
         recipe="llama-cpp-b9261",
         key="k" * 64,

@@ -22,8 +22,7 @@ from builder.presets import machine, model_files
 from builder.presets.known import known
 from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
-from builder.site import choices
-from builder.site.collect import collect
+from builder.site import facts as choices
 from builder.site.facts import (
     CardFact,
     Figure,
@@ -33,13 +32,14 @@ from builder.site.facts import (
     Option,
     PatchFact,
     PublishedFigure,
+    PublishedTag,
     Refusal,
     Site,
     Speed,
+    collect,
+    measurements,
 )
 from builder.site.pages import ASSETS, write
-from builder.site.published import PublishedTag
-from builder.site.speeds import measurements
 from support import receipts
 from support.commands import Builder
 from support.environment import REPOSITORY

@@ -12,8 +12,7 @@ import pytest
 from builder.core.errors import FetchError, GoneError
 from builder.core.settings import Servers
 from builder.recipes.locks import DebianFile
-from builder.sources.apt import PackageArchive, archive_of, cached, fetch
-from builder.sources.sources import AptSource, deb822
+from builder.sources.apt import AptSource, PackageArchive, archive_of, cached, deb822, fetch
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
@@ -100,7 +99,7 @@ def test_what_no_server_has_is_gone(archive: DebianArchive, tmp_path: Path) -> N
 def test_a_server_that_does_not_answer_is_not_asked_again(
     archive: DebianArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.core.retry.GIVE_UP", 0.0)
+    monkeypatch.setattr("builder.core.web.GIVE_UP", 0.0)
     away = AptSource(("http://127.0.0.1:9/debian",), ("tested",), ("main",))
     sources = replace(place(archive), sources=(away,))
     first, second = locked(archive, "aa", "bb")

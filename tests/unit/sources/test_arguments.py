@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.sources.arguments import checked_url
+from builder.sources.git import checked_url
 
 
 def test_an_ssh_address_without_a_scheme_is_an_ssh_url() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from builder.core.platforms import Platforms
 from builder.plan.dockerfile import instructions, lints
-from builder.sources import context
+from builder.sources import gather
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 
@@ -19,7 +19,7 @@ WITHOUT = ("hami-core-pr188", "vllm-0.20.2", "vllm-0.20.2-wheel")
 @pytest.mark.parametrize("name", WITH_NVCC)
 def test_each_step_that_compiles_has_the_wrapper(name: str, tmp_path: Path) -> None:
     plan = rendered(REPOSITORY, name)
-    text, contexts = context.keeping_ptx(plan, tmp_path)
+    text, contexts = gather.keeping_ptx(plan, tmp_path)
     assert [*lints(text)] == []
     before, after = instructions(plan.text), instructions(text)
     added = [rest for keyword, rest in after if keyword == "FROM" and rest.endswith(" AS toolkit")]
@@ -27,20 +27,20 @@ def test_each_step_that_compiles_has_the_wrapper(name: str, tmp_path: Path) -> N
     changed = {*after} - {*before}
     compiles = [rest for _, rest in before if '"/inside/jobs"' in rest]
     assert compiles
-    without = {rest.replace(context.MOUNTS, "").replace('"/counted", ', "") for _, rest in changed}
+    without = {rest.replace(gather.MOUNTS, "").replace('"/counted", ', "") for _, rest in changed}
     assert without == {*added, *compiles}
-    for script in context.SCRIPTS:
-        assert Path(contexts[context.WRAPPERS], script).stat().st_mode & 0o111
+    for script in gather.SCRIPTS:
+        assert Path(contexts[gather.WRAPPERS], script).stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_without_nvcc_the_dockerfile_stays(name: str, tmp_path: Path) -> None:
     plan = rendered(REPOSITORY, name)
-    assert context.keeping_ptx(plan, tmp_path) == (plan.text, {})
+    assert gather.keeping_ptx(plan, tmp_path) == (plan.text, {})
 
 
 def test_a_cross_build_takes_the_toolkit_of_the_machine_that_compiles(tmp_path: Path) -> None:
     arm64 = rendered(REPOSITORY, "hello-sm120-0.1.0", Platforms("arm64", "amd64"))
-    text, _ = context.keeping_ptx(arm64, tmp_path)
+    text, _ = gather.keeping_ptx(arm64, tmp_path)
     [toolkit] = [rest for _, rest in instructions(text) if rest.endswith(" AS toolkit")]
     assert toolkit.startswith("--platform=linux/arm64 base-devel")

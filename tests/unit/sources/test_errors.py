@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import FetchError
 from builder.sources import git
-from builder.sources.errors import GitError, UpstreamLacksError, fetch_error
+from builder.sources.git import GitError, UpstreamLacksError, fetch_error
 from support.faults import Handler, answering, cut, nothing, serving, with_tls
 from support.mirrored import Mirrored
 from support.upstreams import Upstream
@@ -175,7 +175,7 @@ def test_real_git_meets_real_faults(
         with pytest.raises(FetchError) as caught:
             mirrored.export(url, upstream.head())
     assert not isinstance(caught.value, UpstreamLacksError)
-    assert len(count) >= retry.ATTEMPTS if again else len(count) <= 1
+    assert len(count) >= web.ATTEMPTS if again else len(count) <= 1
     wanted = {
         "untrusted": "GIT_SSL_CAINFO",
         "another name": "http.sslCAInfo",

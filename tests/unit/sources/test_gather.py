@@ -13,9 +13,8 @@ import pytest
 
 from builder.core.errors import FetchError, PatchError
 from builder.plan.plan import Plan
-from builder.sources.context import BuildContext
-from builder.sources.gather import GatherOptions, fetch, fetch_commits, gather
-from builder.sources.sources import sources_for
+from builder.sources.apt import sources_for
+from builder.sources.gather import BuildContext, GatherOptions, fetch, fetch_commits, gather
 from support.catalogs import rendered, write_lock
 from support.upstreams import Upstream
 

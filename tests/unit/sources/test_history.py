@@ -8,7 +8,7 @@ import pytest
 
 from builder.core.errors import PatchError
 from builder.plan.inputs import PlannedPatch
-from builder.recipes.parse import parse
+from builder.recipes.catalog import parse
 from builder.recipes.patches import Pick, PickPatch
 from builder.recipes.schema import Recipe
 from builder.sources.patches import apply_all

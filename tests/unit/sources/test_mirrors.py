@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import BuilderError, FetchError, GoneError
 from builder.sources import git
 from builder.sources.mirrors import Mirror
@@ -102,7 +102,7 @@ def test_a_server_that_falters_is_asked_again(
 def test_a_server_that_stops_answering_half_way_is_asked_again(
     upstream: Upstream, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "GIVE_UP", 1.5)  # shorter than the transfer that breaks off
+    monkeypatch.setattr(web, "GIVE_UP", 1.5)  # shorter than the transfer that breaks off
     monkeypatch.setenv("GIT_HTTP_LOW_SPEED_LIMIT", "1000")
     monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "3")
     upstream.write("big.bin", bytes(range(256)) * 4000)
@@ -132,7 +132,7 @@ def test_a_server_that_never_recovers_is_given_up(upstream: Upstream, mirrored: 
         served.faults = [503] * 99
         with pytest.raises(FetchError, match="does not answer"):
             mirrored.export(f"{served.url}/engine/.git", upstream.head())
-        assert len(served.requests) == retry.ATTEMPTS
+        assert len(served.requests) == web.ATTEMPTS
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "git://127.0.0.1:9/x"])

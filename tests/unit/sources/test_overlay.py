@@ -14,8 +14,8 @@ import pytest
 from builder.core.errors import PatchError
 from builder.core.settings import Settings
 from builder.engines import families
+from builder.engines.family import PackagePaths
 from builder.engines.overlay import Overlay
-from builder.engines.package_paths import PackagePaths
 from builder.recipes.probes import Serve
 from builder.sources.gather import GatherOptions, gather
 from builder.sources.patch_state import PatchState

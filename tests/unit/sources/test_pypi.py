@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import FetchError
-from builder.recipes.lockfile import PinnedFile
+from builder.recipes.locks import PinnedFile
 from builder.sources import pypi
 from support.loopback import Quiet, listening
 from support.registries import Reply, Request, answering
@@ -155,7 +155,7 @@ def test_other_bytes_than_were_pinned_are_refused(
 def test_an_index_that_is_away_is_told(
     fetch: Callable[[PinnedFile], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(web, "ATTEMPTS", 1)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     with pytest.raises(FetchError, match=r"cannot fetch thing 1\.0") as caught:
         fetch(FILE)

@@ -14,10 +14,9 @@ import pytest
 
 from builder.core.errors import WorldError
 from builder.sources import git
-from builder.sources.errors import GitError
-from builder.sources.repositories import Repositories
-from builder.sources.repository import GitRepository
-from builder.sources.scratch import Scratch
+from builder.sources.git import GitError
+from builder.sources.mirrors import Repositories
+from builder.sources.repository import GitRepository, Scratch
 from support.upstreams import Upstream, numbered, smart_http
 
 

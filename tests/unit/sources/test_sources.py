@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.sources import sources as apt
+from builder.sources import apt
 
 RELEASE = 'ID={0}\nVERSION_CODENAME={1}\nPRETTY_NAME="X"\n'
 ONE_LINE = """# deb http://commented.example.invalid/debian bookworm main

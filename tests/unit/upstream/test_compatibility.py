@@ -14,8 +14,8 @@ from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
 from builder.upstream import snapshot
 from builder.upstream.patches import PIN, diagnose, on_pin
-from builder.upstream.pull_requests import Ends, merged_by
 from builder.upstream.session import SourceSession
+from builder.upstream.track import Ends, merged_by
 from support import catalogs, faults
 from support.patch_wards import RECIPE, Ward, brought, functions
 

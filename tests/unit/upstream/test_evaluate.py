@@ -13,8 +13,9 @@ import pytest
 from builder.build.session import BuildSession
 from builder.cli.session import build_session
 from builder.core.errors import RecipeError, UntriedError, WorldError
-from builder.upstream import bisect, evaluate
-from builder.upstream.state import Evaluation, QuestionError, Trace
+from builder.upstream import bisect
+from builder.upstream import bisect as evaluate
+from builder.upstream.bisect import Evaluation, QuestionError, Trace
 from support.bisects import Farm, grown
 
 
@@ -23,7 +24,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     """Stands for the engine: every commit is built and verified; the traces that were swept."""
     gone: list[Trace] = []
     monkeypatch.setattr(BuildSession, "resolve", lambda *_: None)
-    monkeypatch.setattr(evaluate, "trace", lambda subject: Trace(subject.commit, (), ()))
+    monkeypatch.setattr(evaluate, "trace_of", lambda subject: Trace(subject.commit, (), ()))
     monkeypatch.setattr(evaluate, "sweep", gone.append)
     monkeypatch.setattr(
         evaluate, "_smoke_tested", lambda *_: Evaluation("good", "built and verified")

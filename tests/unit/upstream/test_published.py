@@ -13,7 +13,7 @@ from builder.core.errors import BuildError, UnvouchedError
 from builder.plan.plan import Plan
 from builder.plan.resolver import Resolver
 from builder.publish.registry import Repository
-from builder.upstream.published import _ready
+from builder.upstream.night import _ready
 from support.registries import put_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("own_cache")]
@@ -37,7 +37,7 @@ def test_the_comparing_build_takes_no_layer_from_a_cache(
         started.append(session)
         raise BuildError("it is not built by this test")
 
-    monkeypatch.setattr("builder.upstream.published.pipeline.build", build)
+    monkeypatch.setattr("builder.upstream.night.pipeline.build", build)
     with pytest.raises(BuildError, match="not built by this test") as caught:
         _ready(session, plan, repository, tmp_path)
     assert isinstance(caught.value.__context__, UnvouchedError)

@@ -17,9 +17,7 @@ from builder.core.errors import (
 )
 from builder.core.files import named_lock
 from builder.upstream import bisect
-from builder.upstream.bisect import BisectOptions
-from builder.upstream.request import BisectRequest
-from builder.upstream.state import QuestionError
+from builder.upstream.bisect import BisectOptions, BisectRequest, QuestionError
 from support import faults
 from support.bisects import Farm, grown
 from support.overlaid import write_catalog

@@ -10,11 +10,11 @@ import pytest
 from builder.core.errors import RecipeError
 from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
-from builder.recipes.sources import Track
-from builder.sources.repositories import Repositories
+from builder.recipes.schema import Track
+from builder.sources.mirrors import Repositories
 from builder.upstream import snapshot
 from builder.upstream import track as tracking
-from builder.upstream.channels import channels
+from builder.upstream.night import channels
 from builder.upstream.snapshot import version_of
 from support import catalogs, upstreams
 from support.environment import REPOSITORY

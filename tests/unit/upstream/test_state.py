@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.sources.bisection import Commit
-from builder.upstream import state as bisect_state
-from builder.upstream.state import (
+from builder.sources.repository import Commit
+from builder.upstream import bisect as bisect_state
+from builder.upstream.bisect import (
     BisectQuestion,
     BisectState,
     BisectStep,
@@ -29,15 +29,15 @@ TRACE = Trace("d" * 40, ("eng:bisect-1",), ("eng:other",))
 
 
 def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
-    assert bisect_state.read(tmp_path, "eng-1") is None
+    assert bisect_state.read_state(tmp_path, "eng-1") is None
     state = BisectState(QUESTION, (STEP,), TRACE)
-    bisect_state.write(tmp_path, state)
-    assert bisect_state.read(tmp_path, "eng-1") == state
-    bisect_state.write(tmp_path, BisectState(QUESTION))
-    assert bisect_state.read(tmp_path, "eng-1") == BisectState(QUESTION)
+    bisect_state.write_state(tmp_path, state)
+    assert bisect_state.read_state(tmp_path, "eng-1") == state
+    bisect_state.write_state(tmp_path, BisectState(QUESTION))
+    assert bisect_state.read_state(tmp_path, "eng-1") == BisectState(QUESTION)
     assert [file.name for file in (tmp_path / "bisect").iterdir()] == ["eng-1.json"]
     bisect_state.forget(tmp_path, "eng-1")
-    assert bisect_state.read(tmp_path, "eng-1") is None
+    assert bisect_state.read_state(tmp_path, "eng-1") is None
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_state_comes_back_as_it_went(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_state_is_refused(tmp_path: Path, before: str, damage: str, reason: str) -> None:
-    bisect_state.write(tmp_path, BisectState(QUESTION, (STEP,), TRACE))
+    bisect_state.write_state(tmp_path, BisectState(QUESTION, (STEP,), TRACE))
     file = bisect_state.path_of(tmp_path, "eng-1")
     file.write_text(re.sub(before, damage, file.read_text(), count=1, flags=re.DOTALL))
     with pytest.raises(QuestionError, match="state of the bisect of eng-1 cannot be read") as error:
-        bisect_state.read(tmp_path, "eng-1")
+        bisect_state.read_state(tmp_path, "eng-1")
     assert error.value.why.startswith(f"{file}: {reason}")
     assert error.value.hint == "`builder bisect eng-1 --reset` discards it"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.core import retry
+from builder.core import web
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
-from builder.sources.repositories import Repositories
+from builder.sources.mirrors import Repositories
 from builder.upstream.status import require_fresh, statuses
 from support.catalogs import load
 from support.environment import REPOSITORY
@@ -19,7 +19,7 @@ def test_a_registry_that_does_not_answer_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "127.0.0.1:1"
-    monkeypatch.setattr(retry, "GIVEN_UP", {address})  # one attempt
+    monkeypatch.setattr(web, "GIVEN_UP", {address})  # one attempt
     settings = Settings(namespace=f"{address}/me", cache_dir=tmp_path)
     names = ["llama-cpp-b9261", "llama-cpp-b9397", "vllm-0.20.2"]
     found = [*statuses(load(REPOSITORY), settings, names, Repositories(tmp_path, tmp_path, print))]

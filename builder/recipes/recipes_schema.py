@@ -1,1 +1,0 @@
-"""The recipe format, as pydantic models."""
