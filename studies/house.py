@@ -16,6 +16,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -93,6 +94,21 @@ def reach(module: str) -> frozenset[str]:
             seen.add(name)
             waiting += imports(name)
     return frozenset(seen)
+
+
+def circle() -> list[str]:
+    """Modules that import each other in a circle as they are loaded; empty: there is none."""
+    graph = {}
+    for module, file in modules().items():
+        if file.name != "__init__.py":
+            body = parsed(module).body
+            found = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+            graph[module] = {name for each in found for name in _named(each)} - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [*error.args[1]]
+    return []
 
 
 def command_module(command: str) -> str:

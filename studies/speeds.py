@@ -1,4 +1,4 @@
-"""The errors of computed speeds, as studies/speeds.md, and the figures of builder/presets/choose.py.
+"""The errors of computed speeds, as studies/speeds.md, and the figures of presets/choose.py.
 
     .venv/bin/python studies/speeds.py [--write]
 

@@ -3,13 +3,13 @@
 1. The engine is asked for the image of the key, and the records for a good verdict on it.
 2. With the lock of the recipe they are asked again; an image without a verdict is checked again.
 3. The disk, the builder and its emulators are checked, and a log begins.
-4. The bases are built where the engine lacks them (``images.stages``).
+4. The bases are built where the engine lacks them (``stages``).
 5. The simulated cards of the checks are compiled in the meantime.
-6. An image that a stopped run built is taken; else ``images.stages`` gathers the sources, lays them
-   out and runs buildx, and the PTX of the machine code is kept (``kept_ptx``).
-7. The image is checked (``check``), and the verdict is reported.
+6. An image that a stopped run built is taken; else ``stages`` gathers the sources, lays them
+   out and runs buildx, and the PTX of the machine code is kept (``ccache``).
+7. The image is checked (``verify``), and the verdict is reported.
 8. A refused image keeps the name of a candidate; a good one gets its names.
-9. The record is written (``records.record``).
+9. The record is written (``record``).
 """
 
 from __future__ import annotations

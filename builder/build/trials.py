@@ -241,7 +241,7 @@ def _unknown(catalog: Catalog, name: str) -> WorldError:
             what,
             f"neither a record of this machine nor {FOLDER}/ has any: its server was not "
             "started on a simulated card by this version of builder, or launched no kernel that "
-            "builder/kernels/work.toml has",
+            "simulator/work.toml has",
             f"`builder smoke {name}` starts it, after `builder build {name}`",
         )
     others = [

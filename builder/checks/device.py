@@ -277,7 +277,7 @@ def _listed(names: Iterable[str]) -> str:
 
 # Check on a simulated card: the image's server offloads its model, answers, and keeps within it.
 #
-# The server runs its own CUDA code on libraries that stand in for CUDA's (``builder.simulator``).
+# The server runs its own CUDA code on libraries that stand in for CUDA's (``simulator/card``).
 
 CONTEXT = 2048  # tokens: a server may divide it among four requests at once
 MARKS = {

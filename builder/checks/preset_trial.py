@@ -1,6 +1,6 @@
 """Check: a preset's server starts with exactly its arguments on its card, and fits.
 
-The card is simulated (``builder.simulator``), and the model is one of the same shape and size with
+The card is simulated (``simulator/card``), and the model is one of the same shape and size with
 holes for its weights (``builder.presets.shapes``).
 """
 

@@ -77,8 +77,7 @@ class NumbersTest:
     ptx: Path
     """A directory with the PTX of its machine code: ``DIGEST.ptx``."""
     program: Path | str
-    """The test-backend-ops of its source tree (``builder.checks.kernel_test``), or why there is none.
-    """
+    """The test-backend-ops of its source tree (``checks.kernel_test``), or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)

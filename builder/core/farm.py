@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.core.errors import RecipeError
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def installed() -> Path:

@@ -339,7 +339,7 @@ def arguments_of(created_by: str) -> list[tuple[str, str]]:
 
 SMALLEST = 1 << 20  # bytes of a layer whose scan is kept: others are read as fast
 MOST = 200  # scans that are kept: 1 MB is much for one
-READERS = ("contents", "kernels", "tools", "tools/layers")
+READERS = ("builder/image", "simulator")
 """The packages whose code takes layers apart."""
 PLAIN = ReadOptions()
 DIGEST = 64  # hex digits of the sha256 that a file begins with
@@ -389,7 +389,7 @@ def _file(folder: Path, digest: str, options: ReadOptions) -> Path:
 @cache
 def _reader() -> str:
     """Identifies the code that takes layers apart: its own, and Python's."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     own = hashlib.sha256()
     for package in READERS:
         for file in sorted((root / package).glob("*.py")):

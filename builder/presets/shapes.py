@@ -328,8 +328,8 @@ def _mixed(shape: Shape, low: Kinds, high: Kinds, wanted: int) -> Kinds:
     embeddings = [name for name in EMBEDDINGS if name in more]
     others = sorted(more.keys() - set(embeddings), key=lambda name: (-more[name], name))
     best, gap = low, wanted
-    for count in range(len(embeddings) + 1):
-        for chosen in combinations(embeddings, count):
+    for moved in range(len(embeddings) + 1):
+        for chosen in combinations(embeddings, moved):
             left = wanted - total(shape, low) - sum(more[name] for name in chosen)
             taken = set(chosen)
             for name in others:
@@ -462,20 +462,6 @@ def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 def _with_space(texts: tuple[str, ...], space: str) -> list[str]:
     return [text.format(space=space) for text in texts]
-
-
-__all__ = [
-    "Dimensions",
-    "NoShapeError",
-    "Shape",
-    "describe",
-    "names",
-    "of",
-    "published",
-    "tiny",
-    "tiny_names",
-    "write",
-]
 
 
 def write(name: str, file: Path, size: int | None = None) -> Path:

@@ -25,7 +25,7 @@ from builder.recipes.schema import SOURCES, BaseRecipe, GitSource, Recipe
 
 # A recipe file becomes a ``Recipe``, or a list of all its problems.
 
-Read = TypeVar("R", bound=BaseModel)
+Read = TypeVar("Read", bound=BaseModel)
 TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
 
 

@@ -93,9 +93,7 @@ def test_a_published_image_has_its_own_recipe(
 
 def killed_as() -> str:
     """The owner of a process that was killed."""
-    program = (
-        "from builder.tools.docker import containers as c; print(c.owner(), flush=True); input()"
-    )
+    program = "from builder.docker import containers as c; print(c.owner(), flush=True); input()"
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None

@@ -57,8 +57,9 @@ def distributions(modules: Iterable[str]) -> set[str]:
 
 
 def test_what_builder_imports_is_what_it_declares() -> None:
-    files = (REPOSITORY / "builder").rglob("*.py")
-    found = distributions(name for name in imported(files) if not name.startswith("builder."))
+    files = [*(REPOSITORY / "builder").rglob("*.py"), *(REPOSITORY / "simulator").glob("*.py")]
+    own = ("builder.", "simulator.")
+    found = distributions(name for name in imported(files) if not name.startswith(own))
     declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["build"]]
     assert found == names(declared) - PROGRAMS
 
@@ -67,7 +68,7 @@ def test_what_the_tests_import_is_declared() -> None:
     data = REPOSITORY / "tests/data"
     tests = [file for file in (REPOSITORY / "tests").rglob("*.py") if data not in file.parents]
     files = [*tests, *(REPOSITORY / "studies").glob("*.py")]
-    ours = {"builder", "support", "ptxlab", *(file.stem for file in files)}
+    ours = {"builder", "simulator", "support", "ptxlab", *(file.stem for file in files)}
     found = distributions(name for name in imported(files) if name.split(".")[0] not in ours)
     extra = PROJECT["optional-dependencies"]
     assert found <= names([*PROJECT["dependencies"], *extra["build"], *extra["dev"]])

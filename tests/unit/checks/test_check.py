@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from builder import smoke
+from builder import checks
 from builder.checks.check import CHECKS_OF_LAYERS, CHECKS_OF_PROGRAMS, Row, options_for
 from builder.checks.subject import Context, Subject
 from builder.image.contents import Contents, File, Layer
@@ -26,7 +26,7 @@ IMAGE = Contents({file.path: file for file in FILES}, {"os": "linux"}, (LAYER,),
 
 def test_every_check_is_in_the_table() -> None:
     used = {row.check for row in CHECKS}
-    for module in iter_modules(smoke.__path__, f"{smoke.__name__}."):
+    for module in iter_modules(checks.__path__, f"{checks.__name__}."):
         for name, function in inspect.getmembers(import_module(module.name), inspect.isfunction):
             if name.startswith("check") and "context" in inspect.signature(function).parameters:
                 assert function in used, f"builder/checks/check.py has no row for {module.name}"

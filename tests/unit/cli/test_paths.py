@@ -65,7 +65,7 @@ def test_an_engine_that_was_not_started(builder: Builder, farm_copy: Path, tmp_p
     done = builder("paths", NAMES[0], "--catalog", farm_copy)
     assert done.returncode == 4
     assert f"the paths of {NAMES[0]} are not known" in done.stderr
-    assert "launched no kernel that builder/kernels/work.toml has" in " ".join(done.stderr.split())
+    assert "launched no kernel that simulator/work.toml has" in " ".join(done.stderr.split())
 
 
 def test_another_machine_reads_what_the_repository_keeps(

@@ -224,8 +224,8 @@ def test_the_disk_that_filled_up_is_named(
     disk.mkdir()
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
-        "import os\nfrom pathlib import Path\nfrom builder.records import crashes\n"
-        "from builder.tools.git import command as git, repository\n"
+        "import os\nfrom pathlib import Path\nfrom builder.build import reports as crashes\n"
+        "from builder.sources import git, repository\n"
         "from builder.core.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.as_builder_error(error)))\n"

@@ -46,7 +46,7 @@ def test_an_unchecked_recipe_is_an_error_of_the_recipe() -> None:
         ENGINES["python-sdist"].packages(recipe, Path(), AMD64)
 
 
-MODULES = [file.stem for file in sorted((REPOSITORY / "builder/families").glob("*.py"))]
+MODULES = [file.stem for file in sorted((REPOSITORY / "builder/engines").glob("*.py"))]
 FAMILIES = [*ENGINES.values(), *BASES.values()]
 
 
@@ -58,7 +58,7 @@ def test_every_family_has_its_template_and_scripts(family: EngineFamily | BaseFa
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_module_of_a_family_is_listed(module: str) -> None:
-    for kind in vars(import_module(f"builder.engines.families.{module}")).values():
+    for kind in vars(import_module(f"builder.engines.{module}")).values():
         if isinstance(kind, type) and issubclass(kind, EngineFamily | BaseFamily):
             listed = "name" not in vars(kind) or any(type(each) is kind for each in FAMILIES)
             assert listed, f"builder/engines/families.py does not list {kind.__name__}()"

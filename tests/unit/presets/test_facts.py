@@ -1,6 +1,6 @@
 """`choose` on every card, for every preset, against an arithmetic of its own.
 
-Nothing here uses ``builder/choose`` but its answer: recipes, bases, cards, shapes and trials are
+Nothing here uses ``presets/choose.py`` but its answer: recipes, bases, cards, shapes and trials are
 read as text.  A row that fails here would start a server that cannot run.
 """
 

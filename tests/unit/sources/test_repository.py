@@ -258,7 +258,7 @@ def test_without_git_the_first_use_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     program = (
         "from pathlib import Path; from builder.core.errors import WorldError\n"
-        "from builder.tools.git import command, repository, scratch\n"
+        "from builder.sources import git as command, repository, repository as scratch\n"
         "assert command.version() is None\n"
         f"at = Path({str(tmp_path)!r})\n"
         "for use in (lambda: scratch.Scratch(at / 'x'), lambda: command.run(at, 'version')):\n"

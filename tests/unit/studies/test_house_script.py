@@ -42,5 +42,9 @@ def test_a_command_reaches_what_its_functions_import(house: Any) -> None:
     assert {"builder", "builder.core.errors", "builder.recipes.catalog"} <= reached
     assert "builder.cli.show" not in reached
     assert house.lines("builder.core.errors") == len(
-        (REPOSITORY / "builder" / "errors.py").read_text().splitlines()
+        (REPOSITORY / "builder" / "core" / "errors.py").read_text().splitlines()
     )
+
+
+def test_no_module_imports_in_a_circle(house: Any) -> None:
+    assert house.circle() == []
