@@ -176,7 +176,7 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
     """Compare the results of the kernels and servers of two recipes' images.
 
     Raises ``WorldError`` where the engine does not have an image, ``UntriedError`` where there is
-    nothing to compare, and like ``numbers.trial``.
+    nothing to compare, and like ``kernel_test``.
     """
     found: list[Parted] = []
     lacking: list[str] = []

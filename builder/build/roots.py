@@ -43,7 +43,7 @@ class AskingResolver(Resolver):
 
         "auto" prefers the root that the engine has, so that a registry that comes or goes does not
         change the key of every engine; else it tries the registry, then mmdebstrap.  Raises
-        ``RecipeError`` where the base has no root, and like ``imagetools.digest`` when "registry"
+        ``RecipeError`` where the base has no root, and like ``registry_digest`` when "registry"
         is asked for; for a published image like ``choose``.
         """
         entry, below = self.lowest(base)
@@ -154,7 +154,7 @@ def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
 def pinned(entry: Entry[BaseRecipe]) -> str:
     """The text of a base with the digest that its image has in the registry today.
 
-    Raises ``RecipeError`` where it starts from none, and like ``imagetools.digest``.
+    Raises ``RecipeError`` where it starts from none, and like ``registry_digest``.
     """
     base = entry.recipe
     table = "published" if base.published else "root"
@@ -188,7 +188,7 @@ def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
 
     The engine says it, or else its registry.
 
-    Raises ``FetchError`` where neither has it, and like ``imagetools.digest``.
+    Raises ``FetchError`` where neither has it, and like ``registry_digest``.
     """
     exact = reference(root)
     for name in (exact, root.image):

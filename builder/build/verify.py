@@ -37,7 +37,7 @@ from builder.sources.git import COMMIT
 # The sources of a comparison of numbers: the tests of the image's tree, and the kept PTX.
 
 FOLDER = "numbers"
-"""The directory, in the cache, of compiled tests: by build key and by ``program.key``."""
+"""The directory, in the cache, of compiled tests: by build key and by ``program_key``."""
 KEPT = 60  # programs; each has some megabytes
 
 

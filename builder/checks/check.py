@@ -129,7 +129,7 @@ CHECKS_OF_PROGRAMS = (
     Row("loads", check_loads, _an_artifact, 4, "LD_PRELOAD"),
     Row("serves", serves.check, _a_recipe, 4),
     Row("gpu", gpu.check, _on_a_gpu, 16),
-    Row("device", device.check_smoke_device, _on_a_simulated_card, 15),
+    Row("device", device.check_device, _on_a_simulated_card, 15),
     Row("preset", preset_trial.check, _on_a_simulated_card, 15),
     Row(
         "numbers",

@@ -319,7 +319,7 @@ def check_absent(context: Context) -> Iterator[Check]:
     yield Check.of("leftovers", "no library of the simulated cards", "none", named, not found)
 
 
-def check_smoke_device(context: Context) -> Iterator[Check]:
+def check_device(context: Context) -> Iterator[Check]:
     """Start the server with all layers on the simulated card, send requests, and stop it.
 
     ``context.device`` gets its use of the card.

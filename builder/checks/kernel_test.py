@@ -136,7 +136,7 @@ class _Run(NamedTuple):
 class NumbersTrial:
     """Runs test-backend-ops in containers of an image.
 
-    ``binary`` comes from ``program.compiled``, ``ptx`` is a directory with the PTX of the image's
+    ``binary`` comes from ``compiled``, ``ptx`` is a directory with the PTX of the image's
     machine code, ``work`` a directory for temporary files.
     """
 

@@ -87,10 +87,10 @@ def simulation(
     preload: bool = False,
     ptx: Path | None = None,
 ) -> Iterator[Simulation]:
-    """Write the configuration, ``files`` by name (``config.files``), below the directory ``work``,
+    """Write the configuration, ``files`` by name (``config_files``), below the directory ``work``,
     and receive reports.
 
-    ``libraries`` come from ``build.libraries``; ``search_path`` is the image's own
+    ``libraries`` come from ``libraries``; ``search_path`` is the image's own
     LD_LIBRARY_PATH; ``ptx`` is a directory that the container has as ``PTX``.
     """
     configuration = work / "config"
@@ -291,7 +291,7 @@ class SimulatedServer:
         image's machine code, kernels are computed; without, they are counted.  ``races``: a
         race is a fault of its kernel; looking for it makes kernels slow.  ``outputs``:
         the report has a checksum of the values that each launch stored.  Raises ``UntriedError``
-        where the device code of a file could not be read, and like ``build.libraries``.
+        where the device code of a file could not be read, and like ``libraries``.
         """
         return simulation(
             libraries(self.cache, self.devel, self.log, computes=ptx is not None),

@@ -176,7 +176,7 @@ def identity(root: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalTree:
-    """A directory of this repository; ``identity`` as ``tree_hash.identity`` gives it."""
+    """A directory of this repository; ``identity`` as ``identity`` gives it."""
 
     path: Path
     identity: str

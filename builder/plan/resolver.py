@@ -44,7 +44,7 @@ class Resolver:
     """Resolves the recipes of a catalog, and asks neither engine nor registry.
 
     The root of a base is its pinned image, else mmdebstrap makes it, or, with the way "registry",
-    it is an image without a digest.  ``images.roots`` has one that asks.
+    it is an image without a digest.  ``build.roots`` has one that asks.
     """
 
     catalog: Catalog

@@ -192,7 +192,7 @@ ALLOCATORS = (
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """The models as ``models.location`` reads them, the cards, and the sizes of the context."""
+    """The models as ``presets.models`` reads them, the cards, and the sizes of the context."""
 
     model: str
     draft: str | None

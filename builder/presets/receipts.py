@@ -1,6 +1,6 @@
 """The format of a receipt: one benchmark of a published image on a card, as one JSON file.
 
-It tells no host name, user, path, address or serial number (``receipts.redaction``).
+It tells no host name, user, path, address or serial number (``private``).
 """
 
 from __future__ import annotations

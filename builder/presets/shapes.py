@@ -45,7 +45,7 @@ class NoShapeError(ValueError):
 
 
 class Tokenizer(Model):
-    """A vocabulary of ``size`` tokens, as ``tokens.write`` makes it."""
+    """A vocabulary of ``size`` tokens, as ``write_tokens`` makes it."""
 
     model: Text
     """``tokenizer.ggml.model``: gpt2 or gemma4."""

@@ -31,7 +31,7 @@ class ObjectReader(Git):
     def execute(self, words: Sequence[str], **_: Any) -> Any:  # type: ignore[override]
         """Start a process that stays: all that is asked of this ``Git``.
 
-        GitPython's own passes the environment of this process on: see ``command.run``.
+        GitPython's own passes the environment of this process on: see ``git.run``.
         """
         return self.AutoInterrupt(git.start(self.folder, *words[1:]), words)
 

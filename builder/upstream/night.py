@@ -200,7 +200,7 @@ def publish(
 
     For several platforms, the tag of the index of their images.  With the kernels of the image, of
     the first platform, where this machine built it.  The image that the channel ``serves`` already
-    (a digest) needs no trust, for nothing moves.  Raises like ``pipeline.build``, ``push_image``.
+    (a digest) needs no trust, for nothing moves.  Raises like ``build.build``, ``push_image``.
     """
     session = replace(session, catalog=frozen.catalog)
     plans = session.plans(frozen.name)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builder.checks import simulated
-from builder.checks.device import check_absent, check_smoke_device
+from builder.checks.device import check_absent, check_device
 from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, DeviceUse
 from builder.docker.blobs import blobs_of
@@ -44,7 +44,7 @@ def try_server(
         more = {"devel": cuda_base["devel"], "device_test": device}
         recipe = recipe_of(env, gpu)
         context = context_of(shaped_contents, recipe, tmp_path, reference, **more)
-        found = {each.subject: each for each in check_smoke_device(context)}
+        found = {each.subject: each for each in check_device(context)}
         return context.device, found
 
     yield run

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.device import check_smoke_device
+from builder.checks.device import check_device
 from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, timed
 from builder.docker.blobs import blobs_of
@@ -122,9 +122,7 @@ def attack(
         assert serve is not None
         recipe = recipe.model_copy(update={"serve": serve.model_copy(update={"seconds": seconds})})
         more = {"devel": cuda_base["devel"], "device_test": device}
-        found = [
-            *timed(check_smoke_device(context_of(contents, recipe, tmp_path, hostile, **more)))
-        ]
+        found = [*timed(check_device(context_of(contents, recipe, tmp_path, hostile, **more)))]
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
         return {each.subject: each for each in found}
 

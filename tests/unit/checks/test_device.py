@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks.device import card_for, check_absent, check_smoke_device
+from builder.checks.device import card_for, check_absent, check_device
 from builder.checks.subject import DeviceTest, InapplicableError
 from builder.core.errors import UsageError
 from builder.engines import families
@@ -88,7 +88,7 @@ def test_a_server_that_cannot_be_tried_is_no_fault_of_its_image(
     given = {"recipe": HELLO, "contents": RUNTIME, "devel": "devel", **changes}
     test = DeviceTest(card_for(REPOSITORY, given["recipe"], None), tmp_path, print)
     context = context_of(**given, work=tmp_path, device_test=test)
-    [found] = check_smoke_device(context)
+    [found] = check_device(context)
     assert (found.kind, found.state) == ("device", "skipped")
     assert found.found.startswith(why)
     assert context.device is None
