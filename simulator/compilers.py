@@ -483,6 +483,8 @@ def _divisor(number: int) -> bytes:
     return struct.pack("<3I", multiplier & 0xFFFFFFFF, shift, number)
 
 
+# The trial of one nvcc.
+
 ARCHITECTURE = "compute_120a"
 Result = float | str
 """The normalized mean square error, or how the kernel ended: "not …" where it was not run."""

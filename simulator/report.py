@@ -497,7 +497,7 @@ def parting(once: Report | None, again: Report | None, other: Report | None) -> 
 def first_difference(before: Report, after: Report) -> str:
     """The first launch that is not the same in both runs; empty: all known ones are.
 
-    Both ran with checksums (``cards.Compute``).  The launch read the same values, unless the
+    Both ran with checksums.  The launch read the same values, unless the
     program itself gave its kernels other memory, such as random numbers.
     """
     pairs = zip_longest(_launches(before), _launches(after))
@@ -593,6 +593,11 @@ def by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[Kind, Use
             before.at_peak + each.at_peak, before.live + each.live, before.count + each.count
         )
     return {kind: use for kind, use in found.items() if use.count}
+
+
+def peaks(kinds: Mapping[Kind, Use]) -> dict[str, int]:
+    """The bytes of each kind at the peak."""
+    return {kind: use.at_peak for kind, use in kinds.items()}
 
 
 def with_rest(report: Report, stated: Mapping[str, int]) -> dict[str, int]:

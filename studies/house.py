@@ -172,14 +172,8 @@ def single() -> dict[str, str]:
 def packages() -> dict[str, list[str]]:
     """The modules of each room: the packages directly in builder, and the simulator's half."""
     found: dict[str, list[str]] = {}
-    for module in modules():
-        parts = module.split(".")
-        if parts[0] != "builder":
-            room = parts[0]
-        else:
-            inner = (REPOSITORY / "builder" / (parts[1] if len(parts) > 1 else "")).is_dir()
-            room = f"builder/{parts[1]}" if inner and len(parts) > 1 else "builder"
-        found.setdefault(room, []).append(module)
+    for module, file in modules().items():
+        found.setdefault(str(file.parent.relative_to(REPOSITORY)), []).append(module)
     return dict(sorted(found.items()))
 
 

@@ -122,6 +122,9 @@ def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
     return root / "bin" / "nvcc"
 
 
+# The table: one row a release.
+
+
 def tabled(
     catalog: Catalog, name: str, settings: Settings, log: Log, versions: Sequence[str] | None = None
 ) -> Table:

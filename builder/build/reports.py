@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
-from builder.build.trials import FOLDER, KeptTrials, kept
+from builder.build.trials import KeptTrials, kept
 from builder.checks import preset_trial
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict
@@ -29,7 +29,7 @@ from builder.core.files import atomic_write, full_disk, is_disk_full
 from builder.core.log import duration
 from builder.image.code_paths import HEADER, shown_parts, text_of, worse
 from builder.presets import cards, shapes
-from builder.presets.schema import Preset, PresetUse
+from builder.presets.schema import TRIALS, Preset, PresetUse
 from builder.presets.shapes import number
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import GitSource
@@ -229,7 +229,7 @@ def write_trials_page(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
     Raises ``RecipeError`` where a file is invalid, ``OSError`` where the page cannot be written.
     """
     text = trials_page(kept(catalog.root), pinned(catalog), presets, why_untried(catalog, presets))
-    with atomic_write(catalog.root / FOLDER / "README.md") as new:
+    with atomic_write(catalog.root / TRIALS / "README.md") as new:
         new.write_text(text, "utf-8")
 
 

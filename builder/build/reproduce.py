@@ -33,19 +33,18 @@ from builder.image.compare import compare_images
 from builder.image.layers import damage_reported, manifest_of
 from builder.image.results import Comparison
 from builder.plan.plan import AnyPlan, BasePlan, Plan
-from builder.publish import cosign
 from builder.publish.attachments import RECIPE, attached, recipe_texts
-from builder.publish.referrers import attach
+from builder.publish.referrers import attach_all
 from builder.publish.registry import Repository
 from builder.publish.remote_image import images_in
 from builder.publish.tag_history import no_image
 from builder.publish.tags import open_repository
 from builder.publish.verdicts import (
     REPRODUCTION,
-    REPRODUCTION_SIGNATURE,
     REPRODUCTION_TEXT,
     ReproductionStatement,
     require_signing,
+    trust_of,
 )
 from builder.recipes import edit
 from builder.recipes.catalog import Catalog
@@ -228,6 +227,8 @@ def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
     )
 
 
+# A reproduction: built again, then compared.
+
 ReproductionState = Literal["reproduced", "compression", "different"]
 
 
@@ -382,7 +383,7 @@ def attestation(session: BuildSession, target: str) -> Iterator[Callable[[Reprod
         if manifest is None:
             raise no_image(repository, tag)
 
-        def attached(result: ReproducedImages) -> str:
+        def attach_to_image(result: ReproducedImages) -> str:
             (image,) = result.reproductions
             images = [each.manifest for each in images_in(repository, manifest)]
             found = next((each for each in images if each.digest == image.found), None)
@@ -402,13 +403,8 @@ def attestation(session: BuildSession, target: str) -> Iterator[Callable[[Reprod
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             text = statement.model_dump_json()
-            signature = cosign.sign_text(text, settings.cosign_key, work / "cosign")
-            attach(
-                repository,
-                found,
-                REPRODUCTION,
-                {REPRODUCTION_TEXT: text, REPRODUCTION_SIGNATURE: signature},
-            )
+            made = trust_of(settings, work).attachment(REPRODUCTION, REPRODUCTION_TEXT, text)
+            attach_all(repository, found, [made])
             return found.digest
 
-        yield attached
+        yield attach_to_image

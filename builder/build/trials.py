@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from builder.build import record
 from builder.build.record import Record
@@ -20,11 +20,10 @@ from builder.core.errors import RecipeError, WorldError
 from builder.core.files import write_json
 from builder.core.platforms import Platform
 from builder.image.code_paths import CodePaths, CodeSums, KernelSummary, sums
-from builder.presets.schema import PresetUse
+from builder.presets.schema import TRIALS, PresetUse, read_trials
 from builder.recipes.catalog import Catalog
 from simulator.work import WorkPath
 
-FOLDER = "trials"
 WORST = 3
 """Spilling kernels of each library that a file keeps."""
 COVERAGE = ("coverage", "kernels on a simulated card that computes")
@@ -120,7 +119,7 @@ def write_trials(root: Path, record: Record) -> Path:
         coverage=next((each.found for each in numbers if each.subject in COVERAGE), ""),
         presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )
-    path = root / FOLDER / f"{record.recipe}.json"
+    path = root / TRIALS / f"{record.recipe}.json"
     path.parent.mkdir(exist_ok=True)
     write_json(path, kept.model_dump(mode="json"))
     return path
@@ -142,24 +141,13 @@ def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
 
 def kept(root: Path) -> list[KeptTrials]:
     """All files of ``trials/``, by recipe.  Raises ``RecipeError`` where one is invalid."""
-    found = (_read(file) for file in sorted((root / FOLDER).glob("*.json")))
+    found = (read_trials(file, KeptTrials) for file in sorted((root / TRIALS).glob("*.json")))
     return [each for each in found if each is not None]
 
 
 def kept_of(root: Path, recipe: str) -> KeptTrials | None:
     """The file of a recipe; None where it has none."""
-    return _read(root / FOLDER / f"{recipe}.json")
-
-
-def _read(file: Path) -> KeptTrials | None:
-    try:
-        return KeptTrials.model_validate_json(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
-        raise RecipeError(f"{file} cannot be read", fault, hint) from error
+    return read_trials(root / TRIALS / f"{recipe}.json", KeptTrials)
 
 
 # What cards do with the device code of a recipe's image: from records and ``trials/``.
@@ -192,7 +180,7 @@ def code_of(root: Path, recipe: str, platform: Platform, state: Path) -> ImageCo
     kept = kept_of(root, recipe)
     if kept is None or kept.platform != platform or not kept.device_code:
         return None
-    source = f"{FOLDER}/{recipe}.json"
+    source = f"{TRIALS}/{recipe}.json"
     return ImageCode(kept.key, kept.created, source, kept.device_code)
 
 
@@ -239,7 +227,7 @@ def _unknown(catalog: Catalog, name: str) -> WorldError:
     if not never:
         return WorldError(
             what,
-            f"neither a record of this machine nor {FOLDER}/ has any: its server was not "
+            f"neither a record of this machine nor {TRIALS}/ has any: its server was not "
             "started on a simulated card by this version of builder, or launched no kernel that "
             "simulator/work.toml has",
             f"`builder smoke {name}` starts it, after `builder build {name}`",

@@ -107,6 +107,9 @@ def _source(plan: Plan, devel: str, session: BuildSession, work: Path) -> Path:
     return gather.source_of(plan, options, work)[0]
 
 
+# The check of one image, and its record.
+
+
 def contract_of(plan: Plan) -> str:
     """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'.
 

@@ -166,6 +166,8 @@ def _fine(found: Sequence[CodePaths]) -> str:
     return f"{text_of(found)}: {names}{more}" if found else "no library has device code"
 
 
+# The CUDA packages of an image, and the compilers that they start.
+
 CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 VERSION_OF_TORCH = re.compile(r"^__version__ = ['\"](\d+)\.(\d+)", re.MULTILINE)
 NAMED_FOR_TORCH = re.compile(r"torch(\d{2,3})(?!\d)")

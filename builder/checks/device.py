@@ -31,14 +31,15 @@ from simulator.report import (
     Allocation,
     Frame,
     Report,
+    by_kind,
     caller_of,
     disagreements,
     logged,
     mib,
     named,
+    peaks,
     with_rest,
 )
-from simulator.report import by_kind as by_kind_memory
 from simulator.selection import Capability
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
@@ -69,16 +70,15 @@ class DeviceTrial:
         if report is None:
             return None
         if stated is None:
-            kinds = by_kind_memory(report, named(report))
-            by_kind: Mapping[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
+            kinds = peaks(by_kind(report, named(report)))
         else:
-            by_kind = with_rest(report, stated.kinds)
+            kinds = with_rest(report, stated.kinds)
         return DeviceUse(
             card=self.card.name,
             memory=sum(card.memory for card in report.cards),
             peak=report.peak,
             context=sum(card.context for card in report.cards),
-            by_kind=by_kind,
+            by_kind=kinds,
             launches=dict(_counts(report, "kernel")),
             code=dict(_counts(report, "code")),
             called=dict(report.called),
@@ -243,10 +243,9 @@ def check_loaded(log: StatedLog) -> Check:
 
 
 def _check_memory(report: Report, stacks: Stacks, log: str) -> Check:
-    kinds, stated = by_kind_memory(report, stacks), logged(log)
-    sizes: dict[str, int] = {kind: use.at_peak for kind, use in kinds.items()}
+    kinds, stated = by_kind(report, stacks), logged(log)
     expected = "as its own log states" if stated else "counted by function"
-    return _memory(report, expected, sizes, disagreements(kinds, stated))
+    return _memory(report, expected, peaks(kinds), disagreements(kinds, stated))
 
 
 def check_stated(report: Report, log: StatedLog) -> Check:

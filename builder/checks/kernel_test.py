@@ -109,6 +109,8 @@ def _headers(tests: Path) -> Path:
     raise UntriedError("the source tree has no headers of ggml", f"looked beside {tests}")
 
 
+# The cases, run on a simulated card.
+
 CARD, CPU = "CUDA0", "CPU"
 """ggml's names of the card (ggml-cuda.cu, GGML_CUDA_NAME) and of its CPU code."""
 LISTING, REPEATABLE = "BUILDER_LISTING", "BUILDER_REPEATABLE"

@@ -405,10 +405,10 @@ def check_loads(context: Context) -> Iterator[Check]:
         yield Check.of("loads", f"/{name}", "LD_PRELOAD loads it into a program", found, passed)
         if passed:
             others = [path for path in loaded if path != place]
-            yield _undefined_loads(artifact, file, devel, others, work)
+            yield _lost_symbols(artifact, file, devel, others, work)
 
 
-def _undefined_loads(
+def _lost_symbols(
     artifact: Artifact, file: Path, devel: str, loaded: list[str], work: Path
 ) -> Check:
     """Every symbol that ``file`` needs is defined by it or by the files ``loaded``, except those

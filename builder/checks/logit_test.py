@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from builder.checks import subject
 from builder.checks.answers import UnansweredError
 from builder.checks.device import refused
 from builder.checks.server import (
@@ -31,7 +30,13 @@ from builder.checks.server import (
     shared_folder,
 )
 from builder.checks.simulated import SimulatedServer, Simulation
-from builder.checks.subject import Context, InapplicableError, on_a_card
+from builder.checks.subject import (
+    Context,
+    InapplicableError,
+    on_a_card,
+    option_text,
+    option_values,
+)
 from builder.checks.verdict import Check, CheckState
 from builder.engines.api_flavor import API_FLAVORS
 from builder.presets import tiny
@@ -134,8 +139,8 @@ TRIALS = (
 
 def cache_types(help_output: str) -> Set[str]:
     """The types of the cache that an engine lists in its ``--help``."""
-    text = subject.option_text(help_output, CACHE)
-    return subject.option_values(text or "") or frozenset()
+    text = option_text(help_output, CACHE)
+    return option_values(text or "") or frozenset()
 
 
 def limit_beside_f16(kind: str) -> float:
@@ -148,12 +153,14 @@ def limit_beside_f16(kind: str) -> float:
 
 def drafts(help_output: str) -> frozenset[str]:
     """The ways to draft that an engine lists in its ``--help``."""
-    text = subject.option_text(help_output, "--spec-type")
-    found = subject.option_values(text or "") or frozenset()
+    text = option_text(help_output, "--spec-type")
+    found = option_values(text or "") or frozenset()
     # In AtomicChat's fork mtp is not the model's own block, but a model that --mtp-head names.
-    other = subject.option_text(help_output, "--mtp-head") is not None
+    other = option_text(help_output, "--mtp-head") is not None
     return found - {"mtp"} if other else found
 
+
+# The answers of one model on the card and on its CPU.
 
 KIND = "numbers"
 NAMED = 6  # kernels that a check names

@@ -30,8 +30,8 @@ from builder.checks.subject import (
     on_a_card,
     option_text,
     option_values,
+    placeholder_of,
 )
-from builder.checks.subject import placeholder as placeholder_help_text
 from builder.checks.verdict import Check, CheckState
 from builder.core import sizes
 from builder.core.errors import suggestion
@@ -42,7 +42,7 @@ from builder.presets.schema import ContextUse, ModelFile, Preset, PresetUse
 from builder.presets.shapes import SizeError
 from builder.recipes.schema import Recipe
 from simulator import gguf
-from simulator.report import Report, by_kind, mib, named
+from simulator.report import Report, by_kind, mib, named, peaks
 from simulator.selection import Capability
 from simulator.work import WorkPath, by_work, texts_by_work
 
@@ -161,7 +161,7 @@ class PresetTrial:
     def _filled(self, server: Server, simulation: Simulation, context: int) -> Check:
         """A prompt fills the context: engines allocate more while they compute a long one.
 
-        A refused allocation is no fault of a server that answers, as in ``fit.trial.evaluate``.
+        A refused allocation is no fault of a server that answers, as in ``presets.fit.evaluate``.
         """
 
         def send() -> str:
@@ -206,7 +206,6 @@ class PresetTrial:
         return Check.of("preset", subject, expected, text, found.peak <= use.peak)
 
     def _use(self, report: Report) -> PresetUse:
-        kinds = by_kind(report, named(report))
         return PresetUse(
             identity=self.preset.identity,
             context=self.preset.serve.context or 0,
@@ -215,7 +214,7 @@ class PresetTrial:
             memory=sum(card.memory for card in report.cards),
             peak=report.peak,
             own=sum(card.context for card in report.cards),
-            by_kind={kind: use.at_peak for kind, use in kinds.items()},
+            by_kind=peaks(by_kind(report, named(report))),
             paths=report.paths,
             filled=self.filled,
         )
@@ -411,7 +410,7 @@ def _faults(group: Sequence[str], text: str) -> Iterator[str]:
     if is_removed(about):
         yield f"{name} was removed: {excerpt(about)}"
         return
-    placeholder = placeholder_help_text(about)
+    placeholder = placeholder_of(about)
     if values and not placeholder:
         yield f"{name} takes no value, and gets {' '.join(values)}"
     elif placeholder and not values and not placeholder.startswith("["):
@@ -425,7 +424,7 @@ def _value_fault(name: str, value: str, about: str) -> Iterator[str]:
     if NUMBER.fullmatch(value) or value.startswith("{"):
         return
     listed = option_values(about)
-    placeholder = placeholder_help_text(about)
+    placeholder = placeholder_of(about)
     if listed is not None:
         lacking = [part for part in value.split(",") if part not in listed]
         if lacking:

@@ -149,6 +149,9 @@ def _shape(node: ast.AST) -> str:
     return re.sub(r", ctx=(?:Load|Store|Del)\(\)", "", ast.dump(node))
 
 
+# All probes of a recipe.
+
+
 def check(context: Context) -> Iterator[Check]:
     """The checks of every probe; a patch's have the kind ``patch``."""
     for probe in context.recipe.probe:

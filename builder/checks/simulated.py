@@ -253,6 +253,8 @@ def printable(header: Header, wanted: int = WANTED) -> tuple[int, ...]:
     return tuple(found[:wanted])
 
 
+# The server of an image on the cards.
+
 SIMULATED = "linux/amd64"
 """The platform whose programs the simulator's libraries are for."""
 
@@ -387,12 +389,12 @@ def ptx_program(cache: Path, log: Log) -> Path:
 
     def make(made: Path, own: Path) -> None:
         log("compiling the PTX interpreter, once for these sources: about two minutes")
-        _compile_interpreter(made, own)
+        _compile_ptx(made, own)
 
     return made_once(cache, "interpreter", key, log, make) / "ptx"
 
 
-def _compile_interpreter(made: Path, build: Path) -> None:
+def _compile_ptx(made: Path, build: Path) -> None:
     where = [f"OUT={made}", f"BUILD={build}", f"VARIANTS={VARIANTS}"]
     done = subprocess.run(
         ["make", "-C", str(sources() / "ptx"), *where, str(made / "ptx")],

@@ -160,7 +160,7 @@ def help_options(help_text: str) -> list[str]:
     return [*dict.fromkeys(name for line in lines for name in _names(line))]
 
 
-def placeholder(text: str) -> str:
+def placeholder_of(text: str) -> str:
     """The placeholder of an option's value: ``N`` of ``--threads N``; empty: there is none."""
     signature = END.split(text.split("\n", 1)[0].strip(), maxsplit=1)[0]
     found = PLACEHOLDER.search(signature)
@@ -263,6 +263,8 @@ class Rules:
                     False,
                 )
 
+
+# The image that has been read.
 
 TIMEOUT = 120.0  # seconds for a program to end
 DRIVER_STUB = "/usr/local/cuda/lib64/stubs/libcuda.so.1"

@@ -124,6 +124,7 @@ def trials(
     from builder.core import settings
     from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
+    from builder.presets.schema import TRIALS
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
@@ -137,7 +138,7 @@ def trials(
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
-    if (found.root / kept_trials.FOLDER).is_dir():
+    if (found.root / TRIALS).is_dir():
         reports.write_trials_page(found, presets)
     if as_json:
         print_json({name: str(file) for name, file in files.items()})

@@ -83,6 +83,9 @@ def _stems(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.toml"))
 
 
+# The options.
+
+
 class EngineCommand(TyperCommand):
     """A command that takes options of the engine after ``--``; an error says so."""
 

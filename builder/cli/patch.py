@@ -122,6 +122,8 @@ def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding])
         print_findings(findings, ())
 
 
+# The commands.
+
 group = typer.Typer(
     no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
 )

@@ -169,6 +169,8 @@ def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
         yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
 
 
+# The commands.
+
 group = typer.Typer(
     no_args_is_help=True, help="Update, mirror and lock the pinned inputs of recipes."
 )

@@ -133,6 +133,8 @@ def new(
     log(f"next: {PROGRAM} build {found.recipe.name}{where}")
 
 
+# The commands.
+
 group = typer.Typer(
     no_args_is_help=True,
     help="Write, check and explain recipes, and export the recipes of published images.",

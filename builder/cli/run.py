@@ -97,6 +97,9 @@ def wanted(
     return LaunchRequest(target, named, size, port, tuple(options or ()))
 
 
+# ``builder run``.
+
+
 def run(
     target: Target,
     options: Options = None,

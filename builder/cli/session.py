@@ -146,6 +146,9 @@ class BuildProgress:
             self._task = None
 
 
+# The reporter and the session.
+
+
 def reporter(junit: Path | None = None) -> BuildProgress:
     """The reporter of builds; it writes each verdict to this file and the summary of a job."""
     verdicts: dict[str, Verdict] = {}

@@ -167,6 +167,8 @@ def _row(preset: Preset, result: Result) -> tuple[str, ...]:
     )
 
 
+# ``builder list`` and ``builder show``.
+
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 

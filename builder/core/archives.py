@@ -27,7 +27,7 @@ from builder.core.errors import FetchError
 from builder.core.files import is_disk_full
 from builder.core.names import LONGEST_PATH, escaped
 
-# Where the symbolic links of a tree lead, found in the tree itself: nothing is read from disk.
+# Where the symbolic links of a tree lead: found in the tree itself, no link is followed.
 
 MOST_LINKS = 40
 """Links that one path may pass: as many as Linux follows (path_resolution(7))."""
@@ -73,6 +73,8 @@ def _leaves(path: str, links: Mapping[str, str]) -> bool:
             steps += target.split("/")[::-1]
     return False
 
+
+# Unpacking.
 
 OBJECT = re.compile(r"\.(?:a|cubin|fatbin|pyc|so(?:\.[0-9.]+)?)$")
 LARGEST = 64 << 30  # bytes of all files of an archive

@@ -344,21 +344,19 @@ def own_file(file: Path) -> Iterator[BinaryIO]:
         if is_disk_full(error):
             raise
         why = f"it is a link to {at.readlink()}" if at.is_symlink() else error.strerror
-        raise WorldError(
-            f"cannot write to {at}", why or str(error), _remove_own_file(at)
-        ) from error
+        raise WorldError(f"cannot write to {at}", why or str(error), _removed(at)) from error
     found = os.fstat(opened)
     own = {os.geteuid(), folder.st_uid}  # root also appends to files of the directory's owner
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in own:
         os.close(opened)
         why = "a device, a second name of a file, or another user's file"
         why = f"it is no file of this user alone: {why}"
-        raise WorldError(f"cannot write to {file}", why, _remove_own_file(file))
+        raise WorldError(f"cannot write to {file}", why, _removed(file))
     with os.fdopen(opened, "a+b") as stream:
         yield stream
 
 
-def _remove_own_file(path: Path) -> str:
+def _removed(path: Path) -> str:
     return f"find out who created it, then remove it: `rm {shlex.quote(str(path))}`"
 
 

@@ -82,7 +82,7 @@ def time_span(seconds: float) -> str:
 
 # Why an HTTP request failed, in plain words, and whether another attempt may succeed.
 #
-# Downloads, registries, Docker Hub and GitHub share it.
+# Downloads, registries, Docker Hub, the Hugging Face Hub and git share it.
 
 REFUSED = "connection refused"
 TRUST = "REQUESTS_CA_BUNDLE names a file with the certificate of your server or proxy"
@@ -310,6 +310,8 @@ def github_page(url: str, path: str = "") -> str:
         return ""
     return "/".join(["https://github.com", found[1], found[2], *([path] if path else [])])
 
+
+# Requests and their responses.
 
 CONNECT_TIMEOUT = 10.0  # seconds
 READ_TIMEOUT = 20.0  # seconds without a byte of the response

@@ -176,7 +176,7 @@ def registry_digest(reference: str, timeout: float) -> str:
     Raises ``GoneError`` where the registry has no such image, ``RegistryError`` where it refuses
     this login, ``FetchError`` where it fails, or does not answer in time.
     """
-    output = _inspect_imagetools(reference, timeout)
+    output = _inspect_image(reference, timeout)
     try:
         return str(json.loads(output)["digest"])
     except (ValueError, KeyError) as error:
@@ -188,7 +188,7 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
 
     Raises like ``digest``.
     """
-    images = json.loads(_inspect_imagetools(reference, timeout, "{{json .Image}}"))
+    images = json.loads(_inspect_image(reference, timeout, "{{json .Image}}"))
     # buildx gives a mapping by platform for an index, the image alone for a manifest.
     found = images if "rootfs" in images else images.get(platform)
     if found is None:
@@ -200,9 +200,7 @@ def config(reference: str, platform: str, timeout: float) -> dict[str, Any]:
     return dict(found)
 
 
-def _inspect_imagetools(
-    reference: str, timeout: float, template: str = "{{json .Manifest}}"
-) -> str:
+def _inspect_image(reference: str, timeout: float, template: str = "{{json .Manifest}}") -> str:
     """The output of ``imagetools inspect`` with a template."""
     options = [f"--builder={docker.context()}", f"--format={template}"]
     try:

@@ -499,11 +499,11 @@ def _bridge_network(network: int, port: int, connection: socket.socket) -> None:
     with connection, suppress(OSError):
         _enter(network)
         with socket.create_connection((LOOPBACK, port)) as server:
-            threading.Thread(target=_copy_proxy, args=(connection, server), daemon=True).start()
-            _copy_proxy(server, connection)
+            threading.Thread(target=_forward, args=(connection, server), daemon=True).start()
+            _forward(server, connection)
 
 
-def _copy_proxy(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while block := source.recv(BLOCK):
             target.sendall(block)

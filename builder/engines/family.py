@@ -138,6 +138,8 @@ class PackagePaths:
         return path.startswith(f"{self.root}/{self.package}/".removeprefix("/"))
 
 
+# The families' two base classes.
+
 Finding = tuple[tuple[str | int, ...], str]
 """A problem of a recipe: the path of the key, and the message."""
 Packages = Mapping[str, tuple[PinnedFile, ...]]

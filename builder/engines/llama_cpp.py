@@ -238,6 +238,8 @@ def _cache_types(options: str, types: str) -> list[str]:
     return found
 
 
+# The family.
+
 NO_VMM = "GGML_CUDA_NO_VMM"
 SERVER = "llama-server"
 COMMIT_DIGITS = 9

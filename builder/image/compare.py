@@ -261,7 +261,6 @@ def _copy(blob: Path, copies: Mapping[str, Path]) -> None:
 
 # Two files with different content: where they differ, and how ELF files and device code do.
 
-BLOCK = 1 << 20
 LARGEST_TEXT = 1 << 20  # bytes of a file whose lines are compared
 LONGEST_LINE = 200  # characters that are kept of one
 
@@ -444,6 +443,8 @@ def _is_read(each: FileDifference) -> bool:
     return "content" in each.aspects and (code or max(node.size for node in nodes) <= LARGEST)
 
 
+# The two images.
+
 TIME = "created"  # the last part of the names of times, as in org.opencontainers.image.created
 
 
@@ -466,7 +467,7 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
         digests=digests,
         config=tuple(each for each in values if not each.name.endswith(TIME)),
         times=tuple(each for each in values if each.name.endswith(TIME)),
-        layers=tuple(_layers_compare(old.layers, new.layers)),
+        layers=tuple(_layer_differences(old.layers, new.layers)),
     )
 
 
@@ -495,7 +496,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
         yield name, tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
-def _layers_compare(
+def _layer_differences(
     before: Sequence[LayerFiles], after: Sequence[LayerFiles]
 ) -> Iterator[LayerDifference]:
     """The layers in pairs: layers with the same tar first, the others between them in order."""
@@ -510,12 +511,12 @@ def _layer(before: LayerFiles | None, after: LayerFiles | None) -> LayerDifferen
     if before is None or after is None:
         return LayerDifference(old, new, "added" if before is None else "removed")
     if before.diff_id != after.diff_id:
-        return LayerDifference(old, new, *_entries_compare(before.entries, after.entries))
+        return LayerDifference(old, new, *_entry_difference(before.entries, after.entries))
     same = before.side.digest == after.side.digest
     return LayerDifference(old, new, "equal" if same else "compression")
 
 
-def _entries_compare(
+def _entry_difference(
     before: Sequence[LayerEntry[Node]], after: Sequence[LayerEntry[Node]]
 ) -> tuple[LayerState, tuple[str, ...]]:
     old = {(each.path, each.hides): each for each in before}
@@ -551,7 +552,7 @@ def summary(found: Comparison, *, times: bool = False) -> list[str]:
     if found.config or found.times:
         lines.append(_config(found))
     if found.layers:
-        lines.append(_layers_compare_summary(found))
+        lines.append(_layer_summary(found))
     if found.unread:
         paths = ", ".join(each.path for each in found.unread)
         lines.append(f"damaged, so that their code could not be compared: {paths}")
@@ -586,7 +587,7 @@ def _config(found: Comparison) -> str:
     return f"the configuration differs: {', '.join(groups)}"
 
 
-def _layers_compare_summary(found: Comparison) -> str:
+def _layer_summary(found: Comparison) -> str:
     states = Counter(each.state for each in found.layers)
     equal = states.pop("equal", 0)
     if not states:

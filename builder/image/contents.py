@@ -230,7 +230,7 @@ class ReadOptions:
         return file.text is None and file.size <= LARGEST_TEXT and self.text(file.path)
 
 
-# Check: no layer of the image contains a secret, even if a later layer removes it.
+# Secrets in the layers and the configuration of an image, even if a later layer removes them.
 #
 # The formats of tokens are published by their issuers.  A finding is reported by its kind and
 # place; the secret itself is never shown.

@@ -134,6 +134,8 @@ def _stored(stream: IO[bytes], entry: FatbinEntry) -> str:
     return hashlib.sha256(stream.read(entry.stored)).hexdigest()
 
 
+# Entries, then functions.
+
 T = TypeVar("T")
 PTX, SASS = "PTX", "SASS"
 TEXT = ".text."  # a function's name follows, in the name of its section of code

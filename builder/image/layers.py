@@ -125,7 +125,7 @@ def require_digest(blob: Path, found: hashlib._Hash) -> None:
 def two_at_a_time() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
     """Threads that read two layers at a time: unpacking and hashing leave Python's lock.
 
-    Where the block fails or is interrupted, the event is set: see ``entries``.
+    Where the block fails or is interrupted, the event is set: see ``layer_entries``.
     """
     stop = Event()
     with ThreadPoolExecutor(2) as pool:
@@ -464,6 +464,8 @@ def _place(name: str) -> tuple[str, Hides]:
 def _absolute(name: str) -> str:
     return posixpath.normpath(f"/{name.lstrip('/')}")
 
+
+# The layers, laid over each other.
 
 MOST_LINKS = 255  # that are followed for one path, as in containerd
 MOST_STEPS, MOST_FOLDERS = 1 << 24, 1 << 20

@@ -174,6 +174,9 @@ def identity(root: Path) -> str:
     return total.hexdigest()
 
 
+# The inputs.
+
+
 @dataclass(frozen=True, slots=True)
 class LocalTree:
     """A directory of this repository; ``identity`` as ``identity`` gives it."""

@@ -180,6 +180,9 @@ def _options(words: Sequence[str], recipe: Recipe) -> Iterator[str]:
             yield f"{options[0]} is given {len(options)} times"
 
 
+# The catalog.
+
+
 @dataclass(frozen=True, slots=True)
 class PresetEntry(CatalogFile):
     """A file with a valid preset."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -19,7 +19,7 @@ from builder.engines.device_code import no_code, runs_on
 from builder.presets import command, model_files, shapes, short_names
 from builder.presets.cards import Card
 from builder.presets.catalog import PresetEntry
-from builder.presets.command import groups, option_of
+from builder.presets.command import values_of
 from builder.presets.machine import USABLE, HostCard, Machine, host_card, is_listed_as
 from builder.presets.schema import Preset, PresetUse, Result
 from builder.presets.shapes import Shape, Use, cache_bytes, expert_bytes, weight_bytes
@@ -144,14 +144,6 @@ def _size(preset: Preset) -> int:
     if preset.memory is None or weights is None:
         raise NotComputedError("the size of its model is not known")
     return preset.memory.bytes_of(weights)
-
-
-def values_of(words: Iterable[str]) -> dict[str, str]:
-    """The value of each option; empty for an option without one."""
-    return {
-        option_of(first): rest[0] if rest else first.partition("=")[2]
-        for first, *rest in groups(words)
-    }
 
 
 def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, float]:
@@ -471,6 +463,8 @@ def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> st
     first = (layout.FIRST_DRIVERS.get(card.capability.major, "") for card in cards)
     return max((oldest_driver(recipe, catalog), *first), key=gpus.version_numbers)
 
+
+# The choice.
 
 DIFFERENCE = 0.1
 """Share by which figures of one memory differ, so that both are shown."""

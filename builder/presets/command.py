@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -166,9 +166,13 @@ def settings_of(words: Iterable[str], recipe: Recipe) -> set[str]:
 
 def values_by_setting(words: Iterable[str], recipe: Recipe) -> dict[str, str]:
     """The value of each setting, empty without one: ``--gpu_layers=3`` sets ``--n-gpu-layers``."""
+    return values_of(words, lambda word: option_of(setting_of(word, recipe)))
+
+
+def values_of(words: Iterable[str], named: Callable[[str], str] = option_of) -> dict[str, str]:
+    """The value of each option, by the name that ``named`` gives it; empty without one."""
     return {
-        option_of(setting_of(first, recipe)): rest[0] if rest else first.partition("=")[2]
-        for first, *rest in groups(words)
+        named(first): rest[0] if rest else first.partition("=")[2] for first, *rest in groups(words)
     }
 
 

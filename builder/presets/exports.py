@@ -1,4 +1,5 @@
-"""Templates of exported files, and values that no template can break."""
+"""The files of ``builder export``: a function for each format, and values that no template can
+break."""
 
 from __future__ import annotations
 
@@ -116,6 +117,7 @@ def _source(mount: Mount) -> str:
 
 
 def _value(text: str) -> str:
+    """A text in which Compose, and Kubernetes, replace nothing."""
     return scalar(text.replace("$", "$$"))
 
 
@@ -236,14 +238,10 @@ def kubernetes_facts(service: Service) -> dict[str, Any]:
         | {key: why for key, _, why in container_needs(service.container)},
         # MiB of each card that the run took, as HAMi counts it (docs/gpu-memory-factor.md).
         "gpumem": -(-service.memory // (service.cards << 20)) if service.cards else 0,
-        "value": _value_kubernetes,
+        "value": _value,
         "plain": scalar,
         "period": 10,
     }
-
-
-def _value_kubernetes(text: str) -> str:
-    return scalar(text.replace("$", "$$"))
 
 
 # A chart of Helm: the manifests for Kubernetes, with model, context and resources as values.

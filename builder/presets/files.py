@@ -165,6 +165,8 @@ class _Transfer:
         )
 
 
+# The models of a run, and the missing ones.
+
 CACHE = "/hub"
 """The cache of the Hub's own client in a container."""
 

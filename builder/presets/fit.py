@@ -26,6 +26,7 @@ from builder.checks.server import (
     fill,
     launched,
     offloaded,
+    shared_folder,
 )
 from builder.checks.simulated import STAND_INS, SimulatedServer, Simulation
 from builder.core.errors import RecipeError, SmokeError, UntriedError
@@ -47,7 +48,17 @@ from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator.cubin import function_of
-from simulator.report import Frame, Report, by_kind, caller_of, kind_of, mib, named, with_rest
+from simulator.report import (
+    Frame,
+    Report,
+    by_kind,
+    caller_of,
+    kind_of,
+    mib,
+    named,
+    peaks,
+    with_rest,
+)
 from simulator.selection import Capability
 from simulator.work import WorkPath
 
@@ -308,10 +319,10 @@ def evaluate(
         raise _broken(report, stacks, context, LAUNCH)
     refused, estimate, stated = None, None, ""
     if isinstance(log, str):
-        kinds, of_cards = _by_kind(report, stacks), []
+        kinds, of_cards = peaks(by_kind(report, stacks)), []
         for number in range(len(report.cards)):
             own = tuple(each for each in report.allocations if each.card == number)
-            of_cards.append(_by_kind(report.model_copy(update={"allocations": own}), stacks))
+            of_cards.append(peaks(by_kind(report.model_copy(update={"allocations": own}), stacks)))
         refused = _refused(report, stacks) if fault else None
         if fault and refused is None:
             raise _broken(report, stacks, context, fault)
@@ -341,10 +352,6 @@ def evaluate(
         launches=report.launched,
         paths=report.paths,
     )
-
-
-def _by_kind(report: Report, stacks: Sequence[Sequence[Frame]]) -> dict[str, int]:
-    return {kind: use.at_peak for kind, use in by_kind(report, stacks).items()}
 
 
 def _refused(report: Report, stacks: Sequence[Sequence[Frame]]) -> Refused | None:
@@ -505,35 +512,37 @@ def is_final(trial: FitTrial, options: Sequence[str]) -> bool:
         return trial.estimate == 0
     if trial.refused is not None:
         return trial.refused.kind == "weights"
-    return given_advice(options, LAYERS) != ""
+    return given_option(options, LAYERS) != ""
 
 
 def advice(found: Fit) -> str:
     """The next step where no context fits; the smallest one is the most telling."""
     trial = found.trials[0]
     if trial.estimate is not None:
-        free = " or ".join(each for each in found.room if not given_advice(found.options, (each,)))
+        free = " or ".join(each for each in found.room if not given_option(found.options, (each,)))
         steps = ["a smaller quantization", "a card with more memory"]
         steps += [f"{free} after --"] if free else []
         return f"take {', or '.join(steps)}"
-    layers = given_advice(found.options, LAYERS)
+    layers = given_option(found.options, LAYERS)
     if trial.refused is None and layers:
         return f"leave out {layers}: it keeps layers of the model from the card"
     if trial.refused is None or trial.refused.kind == "weights":
         return "take a smaller quantization, or more memory: --card may be given twice"
     steps = ["a smaller quantization"]
-    if not given_advice(found.options, CACHE):
+    if not given_option(found.options, CACHE):
         steps.append("a KV cache of another type (llama-server: -- --cache-type-k q8_0)")
     if found.step is None:
         steps.append("a smaller --context")
     return f"take {', or '.join(steps)}"
 
 
-def given_advice(options: Sequence[str], words: Sequence[str]) -> str:
+def given_option(options: Sequence[str], words: Sequence[str]) -> str:
     """The first of ``options`` that is one of ``words``, under any of its names; empty for none."""
     names = {option_of(word) for word in words} - {""}
     return next((word for word in options if option_of(word) in names), "")
 
+
+# All trials of a model.
 
 AT_ONCE = 2  # trials; each is mostly one thread of the engine
 CONTEXTS = (32768, 65536, 131072, 262144)  # tokens: what is tried where nothing is asked for
@@ -665,17 +674,14 @@ def _target(
 ) -> Target:
     """The image with the simulator's libraries, and the models with holes for weights."""
 
-    def made(name: str) -> Path:
-        (work / name).mkdir()
-        (work / name).chmod(0o755)  # the image's own user reads it
-        return work / name
-
     def hollowed(text: str | None, name: str) -> HollowModel | None:
-        return hollow.write(text, made(name), session.log) if text is not None else None
+        if text is None:
+            return None
+        return hollow.write(text, shared_folder(work / name), session.log)
 
     folder = ENGINES[recipe.family].folder_of(recipe)
     write = hollow.write if folder is None else write_checkpoint
-    model = write(wanted.model, made("model"), session.log)
+    model = write(wanted.model, shared_folder(work / "model"), session.log)
     draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
     card = Capability.parse(wanted.cards[0].capability)

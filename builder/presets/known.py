@@ -11,17 +11,20 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from builder.core.errors import RecipeError
 from builder.presets import cards
 from builder.presets import catalog as presets
 from builder.presets.catalog import PresetEntry, Presets
 from builder.presets.choose import Choice, Question, choose
 from builder.presets.machine import Machine
-from builder.presets.schema import PresetUse
+from builder.presets.schema import TRIALS, PresetUse, read_trials
 from builder.recipes.catalog import Catalog
+
+if TYPE_CHECKING:
+    from builder.presets.receipts import ReceiptEntry
 
 
 class _Check(BaseModel, strict=True):
@@ -64,25 +67,30 @@ class Known:
 
 
 def known(
-    catalog: Catalog, entries: Sequence[PresetEntry], state: Path, recipes: Iterable[str] = ()
+    catalog: Catalog,
+    entries: Sequence[PresetEntry],
+    state: Path,
+    recipes: Iterable[str] = (),
+    *,
+    receipts: Sequence[ReceiptEntry] | None = None,
 ) -> Known:
     """The facts about presets, and ``recipes``, in the repository and the state directory.
 
-    Raises ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
+    ``receipts`` are checked already; None: those of the repository are checked now.  Raises
+    ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
     """
-    receipts, invalid = {}, 0
-    if any((catalog.root / "receipts").glob("*.json")):
-        from builder.presets.receipts import (
-            checked,  # slow to import
-            of_presets,
-        )
+    measured, invalid = {}, 0
+    if receipts or (receipts is None and any((catalog.root / "receipts").glob("*.json"))):
+        from builder.presets.receipts import checked, of_presets  # slow to import
 
-        found = checked(catalog, datetime.now(UTC))
-        receipts, invalid = of_presets(found.entries, catalog, entries), len(found.invalid)
+        if receipts is None:
+            found = checked(catalog, datetime.now(UTC))
+            receipts, invalid = found.entries, len(found.invalid)
+        measured = of_presets(receipts, catalog, entries)
     trials, refused, digests = tried(catalog.root, state, entries, recipes)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
-        Machine(()), catalog, published, trials=trials, receipts=receipts, refused=refused
+        Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
     )
     return Known(entries, question, digests, invalid)
 
@@ -99,31 +107,19 @@ def tried(
     trials: dict[str, PresetUse] = {}
     refused, digests = {}, {}
     for recipe in dict.fromkeys([*recipes, *(entry.preset.recipe for entry in entries)]):
-        file = Path("trials") / f"{recipe}.json"
-        kept, own = _trials_in(root / file), _verified(state, recipe)
+        file = Path(TRIALS) / f"{recipe}.json"
+        kept, own = read_trials(root / file, _Trials), _verified(state, recipe)
         if own is not None:
             digests[recipe] = own.digest
         if kept and kept.failed and (own is None or own.created < kept.created):
             checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
             refused[recipe] = f"its image was refused: checks failed, {checks} ({file})"
-        for entry in entries:
+        for entry in (each for each in entries if each.preset.recipe == recipe):
             for each in (own.verdict if own else None, kept):
                 use = each.presets.get(entry.name) if each else None
-                same = use and entry.preset.recipe == recipe
-                if use and same and use.identity == entry.preset.identity:
+                if use and use.identity == entry.preset.identity:
                     trials.setdefault(entry.name, use)
     return trials, refused, digests
-
-
-def _trials_in(file: Path) -> _Trials | None:
-    try:
-        return _Trials.model_validate_json(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
-        raise RecipeError(f"{file} cannot be read", fault, hint) from error
 
 
 def _verified(state: Path, recipe: str) -> _Record | None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO
 from urllib.parse import quote, unquote, urlsplit
@@ -194,6 +193,8 @@ def _require_online() -> None:
         raise WebError(OFFLINE, temporary=False)
 
 
+# Locations.
+
 # Hub documentation, "Repositories": OWNER/NAME of letters, digits and . _ -
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ON_THE_HUB = re.compile(rf"({REPOSITORY.pattern}):([^\s:]+)")
@@ -201,7 +202,7 @@ EXAMPLE = "unsloth/Qwen3.6-27B-GGUF:Qwen3.6-27B-UD-Q3_K_XL.gguf"
 UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenedModel:
     """A stream at the beginning of a file, whose ``size`` is in bytes."""
 
@@ -209,7 +210,7 @@ class OpenedModel:
     size: int
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Location:
     """A file: ``place`` is a path, or a URL.  ``shown`` is its name in messages."""
 

@@ -38,7 +38,7 @@ from builder.presets.choose import Question, driver_on, no_image
 from builder.presets.described import Launch
 from builder.presets.files import RESERVE, Located, Missing, Progress, download, located
 from builder.presets.images import Images, RunImage, pull
-from builder.presets.known import known
+from builder.presets.known import tried
 from builder.presets.machine import Machine
 from builder.presets.service import HOST, Run, Service, service
 from builder.recipes.catalog import Catalog
@@ -225,11 +225,16 @@ def require(name: str, faults: Sequence[BuilderError]) -> None:
 
 def question_of(job: Launch) -> Question:
     """What is known of a run, for a machine without cards."""
-    entries = [job.entry] if job.entry else []
-    facts = known(job.catalog, entries, job.settings.state_dir, [job.run.recipe.name])
-    return replace(
-        facts.question,
-        context=job.run.context or 0,
+    root, entries = job.catalog.root, [job.entry] if job.entry else []
+    trials, refused, _ = tried(root, job.settings.state_dir, entries, [job.run.recipe.name])
+    published = cards.known(root, {each.preset.card for each in entries})
+    return Question(
+        Machine(()),
+        job.catalog,
+        published,
+        job.run.context or 0,
+        trials,
+        refused=refused,
         options=job.run.options,
         other_model="model" in job.wanted.given,
     )
@@ -334,6 +339,8 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
             )
 
 
+# From a name to a server that answers.
+
 CORE_SECONDS = 7.4
 """For one compile step: 339, 368 and 464 steps took 22, 21 and 29 minutes on two cores
 (docs/measurements.md)."""
@@ -365,7 +372,7 @@ def launch(
     If nothing else stands in the way, and the user ``agrees`` to a list of the steps, ``build``
     builds and checks the image of a recipe, or it is pulled, and the models are downloaded.  Raises
     ``WorldError`` with all faults; where there is one alone, ``BusyError`` for a container of
-    another run, ``SpaceError`` for a disk; and like ``build``, ``download`` and ``start``.
+    another run, ``SpaceError`` for a disk; and like ``build``, ``download`` and ``start_service``.
     """
     run, target = job.run, job.wanted.target
     devices, faults = ((), []) if run.cpu else _devices(job, card)

@@ -10,11 +10,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
+from builder.core.errors import RecipeError
 from builder.core.names import why_not_writable
 from builder.recipes.fields import (
     HUB_FILE,
@@ -33,6 +42,10 @@ from builder.recipes.fields import (
     VariableName,
 )
 from simulator.work import Work, WorkPath
+
+M = TypeVar("M", bound=BaseModel)
+TRIALS = "trials"
+"""The directory of what images showed without a GPU."""
 
 # The figures of a preset: speeds, acceptance and memory, as they were published.
 
@@ -248,6 +261,24 @@ class PresetUse:
     filled: int = 0
     """Tokens of the prompts that filled the context; 0: none were sent, or not all were
     answered."""
+
+
+def read_trials(file: Path, model: type[M]) -> M | None:
+    """A file of ``trials/`` as far as ``model`` needs it; None where there is none.
+
+    Raises ``RecipeError`` where it is invalid.
+    """
+    try:
+        return model.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        hint = f"`builder ci trials {file.stem}` writes it anew from the record of the image"
+        raise RecipeError(f"{file} cannot be read", fault, hint) from error
+
+
+# The preset.
 
 
 def _writable(path: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from builder.core.errors import RecipeError
+from builder.core.errors import RecipeError, suggestion
 
 if TYPE_CHECKING:
     from builder.presets.catalog import PresetEntry
@@ -64,8 +64,6 @@ def named(
 
 
 def _unknown(name: str, of_model: Mapping[str, str], recipes: Collection[str]) -> RecipeError:
-    from builder.core.errors import suggestion
-
     lists = {"models": sorted({*of_model.values()}), "presets": sorted(of_model)}
     near = suggestion(name, [*lists["models"], *lists["presets"], *recipes])
     return RecipeError(

@@ -32,7 +32,7 @@ def documents(plan: Plan, record: Record, work: Path) -> dict[str, str]:
     of the image.
     """
     packages = installed(record.digest, work)
-    return spdx.documents_builder_sbom(plan, record, packages, platform(os.environ))
+    return spdx.documents_of(plan, record, packages, platform(os.environ))
 
 
 def missing_attachments(
@@ -71,7 +71,7 @@ def _documents_of(plan: Plan, record: Record, work: Path) -> dict[str, str]:
         return documents(plan, record, work)
     repository = record.references[0].rpartition(":")[0]
     with docker.pulled(f"{repository}@{record.digest}", plan.platform):
-        return spdx.documents_builder_sbom(plan, record, installed(record.digest, work))
+        return spdx.documents_of(plan, record, installed(record.digest, work))
 
 
 def recipe_texts(files: Sequence[AttachedFile]) -> dict[str, str]:

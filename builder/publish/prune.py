@@ -1,4 +1,4 @@
-"""Deletes old nightlies of a channel, as ``prune_plan`` decided.
+"""Deletes old nightlies of a channel, as ``plan_prune`` decides.
 
 The attachments of an image are deleted before the image itself: a run that was interrupted leaves
 an image that the next run finds again.
@@ -21,6 +21,7 @@ from builder.core.settings import Settings
 from builder.docker.engine import HUB
 from builder.engines.layout import CREATED
 from builder.publish.hub import Hub
+from builder.publish.referrers import entries_of, referrers_tag
 from builder.publish.registry import Manifest, Repository
 from builder.publish.remote_image import configuration
 from builder.publish.tag_history import Note, notes_in, rollback_targets, trace_moves
@@ -208,7 +209,7 @@ class _AttachmentReader:
         listed = self.repository.referrers(subject)
         if listed is not None:
             self.lists = True
-        elif not self.lists and subject.replace(":", "-") in self.by_subject.get(subject, ()):
+        elif not self.lists and referrers_tag(subject) in self.by_subject.get(subject, ()):
             self.lists = False
         else:
             self.unlisted = subject
@@ -244,11 +245,6 @@ def _with_parts(
         f"they are more than {DEEPEST} deep",
         "nothing was deleted; delete that tag, or push it again",
     )
-
-
-def entries_of(manifest: Manifest) -> Descriptors:
-    """The descriptors that an index lists; for any other manifest none."""
-    return list(manifest.parsed().get("manifests") or [])
 
 
 def _earliest(dates: Iterable[datetime | None]) -> datetime | None:
@@ -432,6 +428,9 @@ def _sizes(image: SurveyedImage) -> dict[str, int]:
             if part:
                 found[part["digest"]] = part.get("size", 0)
     return found
+
+
+# The plan, carried out.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,8 @@ def push_tags(
         )
     return order
 
+
+# Images and their index: uploaded, attached to and signed.
 
 ZSTD = "+zstd"
 """The end of a layer's media type (OCI image specification, "Image Layer Filesystem Changeset")."""
@@ -490,12 +493,10 @@ class _Run:
         # An interrupted push may have left the image without a tag.
         known = repository.manifest(digest) if self.known and not found else None
         new = None if found or known else local or local_image(record, work)
-        fetched = [each for each in (known, new.manifest if new else None) if each is not None]
 
+        @cache
         def manifest() -> Manifest:  # fetched only where it is needed: that is a pull
-            if not fetched:
-                fetched.append(_manifest(repository, digest))
-            return fetched[0]
+            return known or (new.manifest if new else _manifest(repository, digest))
 
         updates: dict[str, tuple[Update, ...]] = {}
         if order.followed:

@@ -60,7 +60,7 @@ def attach_all(
     """
     made = [_put_parts(repository, each, subject) for each in attachments]
     left = [each for each in made if not repository.put_manifest(each.digest, each)]
-    tag = _referrers_tag(subject.digest)
+    tag = referrers_tag(subject.digest)
     known = _listed(repository, tag) if left else []
     there = {entry["digest"] for entry in known}
     more = [_entry(each) for each in left if each.digest not in there]
@@ -124,13 +124,22 @@ def _entry(artifact: Manifest) -> dict[str, Any]:
     return entry | {"artifactType": parsed["artifactType"], "annotations": parsed["annotations"]}
 
 
-def _referrers_tag(digest: str) -> str:
+def referrers_tag(digest: str) -> str:
+    """The tag that keeps the list of a manifest's referrers where the registry has no API for it.
+
+    OCI distribution specification 1.1, "Unavailable Referrers API".
+    """
     return digest.replace(":", "-", 1)
+
+
+def entries_of(manifest: Manifest) -> list[dict[str, Any]]:
+    """The descriptors that an index lists; for any other manifest none."""
+    return list(manifest.parsed().get("manifests") or [])
 
 
 def _listed(repository: Repository, tag: str) -> list[dict[str, Any]]:
     there = repository.manifest(tag)
-    return list(there.parsed().get("manifests") or []) if there else []
+    return entries_of(there) if there else []
 
 
 def referrers(
@@ -140,7 +149,7 @@ def referrers(
 
     Where that tag is among ``tags``, the registry has no such API, and is not asked.
     """
-    tag = _referrers_tag(digest)
+    tag = referrers_tag(digest)
     listed = None if tag in tags else repository.referrers(digest)
     return _listed(repository, tag) if listed is None else listed
 

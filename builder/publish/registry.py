@@ -1,7 +1,7 @@
 """A repository of a registry, by the OCI distribution specification 1.1.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.  ``transport``
-sends requests and retries them, ``auth`` authorizes them, ``responses`` checks the responses.
+authorizes, sends and retries the requests, and checks the responses.
 """
 
 from __future__ import annotations

@@ -78,7 +78,11 @@ def remote_image(repository: Repository, reference: str) -> RemoteImage | None:
 
 def described(repository: Repository, manifest: Manifest) -> RemoteImage:
     """The image or the index of a manifest.  Raises like ``remote_image``."""
-    images = images_in(repository, manifest)
+    return of_images(manifest, images_in(repository, manifest))
+
+
+def of_images(manifest: Manifest, images: Sequence[PlatformImage]) -> RemoteImage:
+    """The image or the index of a manifest, whose images have been read."""
     if not images:
         return RemoteImage(manifest.digest, "")
     found = {

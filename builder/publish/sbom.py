@@ -492,6 +492,8 @@ def _requested(plan: Plan, *, unlisted: bool) -> set[tuple[str, bool]]:
     return {(name, True) for name in shipped} | {(name, False) for name in build - shipped}
 
 
+# The bill.
+
 UNKNOWN = "1970-01-01T00:00:00+00:00"
 """The creation time of an image whose record has none."""
 
@@ -571,7 +573,6 @@ def _gaps(plan: Plan, dpkg: Dpkg | None, base_shipped: bool) -> Iterator[str]:
     if dpkg is None:
         yield "Debian packages: the image has no dpkg database; only the requested ones are listed"
     for below in plan.base.chain():
-        recipe = below.recipe
-        published = getattr(recipe, "published", None)
+        published = below.recipe.published
         if published is not None:
             yield f"{published.image}: only its Debian packages are listed"

@@ -290,7 +290,7 @@ SPDX = "application/spdx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 
 
-def documents_builder_sbom(
+def documents_of(
     plan: Plan,
     record: Record,
     packages: Dpkg | None,

@@ -24,7 +24,7 @@ from builder.publish.verdicts import Trust
 
 MOVE = "application/vnd.builder.move.v2+json"
 TEXT = "builder.move"
-SIGNATURE = "builder.move.signature"
+SIGNATURE = f"{TEXT}.signature"
 """The annotations of a note: a ``_Note`` as JSON, and its signature (base64)."""
 PAST = 40
 """Earlier moves that a note lists."""
@@ -146,9 +146,7 @@ def new_note(
         first=past[-1].before if past else "",
     )
     text = made.model_dump_json(exclude_defaults=True)
-    signature = trust.signature(text)
-    signed = {SIGNATURE: signature} if signature else {}
-    return made.note().move, Attachment(MOVE, annotations={TEXT: text, **signed})
+    return made.note().move, trust.attachment(MOVE, TEXT, text)
 
 
 def last_note(repository: Repository, tag: str, digest: str, trust: Trust) -> Note | None:

@@ -14,7 +14,7 @@ from builder.docker.engine import HUB
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.publish.referrers import attach_all
 from builder.publish.registry import Repository
-from builder.publish.remote_image import Update, described, images_in, remote_image, updates_of
+from builder.publish.remote_image import Update, images_in, of_images, remote_image, updates_of
 from builder.publish.tag_history import By, Move, new_note, no_image, notes_of_tag, past_moves
 from builder.publish.verdicts import UNSIGNED, Trust
 from builder.recipes.catalog import Catalog
@@ -137,8 +137,9 @@ def move(
     repository.require_clock()
     if wanted is None:
         raise no_image(repository, to)
-    image = None if "artifactType" in wanted.parsed() else described(repository, wanted)
-    if image is None or LABEL_KEY not in image.labels:
+    images = () if "artifactType" in wanted.parsed() else images_in(repository, wanted)
+    image = of_images(wanted, images)
+    if LABEL_KEY not in image.labels:
         raise RegistryError(
             f"{repository.name}:{to} is not an image that builder made",
             f"it is {wanted.digest}, without the label {LABEL_KEY}",
@@ -148,7 +149,6 @@ def move(
     if now == wanted.digest:
         return Move(tag, wanted.digest, now, "", "the tag points there already")
     before = now if before is None else before
-    images = images_in(repository, wanted) if before else ()
     updates = updates_of(repository, (tag,), before, images, repository.log, dropped)
     if updates:
         approve(updates)

@@ -511,6 +511,8 @@ class Authorization:
         return allowed
 
 
+# Requests: one repository of a registry.
+
 HUB_HOST = "registry-1.docker.io"
 CERTIFICATES = Path("/etc/docker/certs.d")
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,9 +19,10 @@ from builder.core.settings import Settings
 from builder.publish import cosign
 from builder.publish.referrers import Attachment, annotations_of
 
+M = TypeVar("M", bound=BaseModel)
 VERDICT = "application/vnd.builder.verdict.v1+json"
 TEXT = "builder.verdict"
-SIGNATURE = "builder.verdict.signature"
+SIGNATURE = f"{TEXT}.signature"
 """The annotations of an attached verdict: a ``Statement`` as JSON, and its signature (base64).
 
 A registry lists annotations, so no file has to be fetched."""
@@ -59,6 +60,13 @@ class Trust:
     def signature(self, text: str) -> str:
         """The signature (base64) of a text; empty without a key."""
         return cosign.sign_text(text, self.signing, self.work) if self.signing else ""
+
+    def attachment(self, kind: str, name: str, text: str) -> Attachment:
+        """An artifact with a text as its annotation ``name``, and the text's signature where there
+        is a key."""
+        signature = self.signature(text)
+        signed = {f"{name}.signature": signature} if signature else {}
+        return Attachment(kind, annotations={name: text, **signed})
 
     def accepts(self, text: str, signature: str) -> bool:
         """Whether a text counts: a trusted key signed it, or no key is configured."""
@@ -112,9 +120,7 @@ def verdict_on(kept: Record, trust: Trust) -> Attachment:
         created=kept.created,
     )
     text = json.dumps(statement.model_dump(), sort_keys=True, separators=(",", ":"))
-    signature = trust.signature(text)
-    signed = {SIGNATURE: signature} if signature else {}
-    return Attachment(VERDICT, annotations={TEXT: text, **signed})
+    return trust.attachment(VERDICT, TEXT, text)
 
 
 def verdict_signers(
@@ -124,7 +130,7 @@ def verdict_signers(
 
     ``entries`` are the descriptors of its referrers.  Raises ``WorldError``.
     """
-    for found, values in _statements(entries):
+    for found, values in _statements(entries, VERDICT, TEXT, Statement):
         if (found.digest, found.key, found.contract) == (digest, key, contract):
             yield trust.signer(values.get(TEXT, ""), values.get(SIGNATURE, ""))
 
@@ -140,23 +146,25 @@ def built_at(entries: Iterable[Mapping[str, Any]], digest: str) -> datetime | No
 
 def verdicts_on(entries: Iterable[Mapping[str, Any]], digest: str) -> list[Statement]:
     """The verdicts on an image among its referrers, the newest first; signatures do not count."""
-    found = [statement for statement, _ in _statements(entries) if statement.digest == digest]
+    statements = _statements(entries, VERDICT, TEXT, Statement)
+    found = [statement for statement, _ in statements if statement.digest == digest]
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 
 def _statements(
-    entries: Iterable[Mapping[str, Any]],
-) -> Iterator[tuple[Statement, Mapping[str, str]]]:
-    for values in annotations_of(entries, VERDICT):
+    entries: Iterable[Mapping[str, Any]], kind: str, name: str, model: type[M]
+) -> Iterator[tuple[M, Mapping[str, str]]]:
+    """The statements in the annotation ``name`` of artifacts of one kind, and all annotations."""
+    for values in annotations_of(entries, kind):
         with suppress(ValidationError):
-            yield Statement.model_validate_json(values.get(TEXT, "")), values
+            yield model.model_validate_json(values.get(name, "")), values
 
 
 # Statements that an image of a registry was built again, with the same digest.
 
 REPRODUCTION = "application/vnd.builder.reproduction.v1+json"
 REPRODUCTION_TEXT = "builder.reproduction"
-REPRODUCTION_SIGNATURE = "builder.reproduction.signature"
+REPRODUCTION_SIGNATURE = f"{REPRODUCTION_TEXT}.signature"
 """The annotations of an attached ``ReproductionStatement``: its JSON and its signature (base64)."""
 
 
@@ -197,12 +205,8 @@ def reproduced(
 
     ``entries`` are the descriptors of the image's referrers.
     """
-    found = []
-    for values in annotations_of(entries, REPRODUCTION):
-        with suppress(ValidationError):
-            statement = ReproductionStatement.model_validate_json(values.get(REPRODUCTION_TEXT, ""))
-            if statement.digest == digest:
-                found.append((statement, values))
+    statements = _statements(entries, REPRODUCTION, REPRODUCTION_TEXT, ReproductionStatement)
+    found = [each for each in statements if each[0].digest == digest]
     if not found:
         return None
     found.sort(key=lambda each: each[0].created, reverse=True)

@@ -21,7 +21,7 @@ from builder.engines.layout import LABEL_KEY
 from builder.plan.plan import Plan
 from builder.publish.referrers import referrers
 from builder.publish.registry import Repository
-from builder.publish.remote_image import described
+from builder.publish.remote_image import configuration
 from builder.publish.verdicts import trust_of, verdict_signers
 
 
@@ -95,7 +95,7 @@ def _require_image_of_key(repository: Repository, plan: Plan, digest: str) -> No
             f"it is {digest}; builder gives that tag to the image of one platform",
             f"nothing was tagged or signed; {hint}",
         )
-    found = described(repository, there).labels.get(LABEL_KEY, "")
+    found = configuration(repository, there).labels.get(LABEL_KEY, "")
     if found != plan.key:
         raise RegistryError(
             f"{name} has a different build key",

@@ -166,6 +166,8 @@ def read_text(file: Path) -> str:
         raise RecipeError(f"{file.name} is not a text", problems=(problem,)) from error
 
 
+# The catalog.
+
 M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R", Recipe, BaseRecipe)
 Check = Callable[[R], Iterable[tuple[tuple[str | int, ...], str]]]

@@ -142,6 +142,8 @@ class Track(Model):
         return self
 
 
+# The recipe.
+
 DriverVersion = Annotated[str, StringConstraints(pattern=r"^[0-9]{3}(?:\.[0-9]+){0,2}$"), PLAIN]
 
 

@@ -139,6 +139,8 @@ def _is_signed(
     return bool(repository.head_digest(f"{digest.replace(':', '-')}.sig"))
 
 
+# All facts of the site.
+
 FORMAT = 3
 """The format of ``index.json``."""
 
@@ -646,7 +648,7 @@ def collect(
                 there = published_tags(opened, recipe, settings, catalog.engines)
             record = newest_good(settings.state_dir, name)
             images.append(image_fact(catalog, name, repository, entries, record, there))
-    facts = known(catalog, entries, settings.state_dir)
+    facts = known(catalog, entries, settings.state_dir, receipts=receipts)
     cards = every_card(facts, [each.recipe for each in images if each.repository])
     return Site(
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -113,7 +113,7 @@ def _deb822(file: Path) -> Iterator[AptSource]:
 def debian_sources(suite: str, etc: Path = Path("/etc")) -> list[AptSource]:
     """This machine's Debian sources with ``suite`` instead of the machine's own.
 
-    None where the machine is not Debian, or no source is for the machine's own suite.
+    Empty where the machine is not Debian, or no source is for the machine's own suite.
     """
     release = os_release(etc)
     own = release.get("VERSION_CODENAME", "")
@@ -154,13 +154,15 @@ def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
     return deb822(debian_sources(suite, etc)) or None
 
 
+# .deb files, by their digest.
+
 LATER = (timedelta(hours=6), timedelta(days=1))
 """A package list of some time is in the first snapshot after it.  Snapshots are taken four times a
 day, and the archive keeps a superseded file for more than a day."""
 
 
 class DebFile(Protocol):
-    """The identity of a .deb file; ``recipes.debian_lock.DebianFile`` has it."""
+    """The identity of a .deb file; ``recipes.locks.DebianFile`` has it."""
 
     @property
     def path(self) -> str: ...  # noqa: D102
@@ -454,9 +456,7 @@ def repository(folder: Path) -> str:
     """
     stanzas = []
     for deb in sorted(folder.glob("*.deb")):
-        with deb.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        place = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {digest}"
+        place = f"Filename: ./{deb.name}\nSize: {deb.stat().st_size}\nSHA256: {_sha256(deb)}"
         stanzas.append(f"{control(deb)}\n{place}\n")
     (folder / "Packages").write_text("\n".join(stanzas), "utf-8")
     return f"deb [trusted=yes] copy:{folder} ./"

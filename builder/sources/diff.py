@@ -1,4 +1,6 @@
-"""Diffs as data: which files they touch, hunk by hunk.  No I/O, nothing is applied here.
+"""Diffs as data: which files they touch, hunk by hunk; and the diffs of pull requests and ranges.
+
+The parser does no I/O, and nothing is applied here.
 
 The format is described by git-diff(1), "Generating patch text with -p", and the unified one of
 diff(1) without git's headers.  git applies diffs; this module decides which ones it gets.  git
@@ -18,8 +20,7 @@ from builder.plan.inputs import PlannedPatch
 from builder.recipes.patches import Pick, PullPatch
 from builder.sources.git import UpstreamLacksError
 from builder.sources.mirrors import Repositories
-from builder.sources.repository import EMPTY_TREE
-from builder.sources.repository import GITLINK as GITLINK_MODE
+from builder.sources.repository import EMPTY_TREE, GITLINK
 
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: ([^\r\n]*))?")
 INDEX = re.compile(rb"^index ([0-9a-f]{7,40})\.\.([0-9a-f]{7,40})", re.MULTILINE)
@@ -56,7 +57,6 @@ MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re
 MAIL_HEADERS = re.compile(rb"(?=[^\n]+\n)(?:[!-9;-~]+:[^\n]*\n|[ \t]+[^\n]*\n)+\r?\n")
 COVER = re.compile(rb"^Subject:[^\n]* 0+/\d+\]", re.MULTILINE)
 NULL = "/dev/null"
-LINK, GITLINK = "120000", "160000"
 
 
 class NotADiffError(ValueError):
@@ -532,9 +532,7 @@ def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str)
 
     Raises ``PatchError`` if it is empty.
     """
-    pairs = repositories.scratch.changes(old, new)
-    names = [item.object for pair in pairs for item in pair if item.mode != GITLINK_MODE]
-    repositories.contents(url, names)
+    repositories.contents(url, repositories.scratch.blobs_of(new, old))
     text = repositories.scratch.diff(old, new)
     if not text:
         raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")

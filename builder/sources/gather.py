@@ -44,8 +44,6 @@ from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
 from builder.sources import apt, pypi
-from builder.sources import apt as debs
-from builder.sources.apt import archive_of
 from builder.sources.mirrors import Repositories
 from builder.sources.patches import PatchContext, apply_all, pieces
 from builder.sources.repository import EMPTY_TREE, NoTreeError
@@ -382,6 +380,8 @@ def _unmount(folder: Path) -> None:
             subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)
 
 
+# The inputs of a plan, laid out.
+
 LARGEST_POINTER = 1024  # bytes: git-lfs's docs/spec.md
 
 
@@ -433,9 +433,9 @@ def fetch_commits(plan: Plan, options: GatherOptions) -> None:
         if isinstance(plan.source, GitCommit):
             repositories.pin(plan.source.url, plan.source.commit)
         context = PatchContext(repositories, work, None, options.log)
-        pinned = [each for each in plan.patches if isinstance(each.patch, PullPatch | PickPatch)]
-        for each in pinned:
-            list(pieces(context, each, ""))
+        for each in plan.patches:
+            if isinstance(each.patch, PullPatch | PickPatch):
+                list(pieces(context, each, ""))
 
 
 def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
@@ -518,10 +518,10 @@ def _debs_of(plan: AnyPlan, options: GatherOptions) -> dict[DebianFile, Path]:
     packages = plan.debian
     if packages.as_of is None:
         return {}
-    archive = archive_of(packages.suite, options.debian)
+    archive = apt.archive_of(packages.suite, options.debian)
     files, cache, log = packages.files, options.cache, options.log
     try:
-        found = debs.fetch(files, packages.as_of, archive, cache, log, offline=options.offline)
+        found = apt.fetch(files, packages.as_of, archive, cache, log, offline=options.offline)
     except GoneError as error:
         hint = f"`builder pin lock {plan.name}` locks the packages of today"
         raise GoneError(error.what, error.why, hint) from error

@@ -1,4 +1,5 @@
-"""The one function that runs git; ``objects`` has the only other process, which lives longer.
+"""The functions that run git: ``run``, and ``start`` for the process of ``objects``, which lives
+longer.
 
 git's own configuration applies (insteadOf, proxies, credential helpers).  Settings that would
 change contents are overridden: a tree has the bytes of its commit.
@@ -202,6 +203,8 @@ def fetch_error(url: str, what: str, error: GitError) -> FetchError:
         failed, hint = "the repository could not be read", f"try `git ls-remote {url}`"
     return FetchError(f"{what}: {failed}", error.why, hint)
 
+
+# The function that runs git.
 
 OLDEST = (2, 32)
 """The oldest version that is supported; Debian 12 has 2.39."""

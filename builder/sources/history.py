@@ -214,11 +214,13 @@ def _mismatch(
     return Conflict(path, number, why, tuple(expected), tuple(found))
 
 
+# Whether the history of a target has a patch.
+
 MOST_COMMITS = 5
 MOST_VERSIONS = 1000
 """The newest commits that touch the files of a patch, whose changes are read."""
 MOST_FILES = 200
-"""Files of one commit that are searched for lines that it removed elsewhere."""
+"""Files that one commit changes, up to which renames are looked for in it."""
 ONE_BY_ONE = ("--full-history", "--no-merges")
 MERGES = ("--first-parent", "--merges", "--diff-merges=first-parent")
 
@@ -407,7 +409,7 @@ class History:
         if item is None:
             return None
         self._repositories.contents(self._url, [item.object])
-        return {_bare(line) for line in diff.lines_of(self._scratch.read(item.object))}
+        return set(_bare_lines(self._scratch, item.object))
 
     # Removed and renamed files
 
@@ -455,21 +457,22 @@ class History:
 
         They removed the expected lines; if none did, they added the lines that were found instead.
         """
-        names: dict[str, None] = {}
+        found: dict[str, None] = {}
+        since = self._since(piece)
         for conflict in conflicts:
             if not conflict.hunk:
                 by = self._remover(conflict.path, piece)
-                names |= {self.name(by): None} if by else {}
+                found |= {by: None} if by else {}
                 continue
-            commits = self._commits(self._since(piece), self._until, [conflict.path])
+            commits = self._commits(since, self._until, [conflict.path])
             for sign, lines in ((b"-", conflict.expected), (b"+", conflict.found)):
                 texts = (line.encode() for line in lines)
                 wanted = {sign + _bare(text) for text in texts if not trivial(text)}
                 by_lines = [each for each in reversed(commits) if wanted & _signed(each.text)]
-                names |= dict.fromkeys(self.name(each.name) for each in by_lines[:MOST_COMMITS])
+                found |= dict.fromkeys(each.name for each in by_lines[:MOST_COMMITS])
                 if by_lines:
                     break
-        return list(names)[:MOST_COMMITS]
+        return [self.name(commit) for commit in list(found)[:MOST_COMMITS]]
 
 
 def paths_of(files: Iterable[FileDiff]) -> list[str]:
@@ -487,6 +490,10 @@ def _blobs(changes: str) -> list[str]:
 
 def _bare(line: bytes) -> bytes:
     return b"".join(line.split())
+
+
+def _bare_lines(scratch: Scratch, blob: str) -> list[bytes]:
+    return [_bare(line) for line in diff.lines_of(scratch.read(blob))]
 
 
 def _signed(text: bytes) -> set[bytes]:
@@ -522,17 +529,21 @@ SHARE = 0.8
 
 
 def doubtful_offsets(
-    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application, origin: str
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    before: Sequence[Sequence[bytes]],
+    done: Application,
+    origin: str,
 ) -> list[Conflict]:
     """Hunks that git applied in a place where they may not belong.
 
     Their lines occur more than once, or the lines that they were made for have changed, and git
-    found a copy of the old lines.
+    found a copy of the old lines.  ``before`` are the lines of each file in ``tree``.
     """
     moves = {(index, number): by for index, number, by in done.offsets}
     found = []
-    for index, file in enumerate(files):
-        lines = file_lines(scratch, tree, file.old) or []
+    for index, (file, lines) in enumerate(zip(files, before, strict=True)):
         for number, hunk in enumerate(file.hunks, 1):
             moved = moves.get((index, number), 0)
             stands = [str(place + 1) for place in places(hunk.before, lines)]
@@ -576,8 +587,8 @@ def doubles(
         old = scratch.entry(tree, file.old) if file.old and not file.binary else None
         if old is not None:
             blob = original_blob(scratch, file, origin)
-            made_for = _bare_doubts(scratch, blob) if blob else None
-            lines = _bare_doubts(scratch, old.object)
+            made_for = _bare_lines(scratch, blob) if blob else None
+            lines = _bare_lines(scratch, old.object)
             texts[file.path] = _Text(file.path, lines, made_for, file.path in moved)
     found = []
     for file in files:
@@ -586,7 +597,7 @@ def doubles(
         new = scratch.entry(done.tree, file.new) if file.new else None
         if text is None or old is None or new is None:
             continue
-        after = _bare_doubts(scratch, new.object)
+        after = _bare_lines(scratch, new.object)
         changes = scratch.line_changes(old.object, new.object)
         last = max((start + count for start, count, *_ in changes), default=0)
         for start, count, new_start, new_count in changes:
@@ -647,10 +658,6 @@ def _elsewhere(
 
 def _is_own(fresh: Sequence[bytes], text: _Text) -> bool:
     return sum(line not in (text.made_for or ()) for line in fresh) >= DISTINCTIVE
-
-
-def _bare_doubts(scratch: Scratch, blob: str) -> list[bytes]:
-    return [b"".join(line.split()) for line in diff.lines_of(scratch.read(blob))]
 
 
 def _standing(wanted: Sequence[bytes], lines: Sequence[bytes], span: int) -> list[int]:

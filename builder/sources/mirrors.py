@@ -4,7 +4,8 @@ A mirror is a directory with two bare repositories.  ``pins.git`` holds each pin
 depth 1; the ref ``refs/pins/COMMIT`` is written last, so that a commit with it is complete.
 ``history.git`` is a partial clone (git-rev-list(1), ``--filter=blob:none``): every commit and tree
 below the requested commits, contents only on request; it answers which commit is an ancestor of
-which, and which commits changed a file.  ``scratch`` reads both, and fetches nothing by itself.
+which, and which commits changed a file.  ``repository.Scratch`` reads both, and fetches nothing by
+itself.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def parse_refs(listing: bytes) -> Advertised:
             refs[name] = what
     return Advertised(refs=refs, head=head)
 
+
+# One mirror.
 
 FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head")
 WHOLE = "--depth=2147483647"

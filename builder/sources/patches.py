@@ -183,7 +183,7 @@ def _step(scratch: Scratch, tree: str, files: Sequence[FileDiff], origin: str) -
     )
     if wrong:
         return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(wrong))
-    doubts = doubtful_offsets(scratch, tree, files, done, origin)
+    doubts = doubtful_offsets(scratch, tree, files, before, done, origin)
     doubts = doubts or doubles(scratch, tree, files, done, origin)
     if doubts:
         return Attempt(PatchState.DOUBTFUL, tree, conflicts=tuple(doubts))
@@ -558,6 +558,9 @@ def _run_script(image: str, name: str, script: Script, file: Path, tree: Path) -
             f"it was stopped after {script.seconds} s",
             "it has no network to wait for; `seconds` in [script] gives it more time",
         ) from error
+
+
+# All patches of a recipe.
 
 
 def apply_all(context: PatchContext, tree: str, patches: tuple[PlannedPatch, ...]) -> str:

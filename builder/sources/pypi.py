@@ -143,12 +143,14 @@ def _recorded(file: Path) -> str:
     return "sha256=" + base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")
 
 
+# The index: its pages and its files.
+
 LARGEST_PAGE = 64 << 20  # bytes
 PAGE_TIMEOUT = 300.0  # seconds
 
 
 class ReleaseFile(Protocol):
-    """The identity of a file; ``recipes.lockfile.PinnedFile`` has it."""
+    """The identity of a file; ``recipes.locks.PinnedFile`` has it."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -230,7 +232,7 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]
                 f"the package index has no wheel of {name} {version} for CPython {python} on "
                 "linux x86_64"
             )
-        found.append(IndexFile(name, version, _sha256_pypi(best), best.size or 0))
+        found.append(IndexFile(name, version, _digest_of(best), best.size or 0))
     return found
 
 
@@ -244,7 +246,7 @@ def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFi
     finals = _by_version(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
     of_version = [
-        package for package in offered if package.version == wanted and _sha256_pypi(package)
+        package for package in offered if package.version == wanted and _digest_of(package)
     ]
     best = _best(of_version, python) if kind == "wheel" else next(iter(of_version), None)
     if best is None or wanted is None:
@@ -252,7 +254,7 @@ def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFi
             f"the package index has no {kind} of {file.name} {wanted or ''} for linux x86_64",
             hint=f"`pip index versions {file.name}` lists the versions",
         )
-    return IndexFile(file.name, wanted, _sha256_pypi(best))
+    return IndexFile(file.name, wanted, _digest_of(best))
 
 
 def newer_releases(file: ReleaseFile) -> list[IndexFile]:
@@ -338,7 +340,7 @@ class _Index:
     def find(self, file: ReleaseFile) -> DistributionPackage:
         page = self.page(file.name, file.version)
         for package in page.packages:
-            if _sha256_pypi(package) == file.sha256:
+            if _digest_of(package) == file.sha256:
                 with _explained(file.name, file.version):
                     return self._with_login(package)
         there = [package.filename for package in page.packages if package.version == file.version]
@@ -392,20 +394,20 @@ def _parsed(project: str, response: Response) -> ProjectPage:
     raise WebError("its page is not a page of a package index", temporary=False)
 
 
-def _sha256_pypi(package: DistributionPackage) -> str:
+def _digest_of(package: DistributionPackage) -> str:
     return package.digests.get("sha256", "")
 
 
 def _found(name: str, package: DistributionPackage) -> IndexFile:
     day = package.upload_time.date().isoformat() if package.upload_time else ""
-    return IndexFile(name, package.version or "", _sha256_pypi(package), package.size or 0, day)
+    return IndexFile(name, package.version or "", _digest_of(package), package.size or 0, day)
 
 
 def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionPackage | None:
     ranked = [
         (fit, package)
         for package in packages
-        if _sha256_pypi(package) and (fit := rank(package.filename, python)) is not None
+        if _digest_of(package) and (fit := rank(package.filename, python)) is not None
     ]
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
@@ -421,7 +423,7 @@ def _same(one: str | None, other: str) -> bool:
 
 def _of_kind(page: ProjectPage, file: ReleaseFile) -> tuple[str | None, list[DistributionPackage]]:
     """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
-    kinds = [each.package_type for each in page.packages if _sha256_pypi(each) == file.sha256]
+    kinds = [each.package_type for each in page.packages if _digest_of(each) == file.sha256]
     kind = kinds[0] if kinds else "wheel"
     return kind, [package for package in page.packages if package.package_type == kind]
 

@@ -255,9 +255,13 @@ class GitRepository:
         """The git-patch-id(1) of a diff; empty if it has no line."""
         return self.run("patch-id", "--stable", stdin=text).decode().partition(" ")[0]
 
-    def blobs_of(self, commit: str) -> list[str]:
-        """The blobs, old and new, that a commit changed."""
-        pairs = _raw(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
+    def blobs_of(self, commit: str, parent: str = "") -> list[str]:
+        """The blobs, old and new, that a commit changed, since ``parent`` if it is given."""
+        pairs: Iterable[tuple[Item, Item]] = (
+            self.changes(parent, commit)
+            if parent
+            else _raw(self._constant(*RAW_DIFF, "--root", "--no-commit-id", commit))
+        )
         return [item.object for pair in pairs for item in pair if item.mode != GITLINK]
 
     # Ancestry

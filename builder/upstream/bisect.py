@@ -628,6 +628,9 @@ def merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
     return [] if good.commit in roots else roots
 
 
+# The search.
+
+
 @dataclass(frozen=True, slots=True)
 class BisectOptions:
     """Options that do not change the answer, only how it is found."""

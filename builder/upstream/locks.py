@@ -1,4 +1,4 @@
-"""Resolves the Debian packages of a recipe or of a base to exact files, for its Debian lock."""
+"""Locks: the Debian packages and the Python wheels of a recipe or a base as exact files."""
 
 from __future__ import annotations
 

@@ -233,6 +233,8 @@ def _names_pin(value: Any, like: Recipe) -> bool:
     )
 
 
+# The recipe, written.
+
 ORDER = (
     *("cuda", "llama", "cmake", "python", "layout", "artifact", "debian", "image", "serve"),
     *("budget", "build", "probe"),

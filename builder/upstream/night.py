@@ -142,11 +142,11 @@ def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
     """
     image = channel.track.image
     if image is not None:
-        return published_channels(image, repositories.log)
+        return published_image_of(image, repositories.log)
     return tracking.upstream_target(channel.source.git, channel.track, repositories)
 
 
-def published_channels(image: str, log: Log) -> NamedCommit:
+def published_image_of(image: str, log: Log) -> NamedCommit:
     """The published image that a tag points to.  Raises ``FetchError``."""
     name, _, tag = image.rpartition(":")
     digest = _repository(name, log).resolve(tag)
@@ -276,6 +276,8 @@ def _kernels(record: Record | None) -> KernelSummary | None:
     found = record.verdict.kernels if record else None
     return found.shortened(WORST) if found else None
 
+
+# The runs.
 
 KEPT = 2
 """Images of a channel that stay in the engine, the newest ones."""
@@ -503,7 +505,7 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
         if found is not None:
             images[found.platform].append(found)
     for platform, nights in images.items():
-        nights.sort(key=lambda found: _built_night(session, found), reverse=True)
+        nights.sort(key=lambda found: _built_at(session, found), reverse=True)
         for found in nights[KEPT:]:
             version = found.reference.rpartition("-")[0]
             beside = f"{version}-{platform.partition('/')[2]}"  # of several platforms
@@ -511,7 +513,7 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
                 docker.untag(name)
 
 
-def _built_night(session: BuildSession, found: docker.Image) -> str:
+def _built_at(session: BuildSession, found: docker.Image) -> str:
     """When this machine built an image; without a record, the time of its newest input."""
     recipe, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     kept = record.read(session.settings.state_dir, recipe, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from builder.core.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
@@ -240,6 +241,8 @@ def _explained(
     return Part(part.name, state, (*part.details, *notes), tuple(names))
 
 
+# Patches, tried on states of an upstream.
+
 PIN = "pin"
 PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
 
@@ -308,7 +311,7 @@ class PatchSet:
         source, scratch = self.source, self.context.scratch
         if not any(isinstance(planned.patch, ScriptPatch) for planned in self.patches):
             self.repositories.walk(source.url, target.commit)
-            items, paths = [*scratch.items(target.commit)], self._paths()
+            items, paths = [*scratch.items(target.commit)], self._paths
             links = [f"{item.path}/" for item in items if item.mode == GITLINK]
             if not source.submodules or not any(path.startswith(tuple(links)) for path in paths):
                 wanted = [item.object for item in items if item.path in paths]
@@ -317,6 +320,7 @@ class PatchSet:
         complete = replace(source, commit=target.commit)
         return gather.tree_of(complete, self.repositories, self.context.work)
 
+    @cached_property
     def _paths(self) -> set[str]:
         """The paths that the patches change; a script's are not known before it runs."""
         found: set[str] = set()

@@ -197,6 +197,8 @@ def _normal(text: str) -> str:
     )
 
 
+# The tree of a commit.
+
 LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[._-][\w.-]*)?", re.IGNORECASE)
 README_FILE = re.compile(r"readme(?:\.md|\.markdown)?", re.IGNORECASE)
 FENCED = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)

@@ -141,6 +141,8 @@ def release_of(recipe: Recipe, catalog: Catalog) -> PinnedFile | None:
     return found.file if found else None
 
 
+# The newest state.
+
 LONG_AGO = 2012
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 DIGITS_OF_COMMIT = re.compile(

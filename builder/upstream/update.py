@@ -142,7 +142,7 @@ def _with_new_base(
 ) -> RecipeChange[Recipe]:
     """Give the base of a recipe, which installs its package, another name and requirement.
 
-    The locks stay as they are: ``resolve_lock`` makes them anew.
+    The locks stay as they are: ``locks.make_lock`` makes them anew.
     """
     catalog = session.catalog
     below = catalog.base(entry.recipe.base)

@@ -13,8 +13,8 @@ from builder.build.record import Record
 from builder.checks.verdict import Verdict
 from builder.core.platforms import Platforms
 from builder.plan.plan import Plan
-from builder.publish import spdx as builder_sbom
 from builder.publish.sbom import Dpkg, parse_dpkg
+from builder.publish.spdx import PROVENANCE, SPDX, documents_of
 from support.catalogs import AMD64, rendered
 from support.environment import REPOSITORY
 
@@ -188,7 +188,7 @@ def record_of(made: Plan, **changed: Any) -> Record:
 @cache
 def texts(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, str]:
     made = of_catalog(name)
-    return builder_sbom.documents_builder_sbom(made, record_of(made), dpkg)
+    return documents_of(made, record_of(made), dpkg)
 
 
 def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
@@ -196,9 +196,7 @@ def spdx(name: str, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
 
 
 def spdx_of(made: Plan, dpkg: Dpkg | None = DPKG) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        builder_sbom.documents_builder_sbom(made, record_of(made), dpkg)[builder_sbom.SPDX]
-    )
+    found: dict[str, Any] = json.loads(documents_of(made, record_of(made), dpkg)[SPDX])
     return found
 
 
@@ -215,7 +213,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 
 def provenance(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(texts(name)[builder_sbom.PROVENANCE])
+    found: dict[str, Any] = json.loads(texts(name)[PROVENANCE])
     return found
 
 

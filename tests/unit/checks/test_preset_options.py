@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.checks.preset_trial import option_faults
-from builder.checks.subject import help_options, is_removed, option_text, placeholder
+from builder.checks.subject import help_options, is_removed, option_text, placeholder_of
 
 # As llama.cpp's common/arg.cpp writes it.
 LLAMA = """\
@@ -108,7 +108,7 @@ def test_arguments_of_vllm() -> None:
     ],
 )
 def test_the_placeholder_of_an_option(option: str, expected: str) -> None:
-    assert placeholder(option_text(LLAMA, option) or "") == expected
+    assert placeholder_of(option_text(LLAMA, option) or "") == expected
 
 
 def test_a_text_without_options_is_known() -> None:

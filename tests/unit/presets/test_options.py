@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.engines.families import complete
-from builder.presets.fit import OptionError, given_advice, require_free
+from builder.presets.fit import OptionError, given_option, require_free
 from builder.recipes.schema import Recipe
 from support.shipped import RECIPES
 
@@ -51,6 +51,6 @@ def test_a_drafter_that_an_option_names_must_be_given() -> None:
 
 
 def test_an_option_is_found_under_any_of_its_names() -> None:
-    assert given_advice(["-fa", "on", "-ngl", "10"], ["--n-gpu-layers", "99"]) == "-ngl"
-    assert given_advice(["--cache-type-k", "q8_0"], ["-ctk"]) == "--cache-type-k"
-    assert given_advice(["-fa", "on"], ["--n-gpu-layers", "99"]) == ""
+    assert given_option(["-fa", "on", "-ngl", "10"], ["--n-gpu-layers", "99"]) == "-ngl"
+    assert given_option(["--cache-type-k", "q8_0"], ["-ctk"]) == "--cache-type-k"
+    assert given_option(["-fa", "on"], ["--n-gpu-layers", "99"]) == ""

@@ -34,7 +34,7 @@ def test_no_document_has_a_token_of_a_url_or_a_local_path(tmp_path: Path) -> Non
         changed = re.sub(r'git    = "[^"]*"', f'git    = "{url}"', text)
         assert url in changed
         made = in_catalog(tmp_path, "atomic-b8995", changed)
-        found = spdx.documents_builder_sbom(made, record_of(made), DPKG)
+        found = spdx.documents_of(made, record_of(made), DPKG)
         for document in found.values():
             assert "ghp_secret" not in document
             assert "2e81dc5f634501c744b69a65a8eeb84ba42e82ee" in document

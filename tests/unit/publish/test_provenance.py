@@ -46,7 +46,7 @@ def test_unknown_times_are_left_out() -> None:
         (record_of(made, seconds={}, created="2026-11-21T15:58:33+02:00"), began),
         (record_of(made, created=""), {}),
     ):
-        document = json.loads(spdx.documents_builder_sbom(made, record, DPKG)[spdx.PROVENANCE])
+        document = json.loads(spdx.documents_of(made, record, DPKG)[spdx.PROVENANCE])
         assert document["predicate"]["runDetails"]["metadata"] == expected
 
 
@@ -57,8 +57,6 @@ def test_a_workflow_of_github_is_the_builder() -> None:
     assert platform({}) == LOCAL
     made = of_catalog("hello-sm120-0.1.0")
     document = json.loads(
-        spdx.documents_builder_sbom(made, record_of(made), DPKG, platform(environment))[
-            spdx.PROVENANCE
-        ]
+        spdx.documents_of(made, record_of(made), DPKG, platform(environment))[spdx.PROVENANCE]
     )
     assert document["predicate"]["runDetails"]["builder"]["id"] == f"https://github.com/{workflow}"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from builder.plan.plan import BasePlan, Plan
-from builder.publish import spdx as builder_sbom
 from builder.publish.sbom import Dpkg
+from builder.publish.spdx import SPDX, documents_of
 from support.bills import DPKG, ENGINES, faults, of_catalog, record_of, spdx, texts
 from support.environment import REPOSITORY
 
@@ -29,7 +29,7 @@ def test_every_bill_is_valid(name: str, dpkg: Dpkg | None) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_pin_and_every_patch_is_in_the_bill(name: str) -> None:
     recipe = tomllib.loads((REPOSITORY / "recipes" / f"{name}.toml").read_text())
-    document = texts(name)[builder_sbom.SPDX]
+    document = texts(name)[SPDX]
     source = recipe["source"]
     pins = {source[key] for key in ("commit", "sha256", "path") if key in source}
     reasons = {step["why"] for step in recipe.get("start", [])}
@@ -57,18 +57,14 @@ def test_every_pin_and_every_patch_is_in_the_bill(name: str) -> None:
 
 def test_one_image_has_one_text_and_another_image_another_number() -> None:
     made = of_catalog("atomic-b8995")
-    first, again = (
-        builder_sbom.documents_builder_sbom(made, record_of(made), DPKG) for _ in range(2)
-    )
+    first, again = (documents_of(made, record_of(made), DPKG) for _ in range(2))
     assert first == again
-    other = builder_sbom.documents_builder_sbom(
-        made, record_of(made, digest="sha256:" + "cd" * 32), DPKG
-    )
+    other = documents_of(made, record_of(made, digest="sha256:" + "cd" * 32), DPKG)
     patched, *others = made.patches
     reworded = patched.patch.model_copy(update={"why": "another reason"})
     same = replace(made, patches=(replace(patched, patch=reworded), *others))
-    same_image = builder_sbom.documents_builder_sbom(same, record_of(made), DPKG)
-    bills = [json.loads(each[builder_sbom.SPDX]) for each in (first, other, same_image)]
+    same_image = documents_of(same, record_of(made), DPKG)
+    bills = [json.loads(each[SPDX]) for each in (first, other, same_image)]
     assert len({bill["documentNamespace"] for bill in bills}) == 3, "another text, another document"
     assert bills[0]["creationInfo"]["created"] == "2026-11-21T13:58:33Z"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from builder.publish import spdx as builder_sbom
+from builder.publish.spdx import SPDX
 from support.bills import (
     DIGEST,
     engine_of,
@@ -46,7 +46,7 @@ def test_a_file_of_ours_has_its_digest_and_one_that_is_absent_is_only_an_input()
     patch = package(spdx("vllm-0.19.1"), f"file {file.name}")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert patch["checksums"] == [{"algorithm": "SHA256", "checksumValue": digest}]
-    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[builder_sbom.SPDX]
+    assert "patch_tolist_cudagraph" not in texts("vllm-0.19.1")[SPDX]
     predicate = provenance("vllm-0.19.1")["predicate"]
     applied = {
         each["name"]: each["annotations"]["builder_applied"]
