@@ -76,7 +76,7 @@ def known(
 ) -> Known:
     """The facts about presets, and ``recipes``, in the repository and the state directory.
 
-    ``receipts`` are checked already; None: those of the repository are checked now.  Raises
+    ``receipts`` are checked already; None: the repository's receipts are checked now.  Raises
     ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
     """
     measured, invalid = {}, 0
