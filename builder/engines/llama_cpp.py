@@ -1,4 +1,4 @@
-"""Family ``llama-cpp``: llama.cpp and its forks.
+"""Families with ggml: llama.cpp and its forks, packages and servers of Python with ggml inside.
 
 Facts of the trees' own CMake files (``CMakeLists.txt``, ``ggml/CMakeLists.txt``,
 ``ggml/src/ggml-cuda/CMakeLists.txt``, ``tools/ui/CMakeLists.txt``): everything is built in ``bin/``
@@ -9,30 +9,36 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.core.sizes import RELEASE
-from builder.engines.cmake_calls import Command, Definitions, truth
+from builder.engines.cmake import (
+    CmakeFamily,
+    Command,
+    Definitions,
+    definition_value,
+    merged,
+    truth,
+)
 from builder.engines.family import (
     Draft,
-    EngineFamily,
     Finding,
+    Packages,
     ReadableTree,
+    StagePackages,
     is_lfs_pointer,
+    native_lock,
     required,
     with_image,
 )
 from builder.engines.layout import LAYOUT
 from builder.recipes.draft import DraftTable, Line
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
-from builder.recipes.schema import Cmake, Cuda, GitSource, Recipe
-
-if TYPE_CHECKING:
-    from builder.recipes.edit import Recount
-
+from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
 # Reads a tree of llama.cpp for a recipe of the family ``llama-cpp``.
 #
@@ -348,7 +354,7 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class Ggml(EngineFamily):
+class Ggml(CmakeFamily):
     """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
 
     scripts = ("jobs", "collect.py", "reproducible", "used")
@@ -356,7 +362,6 @@ class Ggml(EngineFamily):
     fixed = ALWAYS
 
     def machine_code(self, recipe: Recipe) -> list[str]:
-        """The code of ggml's library."""
         return machine_code(recipe)
 
 
@@ -369,6 +374,7 @@ class LlamaCpp(Ggml):
     required_tables = {"llama": "a [llama] table: build_number"}
     tables = ("cmake",)
     reads_trees = True
+    commit_count = ("llama", "build_number")
     relied = RELIED
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
@@ -379,7 +385,6 @@ class LlamaCpp(Ggml):
     }
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
-        """The calls build the server, download nothing, and define nothing of other keys."""
         llama = recipe.llama
         if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
             yield ("llama",), "build_commit is required where the source is not a git repository"
@@ -399,7 +404,6 @@ class LlamaCpp(Ggml):
                 yield (*at, "define", "GGML_CPU_ALL_VARIANTS"), message
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The server as entrypoint, its port and health page, and probes for every tree."""
         image = recipe.image
         port = image.port or PORT
         completed = with_image(
@@ -417,23 +421,13 @@ class LlamaCpp(Ggml):
         return completed.model_copy(update=update)
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        """The recipe of a tree of llama.cpp or of a fork."""
         return draft(tree, cuda)
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
-        """The web page, where the recipe embeds it."""
         if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
             yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
 
-    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount:
-        """The build number; upstream names a release by it: "b9261"."""
-        from builder.recipes.edit import Recount  # slow to import
-
-        number = required(recipe.llama, recipe).build_number
-        return Recount(("llama", "build_number"), number, count())
-
     def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
-        """The definitions of every tree, and those that follow from other keys."""
         llama = required(recipe.llama, recipe)
         return {
             **ALWAYS,
@@ -450,7 +444,6 @@ class LlamaCpp(Ggml):
     def install(
         self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
     ) -> list[Command]:
-        """The programs, and the libraries that they need."""
         strip = f"{platforms.triplet}-strip"
         command = ["python3", "/inside/collect.py", "--strip", strip]
         return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
@@ -495,3 +488,111 @@ def _is_release(recipe: Recipe) -> bool:
     """Whether the recipe is of a release, by its version or the tag of its source."""
     ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
     return any(RELEASE.fullmatch(name) for name in (recipe.version, ref or ""))
+
+
+class PythonSdist(CmakeFamily):
+    """A release of PyPI, whose backend calls cmake once."""
+
+    name = "python-sdist"
+    summary = "a Python package with CUDA parts, built by its own PEP 517 backend"
+    template = "python-sdist.Dockerfile.j2"
+    scripts = ("jobs", "relink.py", "reproducible")
+    required_tables = {"python": "a [python] table"}
+    requires_entrypoint = True
+    relied = FOR_ANY_CPU
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        if _has_ggml(recipe):
+            return machine_code(recipe)
+        return [*super().machine_code(recipe)]
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        if not isinstance(recipe.source, PypiSource):
+            yield ("source",), "the family python-sdist takes its source from PyPI: pypi = NAME"
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        locked = native_lock(recipe, folder, platforms)
+        return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        return cpu_definitions(platforms) if _has_ggml(recipe) else {}
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        (layers,) = self.layers(recipe, platforms)
+        settings = {f"cmake.define.{name}": value for name, value in merged(layers).items()}
+        settings |= required(recipe.python, recipe).config
+        arguments: list[str] = []
+        for name, value in settings.items():
+            arguments += ["--config-settings", f"{name}={definition_value(value)}"]
+        return {"settings": arguments}
+
+
+def _has_ggml(recipe: Recipe) -> bool:
+    return truth(required(recipe.python, recipe).define.get("GGML_CUDA", False))
+
+
+class GgmlPython(Ggml):
+    """Programs with ggml inside, from several cmake calls, and a server in Python that starts them.
+
+    The programs of each call are installed with the call's own libraries beside them, in the
+    directory in which the server looks for them: two calls may build libraries of the same name.
+    """
+
+    name = "ggml-python"
+    summary = "programs with ggml inside, from several cmake calls, and a server in Python"
+    template = "ggml-python.Dockerfile.j2"
+    required_tables = {
+        "cmake": "[[cmake]] tables",
+        "python": "a [python] table: lock, requirements",
+    }
+    tables = ("layout",)
+    requires_entrypoint = True
+    relied = COMPILED
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        if recipe.python is not None and (recipe.python.define or recipe.python.config):
+            yield ("python",), "the family ggml-python compiles no Python package"
+        image = recipe.image  # the server's default port is not known
+        passed = (*image.entrypoint, *image.command, *image.env.values())
+        if image.port and str(image.port) not in passed:
+            message = f"pass {image.port} to the server in entrypoint, command or env"
+            yield ("image", "port"), message
+        places: set[str] = set()
+        for index, call in enumerate(recipe.cmake):
+            place = _place(call)
+            if not call.targets:
+                message = "name the targets: the default build of some trees downloads"
+                yield ("cmake", index), message
+            if place in places:
+                yield ("cmake", index), f"two cmake calls would put their libraries in {place}"
+            places.add(place)
+            if NO_VMM in call.define:
+                yield ("cmake", index, "define", NO_VMM), FROM_RECIPE[NO_VMM]
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        return {"runtime-wheels": native_lock(recipe, folder, platforms).runtime}
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> list[StagePackages]:
+        build, runtime = ["patchelf", *recipe.debian.build], ["python3", *recipe.debian.runtime]
+        debian = recipe.debian.model_copy(update={"build": build, "runtime": runtime})
+        return [*super().debian(recipe.model_copy(update={"debian": debian}), platforms)]
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        return {
+            **ALWAYS,
+            **cpu_definitions(platforms),
+            "LLAMA_BUILD_UI": False,
+            "LLAMA_BUILD_WEBUI": False,
+            NO_VMM: not recipe.cuda.vmm,
+        }
+
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> list[Command]:
+        command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
+        command.append(f"{platforms.triplet}-strip")
+        return [[*command, f"/build/{number}", _place(call), *call.targets]]
+
+
+def _place(call: Cmake) -> str:
+    return f"{LAYOUT.engine}/{call.place or 'bin'}"

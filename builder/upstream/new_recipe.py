@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from builder.core.errors import PROGRAM, RecipeError
 from builder.core.platforms import Platforms
 from builder.engines import families
-from builder.engines.cmake_calls import merged
+from builder.engines.cmake import merged
 from builder.engines.families import ENGINES
 from builder.engines.family import Draft, EngineFamily
 from builder.engines.layout import LAYOUT
@@ -159,7 +159,7 @@ def lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int,
     """
     family = ENGINES[recipe.family]
     links = tuple(f"{link}/" for link in tree.gitlinks)
-    if family.install is None or any(f"{call.source}/".startswith(links) for call in recipe.cmake):
+    if any(f"{call.source}/".startswith(links) for call in recipe.cmake):
         return
     texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}

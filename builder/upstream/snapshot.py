@@ -89,10 +89,19 @@ def at_commit(
         ("source", "commit"): target.commit,
         ("source", "ref"): None if target.kind == "commit" else target.name,
     }
-    recount = ENGINES[recipe.family].recounted(recipe, count)
+    recount = recounted(recipe, count)
     if recount is not None:
         changes[recount.key] = recount.new
     return _frozen(catalog, entry, target, version, changes, None)
+
+
+def recounted(recipe: Recipe, count: Callable[[], int]) -> edit.Recount | None:
+    """The new number of commits of a recipe that has the number of its source's commits."""
+    key = ENGINES[recipe.family].commit_count
+    if key is None:
+        return None
+    table, name = key
+    return edit.Recount(key, getattr(getattr(recipe, table), name), count())
 
 
 def at_image(

@@ -12,7 +12,6 @@ from builder.core.log import Log
 from builder.core.platforms import Architecture, Platforms, architecture
 from builder.core.settings import Settings
 from builder.engines import families
-from builder.engines.families import ENGINES
 from builder.engines.family import Packages
 from builder.plan.inputs import AnyEntry, GitCommit, PypiFile, lock_file, resolve_source
 from builder.recipes import locks
@@ -28,6 +27,7 @@ from builder.upstream import track
 from builder.upstream.locks import wanted_on
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, PatchSet
 from builder.upstream.session import RecipeChange, SourceSession
+from builder.upstream.snapshot import recounted
 from builder.upstream.source_tree import (
     KeyPath,
     SourceTree,
@@ -131,7 +131,7 @@ def update(
     if target.commit == source.commit:
         return session.change(entry, entry.text)
     count = partial(track.commit_count, source.git, target.commit, session.repositories)
-    recount = ENGINES[recipe.family].recounted(recipe, count)
+    recount = recounted(recipe, count)
     refs = session.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
     return session.change(entry, moved(entry.text, recipe, source, target, recount, moving=moving))
