@@ -89,7 +89,7 @@ def status(
     """
     from builder.core import settings
     from builder.core.errors import RecipeError
-    from builder.upstream.session import open_session
+    from builder.upstream.patches import open_session
     from builder.upstream.status import require_fresh, statuses
 
     found = catalog_at(catalog)
@@ -354,10 +354,8 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     ]
     table(("", "commit", "", "", "why"), rows)
     question = outcome.question
-    line(
-        f"\nbetween {question.good} and {question.bad}: {counted(len(outcome.steps), 'commit')} tested, "
-        f"{outcome.builds} built"
-    )
+    tested = f"{counted(len(outcome.steps), 'commit')} tested, {outcome.builds} built"
+    line(f"\nbetween {question.good} and {question.bad}: {tested}")
     if outcome.state == "open":
         line(f"{counted(outcome.left, 'commit')} left, about {outcome.left.bit_length()} to test")
     found = outcome.first_bad

@@ -53,9 +53,9 @@ from builder.recipes.fields import checked_ref
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources.git import UpstreamLacksError
 from builder.sources.repository import Bisection, Commit, Word, described
-from builder.upstream import snapshot, track
-from builder.upstream.session import SourceSession, open_session
-from builder.upstream.snapshot import FrozenRecipe
+from builder.upstream import track
+from builder.upstream.patches import SourceSession, open_session
+from builder.upstream.update import FrozenRecipe, at_commit, fitted
 
 SHORT = 9  # digits of a commit in messages
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -572,14 +572,14 @@ class _Session:
     def _frozen(self, commit: str) -> FrozenRecipe:
         """The recipe at a commit, without patches that it already contains."""
         target, version = NamedCommit(commit, commit, "commit"), f"bisect-{commit[:SHORT]}"
-        frozen = snapshot.at_commit(
+        frozen = at_commit(
             self.builds.catalog,
             self.entry,
             target,
             lambda: int(self.scratch.text("rev-list", "--count", commit)),
             version,
         )
-        frozen, unfit = snapshot.fitted(frozen, self.sources)
+        frozen, unfit = fitted(frozen, self.sources)
         for found in unfit[:1]:
             first = [detail.splitlines()[0] for detail in found.details[:1]]
             what = f"{found.patch} does not fit ({found.state})"
@@ -602,8 +602,8 @@ class _Session:
                 self._discard()
                 raise QuestionError(
                     f"the merge base of {good} and {bad} is bad: {step.commit.short}",
-                    f"{step.why}\nso nothing broke between it and {bad}: it was fixed on the way to "
-                    f"{good}",
+                    f"{step.why}\nso nothing broke between it and {bad}: "
+                    f"it was fixed on the way to {good}",
                     "give a good commit that is an ancestor of the bad one",
                 )
             if step.verdict == "skip":
