@@ -94,10 +94,7 @@ class CudaWheels(BaseFamily):
                 yield ("wheel", index, "sha256"), f"{wheel.name} lacks amd64, the images' platform"
 
     def packages(self, recipe: BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
-        """The toolchain for the build platform, and the libraries for the target.
-
-        Raises ``RecipeError`` where a wheel is not pinned for the platform that needs it.
-        """
+        """The toolchain for the build platform, and the libraries for the target."""
 
         def pinned(architecture: Architecture, *kinds: bool) -> tuple[PinnedFile, ...]:
             wheels = [wheel for wheel in recipe.wheel if wheel.library in kinds]

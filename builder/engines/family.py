@@ -42,10 +42,10 @@ class ReadableTree(Protocol):
         """The paths of all files."""
 
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """The texts of the files that exist.  Raises ``FetchError``."""
+        """The texts of the files that exist."""
 
     def commits(self) -> int:
-        """The number of commits in its history.  Raises ``FetchError``."""
+        """The number of commits in its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,17 +249,11 @@ class EngineFamily(Family[Recipe]):
         return []
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The recipe with the image settings and probes of every engine of the family.
-
-        Raises ``RecipeError`` where it lacks a table that the family needs.
-        """
+        """The recipe with the image settings and probes of every engine of the family."""
         return recipe
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        """The recipe of a tree, with such CUDA code; None for a tree of another kind.
-
-        Raises ``RecipeError`` for a tree that the family cannot build.
-        """
+        """The recipe of a tree, with such CUDA code; None for a tree of another kind."""
         return None
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
@@ -395,10 +389,7 @@ class BaseFamily(Family[BaseRecipe]):
 
 
 def required(table: Table | None, recipe: Recipe | BaseRecipe) -> Table:
-    """A table that the check of the recipe's family requires.
-
-    Raises ``RecipeError`` for a recipe that was not checked and lacks it.
-    """
+    """A table that the check of the recipe's family requires."""
     if table is None:
         raise RecipeError(f"{recipe.name} lacks a table that the family {recipe.family} needs")
     return table
@@ -411,10 +402,7 @@ def with_image(recipe: Recipe, **known: Any) -> Recipe:
 
 
 def native_lock(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Lock:
-    """The lock of a recipe's Python packages, a file of ``folder``.
-
-    Raises ``RecipeError`` where it is wrong, or the build would be a cross build.
-    """
+    """The lock of a recipe's Python packages, a file of ``folder``."""
     if platforms.cross:
         raise RecipeError(
             f"{recipe.name} cannot be cross-compiled",

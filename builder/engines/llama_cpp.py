@@ -16,14 +16,7 @@ from typing import Any
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.core.sizes import RELEASE
-from builder.engines.cmake import (
-    CmakeFamily,
-    Command,
-    Definitions,
-    definition_value,
-    merged,
-    truth,
-)
+from builder.engines.cmake import CmakeFamily, Command, Definitions, definition_value, merged, truth
 from builder.engines.family import (
     Draft,
     Finding,
@@ -82,8 +75,7 @@ EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
 def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     """The recipe of a tree; None: the tree is not llama.cpp's.
 
-    ``cuda`` is the code that the image shall have.  Raises ``RecipeError`` where the family cannot
-    build the tree, with the reasons.
+    ``cuda`` is the code that the image shall have.
     """
     if not tree.paths >= MARKS:
         return None
@@ -217,7 +209,6 @@ def _drafters(options: str, drafters: str) -> list[str]:
 
 
 def _options(options: str) -> Iterator[str]:
-    """The options of the server."""
     for found in OPTION.finditer(options):
         if _of_server(options, found.end()):
             yield from re.findall(r'"([^"]+)"', found[1])
@@ -231,7 +222,6 @@ def _of_server(options: str, at: int) -> bool:
 
 
 def _cache_types(options: str, types: str) -> list[str]:
-    """The values of --cache-type-k."""
     kinds = CACHE_TYPES.search(options)
     if kinds is None or CACHE_OPTION.search(options) is None:
         return []
@@ -291,7 +281,7 @@ FOR_ANY_CPU: Mapping[str, Definitions] = {
     "else its CPU code is for the machine that builds": {
         "GGML_NATIVE": False,
         "LLAMA_NATIVE": False,
-    },
+    }
 }
 COMPILED: Mapping[str, Definitions] = {
     **FOR_ANY_CPU,
@@ -485,7 +475,6 @@ def machine_code(recipe: Recipe) -> list[str]:
 
 
 def _is_release(recipe: Recipe) -> bool:
-    """Whether the recipe is of a release, by its version or the tag of its source."""
     ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
     return any(RELEASE.fullmatch(name) for name in (recipe.version, ref or ""))
 

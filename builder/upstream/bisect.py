@@ -159,10 +159,7 @@ def write_state(state_dir: Path, state: BisectState) -> None:
 
 
 def read_state(state_dir: Path, recipe: str) -> BisectState | None:
-    """The state of a recipe's bisect, or None if there is none.
-
-    Raises ``QuestionError`` if it cannot be read.
-    """
+    """The state of a recipe's bisect, or None if there is none."""
     file = path_of(state_dir, recipe)
     try:
         return STATE.validate_json(file.read_bytes())
@@ -186,10 +183,7 @@ def _known_state(state_dir: Path, recipe: str, hint: str = "") -> BisectState:
 
 def inputs_of(catalog: Catalog, entry: Entry[Recipe], platform: Platform | None) -> str:
     """sha256 of a recipe, its bases and its patches, and of the platform if one is named:
-    evaluations hold for these inputs.
-
-    Raises ``RecipeError`` if one of them cannot be read.
-    """
+    evaluations hold for these inputs."""
     texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
     inputs = json.dumps([texts, patches, *([platform] if platform else [])], sort_keys=True)
@@ -216,7 +210,6 @@ def count(commits: int) -> str:
 
 
 def _source_of(entry: Entry[Recipe]) -> str:
-    """The URL of the git repository that a recipe is built from."""
     source = entry.recipe.source
     if not isinstance(source, GitSource):
         raise RecipeError(
@@ -310,10 +303,6 @@ def _end(sources: SourceSession, url: str, name: str) -> End:
 
 
 def _merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
-    """The merge bases of the ends, unless the good end is the only one: they must be good too.
-
-    Raises ``QuestionError`` if there is nothing between the ends.
-    """
     good, bad = question.good, question.bad
     if good.commit == bad.commit:
         raise QuestionError(f"{good} and {bad} are the same commit")
@@ -502,8 +491,6 @@ class BisectResult:
 
 
 class _Session:
-    """A bisect with its histories mirrored."""
-
     def __init__(
         self,
         builds: BuildSession,
@@ -570,7 +557,6 @@ class _Session:
         return replace(step, built=log != before, seconds=seconds, log=step.log or log)
 
     def _frozen(self, commit: str) -> FrozenRecipe:
-        """The recipe at a commit, without patches that it already contains."""
         target, version = NamedCommit(commit, commit, "commit"), f"bisect-{commit[:SHORT]}"
         frozen = at_commit(
             self.builds.catalog,

@@ -17,14 +17,7 @@ from builder.core.platforms import Architecture, Platforms, architecture
 from builder.core.settings import Servers, Settings
 from builder.engines.families import BASES, ENGINES
 from builder.engines.family import StagePackages
-from builder.plan.inputs import (
-    AnyEntry,
-    GitCommit,
-    PypiFile,
-    lock_file,
-    locked_files,
-    suite_of,
-)
+from builder.plan.inputs import AnyEntry, GitCommit, PypiFile, lock_file, locked_files, suite_of
 from builder.recipes import edit, locks
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.locks import DebianFile, DebianLock, Install, PinnedFile
@@ -79,7 +72,6 @@ class NewLock:
 
 
 def _present(file: Path | None, read: Callable[[Path], Lock], log: Log) -> Lock | None:
-    """The present lock; None where there is none, or, with a line in the log, it is damaged."""
     if file is None or not file.exists():
         return None
     try:
@@ -226,7 +218,6 @@ class DebianSession:
         return self._solvers[key]
 
     def _lock(self, entry: AnyEntry) -> DebianLock | None:
-        """The lock of an entry: made in this session, else read from its file."""
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)
@@ -264,7 +255,6 @@ def _versions(lock: DebianLock) -> dict[str, dict[str, str]]:
 
 
 def _naming(entry: AnyEntry, file: Path) -> str:
-    """The text of a recipe that names its lock.  A root has no other date than its lock's."""
     name = file.relative_to(entry.file.parent).as_posix()
     text = edit.with_key(entry.text, "debian", "lock", name)
     if isinstance(entry.recipe, BaseRecipe) and entry.recipe.root is not None:

@@ -87,14 +87,12 @@ def _tables_of(like: Recipe, foreign: Collection[str]) -> dict[str, Sequence[Dra
 
 
 def _commented(probes: Iterable[list[Line]], above: str) -> list[DraftTable]:
-    """Tables of probes, with a comment above the first."""
     return [
         DraftTable("[[probe]]", lines, "" if index else above) for index, lines in enumerate(probes)
     ]
 
 
 def _plain_options(like: Recipe) -> list[str]:
-    """The options that it probes without values."""
     return [
         probe.option
         for probe in like.probe
@@ -296,7 +294,6 @@ def _like(catalog: Catalog, name: str | None) -> Recipe | None:
 
 
 def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
-    """The family of a tree, and what it reads from it."""
     cuda = like.cuda if like else Cuda(arch=["120"])
     for family in [ENGINES[like.family]] if like else ENGINES.values():
         try:
@@ -373,7 +370,6 @@ def _engine(catalog: Catalog, url: str, known: Sequence[str]) -> str:
 
 
 def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
-    """The engines of a repository in the catalog, each with the repository of its images."""
     recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
     return [
         (recipe.engine, recipe.image.repository)
@@ -430,7 +426,6 @@ def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
 
 
 def _license(tree: SourceTree) -> str:
-    """The license, if it is certain; else raises ``RecipeError`` with the license files."""
     files = [path for path in tree.paths if LICENSE_FILE.fullmatch(path)]
     found = {path: identified(text) for path, text in sorted(tree.texts(files).items())}
     names = {name for candidates in found.values() for name in candidates}
@@ -468,7 +463,6 @@ def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
 
 
 def _track(tree: SourceTree) -> DraftTable:
-    """The upstream for `pin update`: the branch, or tags of the same kind."""
     target = tree.target
     lines = []
     if target.kind == "branch":

@@ -142,11 +142,7 @@ def tag_of(entry: Entry[Recipe]) -> str:
 
 
 def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
-    """The newest state of the upstream that a channel follows.
-
-    Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
-    ``RecipeError`` where the recipe's source cannot be followed.
-    """
+    """The newest state of the upstream that a channel follows."""
     image = channel.track.image
     if image is None:
         return tracking.upstream_target(channel.source.git, channel.track, repositories)
@@ -159,10 +155,7 @@ def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
 
 def day_of(channel: Channel, target: NamedCommit, repositories: Repositories) -> str:
     """The day (YYYY-MM-DD) of a state of a channel's upstream: a commit's, or a published image's
-    by its configuration; empty where the image has none.
-
-    Raises ``FetchError``, ``RegistryError``.
-    """
+    by its configuration; empty where the image has none."""
     if target.kind != "image":
         return tracking.committed(channel.source.git, target.commit, repositories)
     repository = _repository(target.name.rpartition(":")[0], repositories.log)
@@ -177,10 +170,7 @@ def _repository(name: str, log: Log) -> Repository:
 def frozen_channel(
     catalog: Catalog, channel: Channel, target: NamedCommit, repositories: Repositories
 ) -> FrozenRecipe:
-    """The recipe of a channel at a state of its upstream.
-
-    Raises ``FetchError``; ``RecipeError`` where that would be no valid recipe.
-    """
+    """The recipe of a channel at a state of its upstream."""
     version = version_of(channel.tag, target)
     if target.kind == "image":
         return at_image(catalog, channel.entry, target, version)
@@ -258,7 +248,6 @@ def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path
 
 
 def _rebuilt(session: BuildSession, plan: Plan) -> Record:
-    """The record of the image, which is built here without layers of a cache."""
     return pipeline.build(plan, replace(session, rebuild=True)).record
 
 
@@ -345,7 +334,6 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
 
 
 def _reason(session: BuildSession, error: Exception) -> str:
-    """Why a run failed, for everybody to read; the report of an internal error stays here."""
     known = reports.as_builder_error(error)
     if known is None:
         session.log(f"internal error: the report is {reports.write_report(error)}")
@@ -432,10 +420,7 @@ def _update_channel(
 def _frozen(
     session: BuildSession, channel: Channel, sources: SourceSession, target: NamedCommit
 ) -> FrozenRecipe:
-    """The frozen recipe of a run, without the patches that upstream contains.
-
-    Raises ``PatchError`` where another patch does not apply.
-    """
+    """The frozen recipe of a run, without the patches that upstream contains."""
     frozen = frozen_channel(session.catalog, channel, target, sources.repositories)
     frozen, unfit = fitted(frozen, sources)
     if unfit:
@@ -488,7 +473,6 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
 
 
 def _built_at(session: BuildSession, found: docker.Image) -> str:
-    """When this machine built an image; without a record, the time of its newest input."""
     recipe, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     kept = record.read(session.settings.state_dir, recipe, key)
     return kept.created if kept else found.labels.get(CREATED, "")
@@ -604,7 +588,6 @@ def _key_over(keys: Sequence[str]) -> str:
 
 
 def _direct_key(recipe: Recipe, plan: Plan) -> str:
-    """A key over the recipe as it is written, because new defaults are changes of builder."""
     parts = {
         "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
         "source": identified(plan.source)[0],
@@ -683,7 +666,6 @@ def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[s
 
 
 def _jobs_of(tree: Path) -> dict[str, dict[str, Any]]:
-    """The jobs of an unpacked revision; raises ``ValueError``, with the reason."""
     path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
     try:
         done = subprocess.run(

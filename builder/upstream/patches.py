@@ -70,7 +70,7 @@ class SourceSession:
         return self.context.repositories
 
     def patch_set(self, entry: Entry[Recipe]) -> PatchSet:
-        """The patches and the source of a recipe.  Raises ``RecipeError``, ``FetchError``."""
+        """The patches and the source of a recipe."""
         recipe, context = entry.recipe, self.context
         if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
             image = _image_for_scripts(self.catalog, recipe, self.settings)
@@ -239,10 +239,6 @@ class PatchCheck:
         )
 
     def _together(self, parts: list[Part]) -> PatchFinding:
-        """The finding for all parts: the worst state.
-
-        A range of which upstream has only a part conflicts.
-        """
         if len(parts) == 1:
             return self.finding(*parts[0][1:])
         states = {part.state for part in parts}
@@ -327,10 +323,7 @@ class PatchSet:
         return self.context.repositories
 
     def targets(self, against: Iterable[str]) -> Iterator[NamedCommit]:
-        """The pin, upstream's newest state, and the refs ``against``.
-
-        Raises ``FetchError`` for a ref that does not exist.
-        """
+        """The pin, upstream's newest state, and the refs ``against``."""
         if isinstance(self.source, PypiFile):
             yield from self._releases(self.source, against)
             return
@@ -418,10 +411,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Patch
 
 
 def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
-    """Try all patches of a recipe, in order, on its pin: a finding for each.
-
-    Raises ``FetchError`` when the source cannot be fetched.
-    """
+    """Try all patches of a recipe, in order, on its pin: a finding for each."""
     pin = next(patch_set.targets(()))
     return findings_on(patch_set, pin, [])[0]
 
@@ -446,7 +436,6 @@ def findings_on(
 
 
 def _history(patch_set: PatchSet, target: NamedCommit) -> History | None:
-    """The history of a target; None where it has none, or it cannot be fetched."""
     if not isinstance(patch_set.source, GitCommit) or not patch_set.patches:
         return None
     pin = "" if target.name == PIN else patch_set.source.commit

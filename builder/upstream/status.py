@@ -142,7 +142,6 @@ def statuses(
 
 
 def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:
-    """The status of a channel; an error is a problem of it, and the rest is looked up."""
     status = Status(
         channel.entry.name,
         channel.repository,
@@ -226,7 +225,6 @@ def _of_version(
 
 
 def _commit_of(status: Status, image: RemoteImage) -> str:
-    """The commit that an image was built from; raises ``RegistryError`` where it has no label."""
     if not COMMIT.fullmatch(image.revision):
         raise RegistryError(
             f"{status.repository}:{status.tag} has no label with its source's commit",
@@ -237,7 +235,6 @@ def _commit_of(status: Status, image: RemoteImage) -> str:
 
 
 def _compare(status: Status, target: NamedCommit, commits: int | None, since: str) -> None:
-    """Note upstream's newest, how many commits are missing, and since which day."""
     status.upstream, status.commit, status.commits = target.name, target.commit, commits
     status.days = tracking.days_since(since)
 

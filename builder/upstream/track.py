@@ -1,4 +1,4 @@
-"""The states of an upstream: tags, branches, releases, trees; and how far a pin is behind them."""
+"""The states of an upstream: tags, branches, releases, trees; and how far a pin is behind."""
 
 from __future__ import annotations
 
@@ -105,10 +105,7 @@ class LockedPackage:
 
 
 def locked_package(recipe: Recipe, catalog: Catalog) -> LockedPackage | None:
-    """The installed package that is a recipe's source; None where no base has it in its lock.
-
-    Raises ``RecipeError`` for a lock that cannot be read.
-    """
+    """The installed package that is a recipe's source; None where no base has it in its lock."""
     from packaging.utils import canonicalize_name
 
     if not isinstance(recipe.source, InstalledSource):
@@ -173,10 +170,7 @@ def days_since(day: str) -> int | None:
 
 
 def upstream_target(url: str, track: Track | None, repositories: Repositories) -> NamedCommit:
-    """The newest state of an upstream: by ``track``; without it the head of the default branch.
-
-    Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
-    """
+    """The newest state of an upstream: by ``track``; without it the head of the default branch."""
     advertised = repositories.mirror(url).advertised()
     if track is not None and track.tag is not None:
         found = _tags(advertised, track.tag)
@@ -195,10 +189,7 @@ def upstream_target(url: str, track: Track | None, repositories: Repositories) -
 
 
 def resolve(url: str, ref: str, repositories: Repositories) -> NamedCommit:
-    """A tag, a branch or a commit of a repository; a commit may be abbreviated.
-
-    Raises ``FetchError`` when none has that name, or several commits do.
-    """
+    """A tag, a branch or a commit of a repository; a commit may be abbreviated."""
     if COMMIT.fullmatch(ref):
         return NamedCommit(ref, ref, "commit")
     mirror = repositories.mirror(url)
@@ -235,8 +226,7 @@ def lag(
 ) -> Lag | None:
     """How far a recipe is behind its upstream; None where its source has no upstream.
 
-    ``commit`` takes the place of the pinned commit.  Raises ``FetchError``; ``RecipeError`` for a
-    lock of its base that cannot be read.
+    ``commit`` takes the place of the pinned commit.
     """
     source = recipe.source
     if not isinstance(source, GitSource):
@@ -262,10 +252,7 @@ def _releases_behind(file: PinnedFile) -> Lag:
 def commits_behind(
     url: str, commit: str, target: NamedCommit, track: Track | None, repositories: Repositories
 ) -> Lag:
-    """How far a commit is behind a target that was found by ``track``.
-
-    Raises ``FetchError`` where either is gone.
-    """
+    """How far a commit is behind a target that was found by ``track``."""
     if target.commit == commit:
         return Lag(target, 0, "", rewritten=False)
     repositories.walk(url, commit, target.commit)
@@ -285,7 +272,7 @@ def commits_behind(
 
 
 def committed(url: str, commit: str, repositories: Repositories) -> str:
-    """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
+    """The day (YYYY-MM-DD) of a commit."""
     repositories.walk(url, commit)
     return repositories.scratch.text("log", "--no-walk", "--format=%cs", commit)
 
@@ -305,7 +292,6 @@ def matches(tag: str, glob: str) -> bool:
 
 
 def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
-    """The tags that a glob matches, the newest last."""
     names = [ref.removeprefix(TAGS) for ref in advertised.refs if ref.startswith(TAGS)]
     fitting = [name for name in names if not name.endswith("^{}") and matches(name, glob)]
     found = ((name, advertised.commit(TAGS + name)) for name in sorted(fitting, key=version_order))
@@ -313,10 +299,7 @@ def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
 
 
 def commit_count(url: str, commit: str, repositories: Repositories) -> int:
-    """The number of commits in a commit's history: ``git rev-list --count``.
-
-    Raises ``FetchError``.
-    """
+    """The number of commits in a commit's history: ``git rev-list --count``."""
     repositories.walk(url, commit)
     return int(repositories.scratch.text("rev-list", "--count", commit))
 
@@ -331,8 +314,7 @@ CMAKE_FILE = re.compile(r"(?:^|/)CMakeLists\.txt$|\.(?:cmake|in)$")
 
 @dataclass(frozen=True)
 class SourceTree:
-    """The commit that a target names; its history, and contents that are asked for, are fetched when
-    they are first read.
+    """The commit that a target names; what is read of it is fetched then, and nothing more.
 
     Every attribute and method raises ``FetchError``, ``GoneError`` if upstream lacks the commit.
     """
@@ -403,7 +385,7 @@ def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommi
     """The commit of a ref; without one the commit of the newest tag, else of the default branch.
 
     The newest tag has the newest commit: repositories have tags of several kinds, whose numbers do
-    not compare.  The histories are there afterwards.  Raises ``FetchError``.
+    not compare.  The histories are there afterwards.
     """
     if ref is not None:
         target = resolve(url, ref, repositories)

@@ -28,14 +28,7 @@ from builder.sources.git import GitError
 from builder.sources.patch_state import PatchState
 from builder.sources.repository import GITLINK, Scratch
 from builder.upstream import track
-from builder.upstream.patches import (
-    PIN,
-    PYTHON,
-    PatchFinding,
-    SourceSession,
-    diagnose,
-    on_pin,
-)
+from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
 
 
@@ -87,7 +80,6 @@ class RecipeChange(Generic[R]):
 def _change(
     catalog: Catalog, entry: Entry[R], text: str, base: RecipeChange[BaseRecipe] | None = None
 ) -> RecipeChange[R]:
-    """A change of the file of a recipe or a base; ``base`` is the change of its base."""
     recipe, problems = parse(text, entry.file, type(entry.recipe))
     if recipe is None:
         raise RecipeError(f"{entry.name} would not be valid", problems=problems)
@@ -109,7 +101,7 @@ def _change(
 
 
 def findings_of(session: SourceSession, change: RecipeChange[Recipe]) -> list[PatchFinding]:
-    """The findings for the patches of a changed recipe.  Raises ``FetchError``."""
+    """The findings for the patches of a changed recipe."""
     entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
     patch_set = session.patch_set(entry)
     return list(diagnose(patch_set)) if patch_set.patches else []
@@ -161,7 +153,6 @@ def pin_pull_request(
 def _require_new(
     session: SourceSession, entry: Entry[Recipe], url: str, pull: int, ends: Ends
 ) -> None:
-    """Raise ``PatchError`` where the pin of a recipe contains a pull request."""
     source = entry.recipe.source if entry.recipe else None
     if not isinstance(source, GitSource):
         return
@@ -257,7 +248,6 @@ def _with_new_base(
 
 
 def _pins(requirement: str, file: PinnedFile) -> bool:
-    """Whether a requirement is ``NAME==VERSION`` of a file."""
     wanted = Requirement(requirement)
     same = canonicalize_name(wanted.name) == canonicalize_name(file.name)
     return same and str(wanted.specifier) == f"=={file.version}"
@@ -480,10 +470,7 @@ def at_commit(
     count: Callable[[], int],
     version: str,
 ) -> FrozenRecipe:
-    """A recipe at a commit of its source; ``count`` is the number of commits up to it.
-
-    Raises ``RecipeError`` where the result is not a valid recipe.
-    """
+    """A recipe at a commit of its source; ``count`` is the number of commits up to it."""
     recipe = entry.recipe
     changes: dict[edit.Keys, object] = {
         ("source", "commit"): target.commit,
@@ -496,7 +483,6 @@ def at_commit(
 
 
 def _recounted(recipe: Recipe, count: Callable[[], int]) -> edit.Recount | None:
-    """The new number of commits of a recipe that has the number of its source's commits."""
     key = ENGINES[recipe.family].commit_count
     if key is None:
         return None
@@ -506,10 +492,7 @@ def _recounted(recipe: Recipe, count: Callable[[], int]) -> edit.Recount | None:
 def at_image(
     catalog: Catalog, entry: Entry[Recipe], target: NamedCommit, version: str
 ) -> FrozenRecipe:
-    """A recipe over a published image; ``target.commit`` is the image's digest.
-
-    Raises ``RecipeError`` where its base is not a published image.
-    """
+    """A recipe over a published image; ``target.commit`` is the image's digest."""
     recipe = entry.recipe
     below = catalog.base(recipe.base)
     if below.recipe.published is None:
@@ -561,9 +544,7 @@ def _frozen(
         )
     bases = {base.name: base} if base is not None else {}
     extended = replace(
-        catalog,
-        engines={**catalog.engines, frozen.name: frozen},
-        bases={**catalog.bases, **bases},
+        catalog, engines={**catalog.engines, frozen.name: frozen}, bases={**catalog.bases, **bases}
     )
     return FrozenRecipe(frozen, base, extended, target)
 
@@ -579,10 +560,7 @@ def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
 
 
 def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
-    """A frozen recipe without patches that upstream contains; and the patches that do not apply.
-
-    Raises ``FetchError`` where the source cannot be fetched.
-    """
+    """A frozen recipe without patches that upstream contains; and the patches that do not apply."""
     patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
     findings = on_pin(patch_set) if patch_set.patches else []
     known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
@@ -605,7 +583,6 @@ def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
 
 
 def _headed(text: str, head: str) -> str:
-    """A recipe's text with comments at the top, below the line that names the schema."""
     first, line, rest = text.partition("\n")
     return f"{first}{line}{head}\n{rest}" if first.startswith("#:") else f"{head}\n{text}"
 
