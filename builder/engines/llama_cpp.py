@@ -9,6 +9,7 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,8 @@ from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
 # Reads a tree of llama.cpp for a recipe of the family ``llama-cpp``.
 #
-# A value is taken only where the tree's own text decides it: option values out of
-# ``common/arg.cpp`` and ``common/speculative.cpp``, names of cache types out of
-# ``ggml/src/ggml.c``. Computed values, and values that are written in another way, are left out.
+# A value is taken only where the tree's own text decides it: computed values, and values that are
+# written in another way, are left out.
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
@@ -60,6 +60,7 @@ NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
 FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+TARGET = r'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{}"?[\s)]'
 NOT_CMAKE = re.compile(r"#[^\n]*")
 TO_12XA = re.compile(r'REGEX\s+REPLACE\s+"\^\(12\[0-9\]\)[^"]*"\s+"\\\\1a')
 SPEC_LITERAL = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*"\[([\w.+|-]+)\]"')
@@ -80,42 +81,58 @@ def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     if not tree.paths >= MARKS:
         return None
     lists = [
-        path for path in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", path)
+        each for each in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", each)
     ]
-    texts = tree.texts([*lists, *NUMBER, GGML, CUDA, OPTIONS, DRAFTERS, TYPES])
-    targets = [name for name in PROGRAMS if _is_target(name, [texts[path] for path in lists])]
+    code = (OPTIONS, DRAFTERS, TYPES)
+    texts = defaultdict(str)
+    for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
+        texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
+    made = "\n".join(texts[path] for path in lists)
+    targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
     _require_buildable(tree, targets, texts)
+    probes: list[DraftTable] = []
+    for option, values in (
+        ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
+        ("--cache-type-k", _cache_types(texts[OPTIONS], texts[TYPES])),
+    ):
+        if values:
+            lines = [Line("option", option), Line("has", values)]
+            probes.append(DraftTable("[[probe]]", lines, "" if probes else FORK))
     return Draft(
         BASE,
         {
-            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts.get(CUDA, "")))],
+            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
             "llama": [DraftTable("[llama]", [_number(tree), _page(tree)])],
             "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
-            "probe": [*_probes_of_tree(texts)],
+            "probe": probes,
         },
-        frozenset(_options(COMMENT.sub("", texts.get(OPTIONS, "")))),
+        frozenset(
+            name
+            for found in OPTION.finditer(texts[OPTIONS])
+            if _of_server(texts[OPTIONS], found.end())
+            for name in re.findall(r'"([^"]+)"', found[1])
+        ),
     )
 
 
 def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
     if "llama-server" not in targets:
-        missing = "no CMakeLists.txt below tools/ makes llama-server"
-        if "examples/server/CMakeLists.txt" in tree.paths:
-            missing += (
-                ", examples/server does: builder does not write the override that builds examples"
-            )
-        reasons.append(missing)
-    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", NOT_CMAKE.sub("", texts[GGML]))
-    for name in SWITCHES:
-        if name not in options:
-            found = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each))
-            reasons.append(
-                f"{GGML} has no option {name}, which the family sets; its options for CUDA: "
-                f"{found or 'none'}"
-            )
-    if _overwrites_number(texts):
+        does = ", examples/server does: builder does not write the override that builds examples"
+        there = "examples/server/CMakeLists.txt" in tree.paths
+        reasons.append(f"no CMakeLists.txt below tools/ makes llama-server{does if there else ''}")
+    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", texts[GGML])
+    known = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each)) or "none"
+    reasons += [
+        f"{GGML} has no option {name}, which the family sets; its options for CUDA: {known}"
+        for name in SWITCHES
+        if name not in options
+    ]
+    text = "\n".join(texts[path] for path in NUMBER)
+    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
+    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
+    if any("CACHE" not in setting for setting in settings) and not looks:
         reasons.append(
             "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
             "number nor the commit"
@@ -126,19 +143,6 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
             "\n".join(reasons),
             "take another commit with --ref, or write a recipe by hand: docs/recipes.md",
         )
-
-
-def _overwrites_number(texts: Mapping[str, str]) -> bool:
-    """Whether cmake sets the number and ignores -D."""
-    text = "\n".join(NOT_CMAKE.sub("", texts.get(path, "")) for path in NUMBER)
-    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
-    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
-    return any("CACHE" not in setting for setting in settings) and not looks
-
-
-def _is_target(name: str, texts: list[str]) -> bool:
-    call = re.compile(rf'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{re.escape(name)}"?[\s)]')
-    return any(call.search(NOT_CMAKE.sub("", text)) for text in texts)
 
 
 def rewrites_120(cmake: str) -> bool:
@@ -182,18 +186,6 @@ def _page(tree: ReadableTree) -> Line:
     return Line("ui", value=True, comment=f"the page is in the tree: {page}")
 
 
-def _probes_of_tree(texts: Mapping[str, str]) -> Iterator[DraftTable]:
-    options = COMMENT.sub("", texts.get(OPTIONS, ""))
-    known = {
-        "--spec-type": _drafters(options, COMMENT.sub("", texts.get(DRAFTERS, ""))),
-        "--cache-type-k": _cache_types(options, COMMENT.sub("", texts.get(TYPES, ""))),
-    }
-    read = {option: values for option, values in known.items() if values}
-    for option, values in read.items():
-        comment = FORK if option == next(iter(read)) else ""
-        yield DraftTable("[[probe]]", [Line("option", option), Line("has", values)], comment)
-
-
 def _drafters(options: str, drafters: str) -> list[str]:
     """The values of --spec-type, where the server has it."""
     found = SPEC_LITERAL.search(options) or SPEC_FUNCTION.search(options)
@@ -206,12 +198,6 @@ def _drafters(options: str, drafters: str) -> list[str]:
         return []
     printed = set(re.findall(r'return\s+"([^"]+)"', texts[1]))
     return [name for name in re.findall(r'\{\s*"([^"]+)"', names[1]) if name in printed]
-
-
-def _options(options: str) -> Iterator[str]:
-    for found in OPTION.finditer(options):
-        if _of_server(options, found.end()):
-            yield from re.findall(r'"([^"]+)"', found[1])
 
 
 def _of_server(options: str, at: int) -> bool:

@@ -153,7 +153,7 @@ def pin_pull_request(
 def _require_new(
     session: SourceSession, entry: Entry[Recipe], url: str, pull: int, ends: Ends
 ) -> None:
-    source = entry.recipe.source if entry.recipe else None
+    source = entry.recipe.source
     if not isinstance(source, GitSource):
         return
     by = merged_by(session.repositories, url, pull, ends, of=source.git, commit=source.commit)
@@ -273,11 +273,11 @@ def evaluate(
             return tuple(new.problem(path, message) for path, message in lost), []
     tree, _ = gather.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
-    if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
+    if isinstance(source, GitCommit) and isinstance(old.source, GitSource):
         found += _lost_names(session, change.recipe, source, old.source.commit)
-    if old is not None and isinstance(old.source, PypiSource):
+    if isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
-    elif old is not None and old.version != change.recipe.version:
+    elif old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
     return tuple(new.problem(path, message) for path, message in found), findings_of(
         session, change
