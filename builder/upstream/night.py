@@ -56,7 +56,7 @@ from builder.publish.remote_image import Update, remote_image, require_within
 from builder.publish.tag_history import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_signing, trust_of
 from builder.publish.verified import Verified, built_here, find_published
-from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.sources import git
@@ -112,7 +112,11 @@ def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) ->
     found = []
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for entry in catalog.engines.values():
-        if not isinstance(entry, BrokenEntry) and entry.recipe.track and (tag := tag_of(entry)):
+        if (
+            not isinstance(entry, BrokenEntry)
+            and entry.recipe.track
+            and (tag := entry.recipe.channel)
+        ):
             repository = settings.repository(entry.recipe.image.repository)
             found.append(Channel(entry, entry.recipe.track, tag, repository))
             movers[repository, tag].add(entry.name)
@@ -121,24 +125,6 @@ def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) ->
         for each in found
         if each.entry.name in named or not names
     ]
-
-
-def require_channels(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
-    """These recipes; raises ``RecipeError`` where one of them has no channel."""
-    found = list(entries)
-    without = sorted({entry.name for entry in found if not tag_of(entry)})
-    if without:
-        raise RecipeError(
-            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no channel",
-            hint='add channel = "TAG" to [track] in the recipe, and the tag to image.moving',
-        )
-    return found
-
-
-def tag_of(entry: Entry[Recipe]) -> str:
-    """The tag that nightly runs of a recipe move; empty: it has no channel."""
-    track = entry.recipe.track
-    return (track.channel if track else None) or ""
 
 
 def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
@@ -562,7 +548,7 @@ def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
         recipe=recipe.name,
         engine=recipe.engine,
         base=recipe.base,
-        channel=tag_of(entry),
+        channel=recipe.channel,
         disk=math.ceil(disk),
         clear=disk > FREE,
         emulate=any(target != "amd64" for target in recipe.targets),

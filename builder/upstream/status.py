@@ -344,7 +344,7 @@ class Outdated:
             "recipe": self.entry.name,
             "engine": self.entry.recipe.engine,
             "pinned": self.pin,
-            "channel": night.tag_of(self.entry),
+            "channel": self.entry.recipe.channel,
             "behind": self.behind,
             **asdict(self.lag),
             "days": self.lag.days,
@@ -367,7 +367,7 @@ def by_engine(found: Iterable[Outdated]) -> list[Outdated]:
     for group in groups.values():
         newest, *others = sorted(
             group,
-            key=lambda each: (bool(night.tag_of(each.entry)), each.lag.ahead, each.entry.name),
+            key=lambda each: (bool(each.entry.recipe.channel), each.lag.ahead, each.entry.name),
         )
         rows.append(replace(newest, older=tuple(sorted(each.entry.name for each in others))))
     return sorted(rows, key=lambda row: row.entry.recipe.engine)
