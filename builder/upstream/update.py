@@ -426,7 +426,6 @@ class FrozenRecipe:
     base: Entry[BaseRecipe] | None
     """The base, if it is frozen as well."""
     catalog: Catalog
-    target: NamedCommit
     dropped: tuple[str, ...] = ()
     """The patches that are left out: upstream contains them."""
 
@@ -546,7 +545,7 @@ def _frozen(
     extended = replace(
         catalog, engines={**catalog.engines, frozen.name: frozen}, bases={**catalog.bases, **bases}
     )
-    return FrozenRecipe(frozen, base, extended, target)
+    return FrozenRecipe(frozen, base, extended)
 
 
 def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:

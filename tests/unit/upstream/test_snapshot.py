@@ -112,7 +112,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     assert before.patch
     text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
     frozen = update.FrozenRecipe(
-        update._entry(text, frozen.entry.file, type(before)), None, frozen.catalog, target
+        update._entry(text, frozen.entry.file, type(before)), None, frozen.catalog
     )
     left = update.without(frozen, [0])
     after = left.entry.recipe
