@@ -21,8 +21,7 @@ from pathlib import Path
 from builder.core import settings
 from builder.engines.families import load_catalog
 from builder.sources.mirrors import Repositories
-from builder.upstream.patches import diagnose
-from builder.upstream.session import open_session
+from builder.upstream.patches import diagnose, open_session
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FILES = 400

@@ -18,8 +18,7 @@ from builder.checks.subject import Context, on_a_card
 from builder.checks.test_model import FOLDER_CONTEXT, FOLDER_NAME, write_folder
 from builder.checks.verdict import Check, DeviceUse
 from builder.core.errors import UsageError
-from builder.engines.family import FolderServer
-from builder.engines.logs import ROUNDED, StatedLog
+from builder.engines.servers import ROUNDED, FolderServer, StatedLog
 from builder.presets import cards
 from builder.presets.cards import Card
 from builder.recipes.probes import Serve

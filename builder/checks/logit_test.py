@@ -38,7 +38,7 @@ from builder.checks.subject import (
     option_values,
 )
 from builder.checks.verdict import Check, CheckState
-from builder.engines.api_flavor import API_FLAVORS
+from builder.engines.servers import API_FLAVORS
 from builder.presets import tiny
 from builder.presets.cards import Card
 from builder.presets.tiny import TinyModel

@@ -25,7 +25,7 @@ from builder.checks.answers import (
 from builder.core.errors import UntriedError
 from builder.docker.containers import Container, proxy, started
 from builder.engines import layout
-from builder.engines.api_flavor import API_FLAVORS, ApiFlavor, filled
+from builder.engines.servers import API_FLAVORS, ApiFlavor, filled
 from builder.recipes.probes import Serve
 from simulator.gguf import parts_of
 

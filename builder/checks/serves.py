@@ -15,7 +15,7 @@ from builder.checks.subject import Context
 from builder.checks.verdict import Check
 from builder.core.errors import UntriedError
 from builder.docker.containers import NotRunnableError
-from builder.engines.api_flavor import TokenizerPages
+from builder.engines.servers import TokenizerPages
 from builder.recipes.probes import Serve
 
 CONTEXT = 512  # tokens: the test model's own size

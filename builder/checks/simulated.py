@@ -23,7 +23,7 @@ from builder.core.platforms import GNU_TRIPLETS
 from builder.docker import buildx
 from builder.docker import engine as docker
 from builder.engines.families import ENGINES, complete
-from builder.engines.family import FolderServer
+from builder.engines.servers import FolderServer
 from builder.image.contents import Contents
 from builder.presets import cards
 from builder.presets.cards import Card, Compute

@@ -15,7 +15,7 @@ from builder.checks.answers import (
 )
 from builder.checks.series import Generation
 from builder.core.log import Log
-from builder.engines.api_flavor import ApiFlavor
+from builder.engines.servers import ApiFlavor
 
 # Published benchmarks of local models use this task; the wording is ours.
 PROMPT = (

@@ -20,7 +20,7 @@ from builder.docker import engine as docker
 from builder.docker.client import Finished
 from builder.docker.containers import copy_out
 from builder.engines.families import ENGINES
-from builder.engines.family import FolderServer
+from builder.engines.servers import FolderServer
 from builder.image.code_paths import CodePaths
 from builder.image.contents import Contents
 from builder.presets.cards import Card

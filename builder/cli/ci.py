@@ -76,7 +76,7 @@ def matrix(
     """
     import tempfile
 
-    from builder.upstream import ci as matrices
+    from builder.upstream import night as matrices
 
     if direct and changed_since is None:
         raise typer.BadParameter("requires --changed-since", None, None, "--direct")

@@ -89,7 +89,7 @@ def status(
     """
     from builder.core import settings
     from builder.core.errors import RecipeError
-    from builder.upstream.session import open_session
+    from builder.upstream.patches import open_session
     from builder.upstream.status import require_fresh, statuses
 
     found = catalog_at(catalog)
@@ -338,37 +338,26 @@ def bisect(
         _print_outcome(search.status(builds, recipe), as_json)
         return
     request = BisectRequest(good, bad, test, build_fails.value, first_parent)
-    options = search.BisectOptions(trust_ends, tuple(skip or ()))
     with progress:
-        outcome = search.bisect(builds, recipe, request, options)
+        outcome = search.bisect(builds, recipe, request, trust_ends=trust_ends, skip=skip or ())
     _print_outcome(outcome, as_json)
     search.finish(builds, outcome)
 
 
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
-    from builder.upstream.bisect import count
-
     if as_json:
         print_json(_as_data(outcome))
         return
     rows = [
-        (
-            step.verdict,
-            step.commit.name[:9],
-            step.commit.date,
-            step.commit.subject,
-            step.evaluation.why,
-        )
+        (step.verdict, step.commit.name[:9], step.commit.date, step.commit.subject, step.why)
         for step in outcome.steps
     ]
     table(("", "commit", "", "", "why"), rows)
     question = outcome.question
-    line(
-        f"\nbetween {question.good} and {question.bad}: {count(len(outcome.steps))} tested, "
-        f"{outcome.builds} built"
-    )
+    tested = f"{counted(len(outcome.steps), 'commit')} tested, {outcome.builds} built"
+    line(f"\nbetween {question.good} and {question.bad}: {tested}")
     if outcome.state == "open":
-        line(f"{count(outcome.left)} left, about {outcome.left.bit_length()} to test")
+        line(f"{counted(outcome.left, 'commit')} left, about {outcome.left.bit_length()} to test")
     found = outcome.first_bad
     if found is None:
         return
@@ -376,12 +365,12 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     line(f"  {found.subject}\n  {found.author}, {found.date}")
     for step in outcome.steps:
         if step.commit.name == found.name:
-            line(f"  {step.evaluation.why}")
-            line(f"  the log is {step.evaluation.log}")
+            line(f"  {step.why}")
+            line(f"  the log is {step.log}")
 
 
 def _as_data(outcome: BisectResult) -> dict[str, Any]:
-    steps = [{**asdict(step.commit), **asdict(step.evaluation)} for step in outcome.steps]
+    steps = [asdict(step) for step in outcome.steps]
     first_bad = outcome.first_bad
     return {
         **asdict(outcome.question),
@@ -390,6 +379,6 @@ def _as_data(outcome: BisectResult) -> dict[str, Any]:
         "candidates": [asdict(commit) for commit in outcome.candidates],
         "left": outcome.left,
         "builds": outcome.builds,
-        "steps": steps,
+        "steps": [{**step.pop("commit"), **step} for step in steps],
         "log": outcome.log,
     }

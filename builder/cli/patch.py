@@ -27,8 +27,8 @@ from builder.sources.patch_state import PatchState
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry
     from builder.recipes.schema import Recipe
-    from builder.upstream.patches import PatchFinding
-    from builder.upstream.session import RecipeChange, SourceSession
+    from builder.upstream.patches import PatchFinding, SourceSession
+    from builder.upstream.update import RecipeChange
 
 
 # Shared by the commands about patches and pins: sessions, failures, findings.
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
     from builder.core import settings
-    from builder.upstream import session
+    from builder.upstream import patches
 
-    with session.open_session(catalog, settings.load(), log, offline=offline) as opened:
+    with patches.open_session(catalog, settings.load(), log, offline=offline) as opened:
         yield opened
 
 
@@ -228,7 +228,7 @@ def add(
     updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
     and the order of keys are preserved. Then the patch is checked against the recipe's pin.
     """
-    from builder.upstream.update import pin_pull_request
+    from builder.upstream.update import findings_of, pin_pull_request
 
     found = catalog_at(catalog)
     entry = found.engine(recipe)
@@ -236,7 +236,7 @@ def add(
         change = pin_pull_request(
             session, entry, pull, repository=repository, onto=onto, why=reason
         )
-        findings = session.findings(change)
+        findings = findings_of(session, change)
     print_change(change, findings)
     if not dry_run:
         change.write()

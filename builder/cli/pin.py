@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from builder.plan.inputs import AnyEntry
     from builder.recipes.catalog import Catalog
-    from builder.upstream.locks import DebianSession, NewDebianLock, NewLock
-
-    Made = NewLock | NewDebianLock
+    from builder.upstream.locks import DebianSession, NewLock
 
 
 HINT = (
@@ -97,18 +94,16 @@ def lock(
     does not answer.
     """
     from builder.core import settings
-    from builder.upstream.locks import lockable, make_lock
+    from builder.upstream.locks import make_lock
 
     loaded = settings.load()
     loaded.require_directories()
     found = catalog_at(catalog)
 
-    def python_lock(name: str) -> NewLock:
-        return make_lock(lockable(found, name), python, loaded.cache_dir, log)
-
     described: list[dict[str, Any]] = []
     with debian_session(found) as session:
         for name in sorted(names, key=lambda name: _depth(found, name)):
+            entry: AnyEntry
             entry = found.base(name) if name in found.bases else found.engine(name)
             kinds = [kind for kind in _kinds(entry) if only in {None, kind}]
             if not kinds:
@@ -118,7 +113,10 @@ def lock(
                     hint=HINT,
                 )
             for kind in kinds:
-                made: Made = session.make(entry) if kind is Kind.debian else python_lock(entry.name)
+                if kind is Kind.debian:
+                    made = session.make(entry)
+                else:
+                    made = make_lock(entry, python, found, loaded.cache_dir, log)
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
@@ -150,7 +148,7 @@ def _kinds(entry: AnyEntry) -> Iterator[Kind]:
         yield Kind.debian
 
 
-def _print(made: Made, *, new: bool) -> None:
+def _print(made: NewLock, *, new: bool) -> None:
     for change in made.changes or ([] if new else ["no changes"]):
         line(change)
     of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
@@ -276,20 +274,19 @@ def outdated(
     from builder.upstream import status, track
 
     found = catalog_at(catalog)
-    known: list[status.Pinned] = []
+    known: list[status.Outdated] = []
     failures: list[str] = []
     recipes = chosen(found, recipe)
     with open_session(found, offline=offline) as session:
         for entry in recipes:
             with collected(failures, entry.name):
                 lag = track.lag(entry.recipe, found, session.repositories)
-                known += [status.Pinned(entry, lag)] if lag is not None else []
+                known += [status.Outdated(entry, lag)] if lag is not None else []
         without = len(recipes) - len(known) - len(failures)
         rows = status.by_engine(known)
         for index, row in enumerate(rows):
-            with collected(failures, row.pinned.entry.name):
-                patches = status.patches_on_newest(session, row.pinned)
-                rows[index] = replace(row, patches=patches)
+            with collected(failures, row.entry.name):
+                rows[index] = status.with_patches(session, row)
     if as_json:
         print_json([row.as_json() for row in rows])
     else:
@@ -300,16 +297,16 @@ def outdated(
 
 
 def _print_outdated(rows: Sequence[Outdated]) -> None:
-    behind = [row for row in rows if row.pinned.behind]
+    behind = [row for row in rows if row.behind]
     table(
         ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                row.pinned.entry.name,
-                row.pinned.pin,
-                _named(row.pinned.lag.target),
-                _behind(row.pinned.lag),
-                row.pinned.lag.since,
+                row.entry.name,
+                row.pin,
+                _named(row.lag.target),
+                _behind(row.lag),
+                row.lag.since,
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
             for row in behind
@@ -343,7 +340,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     `builder patch check --offline` need no network.
     """
     from builder.engines.families import bases_of
-    from builder.upstream import update as pins
+    from builder.upstream import locks
 
     found = catalog_at(catalog)
     failures: list[str] = []
@@ -351,7 +348,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
     with open_session(found) as session:
         for entry in entries:
             with collected(failures, entry.name):
-                for mirrored in pins.mirror(session.patch_set(entry), entry, session.settings):
+                for mirrored in locks.mirror(session.patch_set(entry), entry, session.settings):
                     line(f"{entry.name}: {mirrored}")
         bases: dict[str, dict[Architecture, None]] = {}
         for entry in entries:
@@ -360,7 +357,7 @@ def mirror(recipe: SomeRecipe = None, catalog: CatalogOption = None) -> None:
         for name, targets in bases.items():
             base = found.base(name)
             with collected(failures, name):
-                for mirrored in pins.mirror_base(base, targets, session.settings, log):
+                for mirrored in locks.mirror_base(base, targets, session.settings, log):
                     line(f"{name}: {mirrored}")
     raise_failures(failures, "pin mirror")
 

@@ -93,7 +93,6 @@ def push(
     from builder.core.files import workspace
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
-    from builder.upstream.night import tag_of
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -118,7 +117,7 @@ def push(
     line(f"tags     {', '.join(done.tags)}")
     for update in done.updates:
         line(f"download {update.text}")
-    channel = tag_of(session.catalog.engine(recipe))
+    channel = session.catalog.engine(recipe).recipe.channel
     if channel:
         line(f"channel  {channel} is only moved by `builder nightly {recipe}`")
     for tag, before in done.replaced.items():

@@ -278,16 +278,16 @@ def prune(
     from builder.core import settings
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
-    from builder.upstream import night
+    from builder.recipes.catalog import require_channels
 
     recipes, loaded = catalog_at(catalog), settings.load()
-    (channel,) = night.channels(recipes, loaded, [recipe])
-    repository = open_repository(channel.repository, log)
+    (entry,) = require_channels([recipes.engine(recipe)])
+    repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     done = prune_channel(
         repository,
-        channel.tag,
+        entry.recipe.channel,
         keep,
-        recipes.of_repository(channel.entry.recipe.image.repository),
+        recipes.of_repository(entry.recipe.image.repository),
         loaded,
         log,
         signed=signed,

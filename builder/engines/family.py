@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platforms, of_target
-from builder.engines import cmake_calls, layout
-from builder.engines.cmake_calls import Command, DefinitionLayer, Definitions
-from builder.engines.layout import LAYOUT
-from builder.engines.logs import LogReader
+from builder.engines.layout import SEPARATOR
+from builder.engines.servers import FolderServer
 from builder.recipes import locks
 from builder.recipes.draft import DraftTable
 from builder.recipes.locks import DebianFile, Lock, PinnedFile
 from builder.recipes.patches import AddPatch
 from builder.recipes.probes import LibraryProbe, Probe, Serve
-from builder.recipes.schema import BaseRecipe, Cmake, Cuda, InstalledSource, Recipe, RecipeImage
-
-if TYPE_CHECKING:
-    from builder.recipes.edit import Recount
-
-
-# A source tree as a family reads it, to write a recipe.
+from builder.recipes.schema import BaseRecipe, Cuda, InstalledSource, Recipe, RecipeImage
 
 
 def is_lfs_pointer(text: str) -> bool:
@@ -39,7 +31,7 @@ def is_lfs_pointer(text: str) -> bool:
 
 
 class ReadableTree(Protocol):
-    """A commit of a repository."""
+    """A commit of a repository, as a family reads it to write a recipe."""
 
     @property
     def name(self) -> str:
@@ -50,10 +42,10 @@ class ReadableTree(Protocol):
         """The paths of all files."""
 
     def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """The texts of the files that exist.  Raises ``FetchError``."""
+        """The texts of the files that exist."""
 
     def commits(self) -> int:
-        """The number of commits in its history.  Raises ``FetchError``."""
+        """The number of commits in its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +63,6 @@ class Draft:
         """The values of the options that it probes, as far as the tree shows them."""
         probes = [{line.key: line.value for line in each.lines} for each in self.tables["probe"]]
         return {probe["option"]: probe["has"] for probe in probes}
-
-
-# Which Debian packages the stages of a base or of an engine's image install.
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +103,9 @@ def running(stage: str, below: str, packages: Sequence[str], platforms: Platform
     return StagePackages(stage, below, platforms.target, tuple(packages))
 
 
-# Which paths of a repository an installed package contains.
-
-
 @dataclass(frozen=True, slots=True)
 class PackagePaths:
-    """Globs as in fnmatch, relative to the repository."""
+    """The paths of a repository that an installed package contains: globs as in fnmatch."""
 
     package: str
     """Directory of the package, in ``root``: its files are installed under the same paths."""
@@ -138,8 +124,6 @@ class PackagePaths:
         return path.startswith(f"{self.root}/{self.package}/".removeprefix("/"))
 
 
-# The families' two base classes.
-
 Finding = tuple[tuple[str | int, ...], str]
 """A problem of a recipe: the path of the key, and the message."""
 Packages = Mapping[str, tuple[PinnedFile, ...]]
@@ -153,36 +137,6 @@ PROBE = (
 )
 ADDRESS = re.compile("(LLAMA_ARG_|HELLO_ARG_)?(HOST|PORT)|--(server-)?(host|port)|--server-name")
 """Variables and options of a server's address."""
-
-
-@dataclass(frozen=True, slots=True)
-class FolderServer:
-    """A server that loads a model folder on a simulated card: the smoke test starts none on the
-    CPU."""
-
-    serve: Serve
-    read_log: LogReader
-    dummy: tuple[str, ...] = ()
-    """More arguments, by which the engine makes up weights; empty: it cannot."""
-    room: tuple[str, ...] = ()
-    """Options by which a longer context fits into its KV cache."""
-    samples: bool = True
-    """Whether it reads back which tokens the card chose, from memory that no known kernel stored
-    to: where kernels are counted, these are zeros (``cards.text``)."""
-
-
-def on_a_card(serve: Serve, **env: str) -> Serve:
-    """How a server is started with a model folder, with these variables.
-
-    Its caches are in HOME; without a network, it must not ask the Hub.
-    """
-    return serve.model_copy(
-        update={
-            "env": {"HOME": "/tmp", "HF_HUB_OFFLINE": "1", **env},  # noqa: S108
-            "seconds": 900,  # compiles of Triton's, nvcc's and torch's kernels, on two cores
-            "memory": 12.0,
-        }
-    )
 
 
 class Family(Generic[R]):
@@ -220,7 +174,7 @@ class Family(Generic[R]):
         return table in self.tables or table in self.required_tables
 
     def rules(self, recipe: R) -> Iterator[Finding]:
-        """Rules of the family beyond its tables."""
+        """Findings beyond the tables."""
         yield from ()
 
     def packages(self, recipe: R, folder: Path, platforms: Platforms) -> Packages:
@@ -236,8 +190,16 @@ class Family(Generic[R]):
         return {}
 
 
+class DefinitionLayer(NamedTuple):
+    """cmake's definitions by name, and their origin: "builder", "base X", "family X", "recipe", or
+    an override."""
+
+    origin: str
+    definitions: Mapping[str, str | int | bool]
+
+
 class EngineFamily(Family[Recipe]):
-    """How one kind of engine is made; by itself from cmake calls, where it has any."""
+    """How one kind of engine is made."""
 
     requires_stages: tuple[str, ...] = ("devel", "runtime")
     all_tables = {
@@ -270,90 +232,48 @@ class EngineFamily(Family[Recipe]):
     """The base in whose root the entrypoint is compiled; None: in the stage ``devel``."""
     reads_trees = False
     """``draft`` recognises trees."""
-    debian_build: tuple[str, ...] = ()
-    debian_runtime: tuple[str, ...] = ()
-    """Debian packages that every engine of the family compiles with, or runs with."""
+    commit_count: tuple[str, str] | None = None
+    """The key of a recipe with the number of its source's commits (``git rev-list --count``)."""
     package_paths: PackagePaths | None = None
     """The part of a repository's diff that can be applied to the source; None: all of it."""
-    fixed: Definitions = {}
-    """The definitions that a recipe changes only with override, and a reason."""
-    relied: Mapping[str, Definitions] = {}
-    """The definitions that its probes and checks rely on, by the reason: no recipe changes them."""
     between_cards: Mapping[tuple[str, str, str], str] = {}
     """Options of a server on several cards that its images do not suit: option, variable and value,
     with the reason."""
 
     def machine_code(self, recipe: Recipe) -> Sequence[str]:
-        """The code that decides which cards run the engine: "sm_120a"; none: it is not known.
+        """The code that decides which cards run the engine: "sm_120a"; none: it is not known."""
+        return ()
 
-        By itself as cmake makes it: 120 becomes machine code and PTX, "sm_120" and "compute_120".
-        """
-        found = []
-        for arch in recipe.cuda.arch:
-            name, _, kind = arch.partition("-")
-            found += [f"sm_{name}"] if kind != "virtual" else []
-            found += [f"compute_{name}"] if kind != "real" else []
-        return found
+    def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
+        """The CPU instructions that the engine is compiled for; none: they are not known."""
+        return []
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The recipe with the image settings and probes of every engine of the family.
-
-        Raises ``RecipeError`` where it lacks a table that the family needs.
-        """
+        """The recipe with the image settings and probes of every engine of the family."""
         return recipe
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        """The recipe of a tree, with such CUDA code; None for a tree of another kind.
-
-        Raises ``RecipeError`` for a tree that the family cannot build.
-        """
+        """The recipe of a tree, with such CUDA code; None for a tree of another kind."""
         return None
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
         """Parts that a recipe names and a source of these paths lacks."""
         yield from ()
 
-    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount | None:
-        """The new number of commits of a recipe that has the number of its source's commits.
+    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[DefinitionLayer]]:
+        """The definitions of each cmake call, in layers with their origin; later layers win."""
+        return []
 
-        ``count`` gives it, as ``git rev-list --count``.
-        """
-        return None
-
-    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
-        """Definitions for every cmake call of the family."""
-        return {}
-
-    def own_definitions(self, recipe: Recipe) -> Sequence[Definitions]:
-        """The recipe's own definitions, per cmake call."""
-        return [call.define for call in recipe.cmake]
-
-    def install(
-        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
-    ) -> Sequence[Command]:
-        """Commands that install the targets of cmake call NUMBER."""
-        return [["cmake", "--install", f"/build/{number}", "--prefix", LAYOUT.engine, "--strip"]]
-
-    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
-        """The commands of each cmake call."""
-        calls = zip(recipe.cmake, self.layers(recipe, platforms), strict=True)
-        invocations = [
-            {
-                "configure": cmake_calls.configure(number, call, layers),
-                "build": cmake_calls.build(number, call),
-                "install": self.install(recipe, platforms, number, call),
-            }
-            for number, (call, layers) in enumerate(calls, 1)
-        ]
-        return {"invocations": invocations}
+    def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
+        """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
+        return False
 
     def debian(self, recipe: Recipe, platforms: Platforms) -> Sequence[StagePackages]:
         """The Debian packages of its stages ``build`` and ``runtime``."""
-        build = (*self.debian_build, *of_target(recipe.debian.build, platforms.target))
-        runtime = (*self.debian_runtime, *recipe.debian.runtime)
+        build = of_target(recipe.debian.build, platforms.target)
         stages = (
             compiling("build", "devel", build, platforms),
-            running("runtime", "runtime", runtime, platforms),
+            running("runtime", "runtime", recipe.debian.runtime, platforms),
         )
         return [stage for stage in stages if stage.packages]
 
@@ -371,47 +291,14 @@ class EngineFamily(Family[Recipe]):
         """How a recipe's server is started on a simulated card; None: it cannot be."""
         return recipe.serve or (None if self.folder is None else self.folder.serve)
 
-    def layers(self, recipe: Recipe, platforms: Platforms) -> list[list[DefinitionLayer]]:
-        """The definitions of each cmake call, in layers with their origin; later layers win."""
-        common = cmake_calls.common_layers(recipe, platforms)
-        if own := self.definitions(recipe, platforms):
-            common.append(DefinitionLayer(f"family {self.name}", own))
-        found = [[*common, DefinitionLayer("recipe", own)] for own in self.own_definitions(recipe)]
-        for call, layers in zip(recipe.cmake, found, strict=False):  # of an sdist: no [[cmake]]
-            for each in call.override:
-                origin = f"recipe, over the family's: {each.why}"
-                layers.append(DefinitionLayer(origin, {each.name: each.value}))
-        return found
-
-    def compiles_ggml(self, recipe: Recipe, platforms: Platforms) -> bool:
-        """Whether a cmake call compiles ggml for CUDA, which has numbers to compare."""
-        calls = map(cmake_calls.merged, self.layers(recipe, platforms))
-        return any(cmake_calls.truth(each.get("GGML_CUDA", False)) for each in calls)
-
-    def instructions(self, recipe: Recipe, platforms: Platforms) -> list[str]:
-        """The CPU instructions that the engine is compiled for; none: they are not known."""
-        found: dict[str, None] = {}
-        for layers in self.layers(recipe, platforms):
-            merged = cmake_calls.merged(layers)
-            found |= dict.fromkeys(cmake_calls.instructions(merged, platforms.target))
-        return list(found)
-
     def check(self, recipe: Recipe) -> Iterator[Finding]:
-        """Keys that a recipe lacks, sets without effect, or sets against its family."""
         yield from super().check(recipe)
         if self.requires_entrypoint and not recipe.image.entrypoint:
             yield ("image",), f"the family {self.name} needs an entrypoint"
-        if layout.SEPARATOR in recipe.image.entrypoint:
-            yield ("image", "entrypoint"), f"{layout.SEPARATOR!r} cannot be one of its words"
-        if not self.takes("layout"):
-            for index, call in enumerate(recipe.cmake):
-                if call.place is not None:
-                    message = f"the family {self.name} chooses its own directories"
-                    yield ("cmake", index, "place"), message
+        if SEPARATOR in recipe.image.entrypoint:
+            yield ("image", "entrypoint"), f"{SEPARATOR!r} cannot be one of its words"
         if not self.takes("overlay"):
             yield from self._installed(recipe)
-        yield from self._definitions(recipe)
-        yield from cmake_calls.contradictions(recipe)
         yield from self.rules(recipe)
         try:
             complete = self.complete(recipe)
@@ -429,27 +316,6 @@ class EngineFamily(Family[Recipe]):
             if isinstance(patch, AddPatch) and patch.add.distribution is not None:
                 path = ("patch", index, "add", "distribution")
                 yield path, f"the family {self.name} has no installed packages to add to"
-
-    def _definitions(self, recipe: Recipe) -> Iterator[Finding]:
-        """Definitions that the family sets, or that its checks rely on."""
-        for index, call in enumerate(recipe.cmake):
-            for name in call.define:
-                if name in self.fixed:
-                    message = "is set by the family for every tree: use override, with a reason"
-                    yield ("cmake", index, "define", name), message
-            for place, each in enumerate(call.override):
-                at = ("cmake", index, "override", place)
-                if each.name not in self.fixed:
-                    yield (*at, "name"), "the family does not set it for every tree: use define"
-                elif cmake_calls.same(each.value, self.fixed[each.name]):
-                    yield (*at, "value"), "the family sets this value"
-        needed = {
-            name: (value, why) for why, of in self.relied.items() for name, value in of.items()
-        }
-        for path, name, value in cmake_calls.given(recipe):
-            if name in needed and not cmake_calls.same(value, needed[name][0]):
-                wanted = cmake_calls.definition_value(needed[name][0])
-                yield path, f"{name} must be {wanted}: {needed[name][1]}"
 
 
 def _contradicting_probes(recipe: Recipe, every: Sequence[Probe]) -> Iterator[Finding]:
@@ -514,7 +380,6 @@ class BaseFamily(Family[BaseRecipe]):
     """The kind of its base, for the error message; empty: it has no base."""
 
     def check(self, recipe: BaseRecipe) -> Iterator[Finding]:
-        """Keys that a base lacks, or sets without effect."""
         if self.requires_base and recipe.base is None:
             yield ("family",), f"the family {self.name} needs a base: {self.requires_base}"
         if not self.requires_base and recipe.base is not None:
@@ -524,10 +389,7 @@ class BaseFamily(Family[BaseRecipe]):
 
 
 def required(table: Table | None, recipe: Recipe | BaseRecipe) -> Table:
-    """A table that the check of the recipe's family requires.
-
-    Raises ``RecipeError`` for a recipe that was not checked and lacks it.
-    """
+    """A table that the check of the recipe's family requires."""
     if table is None:
         raise RecipeError(f"{recipe.name} lacks a table that the family {recipe.family} needs")
     return table
@@ -540,10 +402,7 @@ def with_image(recipe: Recipe, **known: Any) -> Recipe:
 
 
 def native_lock(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Lock:
-    """The lock of a recipe's Python packages, a file of ``folder``.
-
-    Raises ``RecipeError`` where it is wrong, or the build would be a cross build.
-    """
+    """The lock of a recipe's Python packages, a file of ``folder``."""
     if platforms.cross:
         raise RecipeError(
             f"{recipe.name} cannot be cross-compiled",

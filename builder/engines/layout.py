@@ -58,25 +58,12 @@ class ImageLayout:
     toolchains: str = "/usr/local/share/cmake"
     """CMake toolchain files of the devel stage, by triplet of the target."""
 
-    @property
-    def own(self) -> str:
-        """The directory of the entrypoint and its files."""
-        return self.entrypoint.rpartition("/")[0]
-
-    @property
-    def programs(self) -> str:
-        """The directory of the engine's programs."""
-        return f"{self.engine}/bin"
-
-    @property
-    def user(self) -> str:
-        """``UID:GID``, as USER names it."""
-        return f"{self.uid}:{self.uid}"
-
-    @property
-    def search_path(self) -> str:
-        """PATH in an engine's image."""
-        return f"{self.programs}:{SYSTEM_PATH}"
+    own: str = "/opt/builder"
+    """The directory of the entrypoint and its files."""
+    programs: str = "/opt/engine/bin"
+    user: str = "10001:10001"
+    search_path: str = f"/opt/engine/bin:{SYSTEM_PATH}"
+    """PATH in an engine's image."""
 
 
 LAYOUT = ImageLayout()

@@ -1,4 +1,4 @@
-"""Family ``llama-cpp``: llama.cpp and its forks.
+"""Families with ggml: llama.cpp and its forks, packages and servers of Python with ggml inside.
 
 Facts of the trees' own CMake files (``CMakeLists.txt``, ``ggml/CMakeLists.txt``,
 ``ggml/src/ggml-cuda/CMakeLists.txt``, ``tools/ui/CMakeLists.txt``): everything is built in ``bin/``
@@ -9,36 +9,35 @@ cmake ignores names that a tree does not use, so old and new names are set side 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.core.sizes import RELEASE
-from builder.engines.cmake_calls import Command, Definitions, truth
+from builder.engines.cmake import CmakeFamily, Command, Definitions, definition_value, merged, truth
 from builder.engines.family import (
     Draft,
-    EngineFamily,
     Finding,
+    Packages,
     ReadableTree,
+    StagePackages,
     is_lfs_pointer,
+    native_lock,
     required,
     with_image,
 )
 from builder.engines.layout import LAYOUT
 from builder.recipes.draft import DraftTable, Line
 from builder.recipes.probes import LibraryProbe, Probe, RunProbe, Serve
-from builder.recipes.schema import Cmake, Cuda, GitSource, Recipe
-
-if TYPE_CHECKING:
-    from builder.recipes.edit import Recount
-
+from builder.recipes.schema import Cmake, Cuda, GitSource, PypiSource, Recipe
 
 # Reads a tree of llama.cpp for a recipe of the family ``llama-cpp``.
 #
-# A value is taken only where the tree's own text decides it: option values out of
-# ``common/arg.cpp`` and ``common/speculative.cpp``, names of cache types out of
-# ``ggml/src/ggml.c``. Computed values, and values that are written in another way, are left out.
+# A value is taken only where the tree's own text decides it: computed values, and values that are
+# written in another way, are left out.
 
 MARKS = {"CMakeLists.txt", "ggml/CMakeLists.txt", "include/llama.h"}
 PROGRAMS = ("llama-server", "llama-cli", "llama-bench")
@@ -61,6 +60,7 @@ NUMBER = ("CMakeLists.txt", "cmake/build-info.cmake")
 FORK = f'Read from {OPTIONS}. Add [[probe]] option = "--NAME" for an option of this fork alone.'
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+TARGET = r'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{}"?[\s)]'
 NOT_CMAKE = re.compile(r"#[^\n]*")
 TO_12XA = re.compile(r'REGEX\s+REPLACE\s+"\^\(12\[0-9\]\)[^"]*"\s+"\\\\1a')
 SPEC_LITERAL = re.compile(r'\{\s*"--spec-type"\s*\}\s*,\s*"\[([\w.+|-]+)\]"')
@@ -76,48 +76,63 @@ EXAMPLES = re.compile(r"set_examples\(\{([^}]*)\}\)")
 def draft(tree: ReadableTree, cuda: Cuda) -> Draft | None:
     """The recipe of a tree; None: the tree is not llama.cpp's.
 
-    ``cuda`` is the code that the image shall have.  Raises ``RecipeError`` where the family cannot
-    build the tree, with the reasons.
+    ``cuda`` is the code that the image shall have.
     """
     if not tree.paths >= MARKS:
         return None
     lists = [
-        path for path in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", path)
+        each for each in tree.paths if re.fullmatch(r"tools/(?:[\w-]+/)?CMakeLists\.txt", each)
     ]
-    texts = tree.texts([*lists, *NUMBER, GGML, CUDA, OPTIONS, DRAFTERS, TYPES])
-    targets = [name for name in PROGRAMS if _is_target(name, [texts[path] for path in lists])]
+    code = (OPTIONS, DRAFTERS, TYPES)
+    texts = defaultdict(str)
+    for path, text in tree.texts([*lists, *NUMBER, GGML, CUDA, *code]).items():
+        texts[path] = (COMMENT if path in code else NOT_CMAKE).sub("", text)
+    made = "\n".join(texts[path] for path in lists)
+    targets = [name for name in PROGRAMS if re.search(TARGET.format(re.escape(name)), made)]
     _require_buildable(tree, targets, texts)
+    probes: list[DraftTable] = []
+    for option, values in (
+        ("--spec-type", _drafters(texts[OPTIONS], texts[DRAFTERS])),
+        ("--cache-type-k", _cache_types(texts[OPTIONS], texts[TYPES])),
+    ):
+        if values:
+            lines = [Line("option", option), Line("has", values)]
+            probes.append(DraftTable("[[probe]]", lines, "" if probes else FORK))
     return Draft(
         BASE,
         {
-            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts.get(CUDA, "")))],
+            "cuda": [_cuda(cuda, rewrites=rewrites_120(texts[CUDA]))],
             "llama": [DraftTable("[llama]", [_number(tree), _page(tree)])],
             "cmake": [DraftTable("[[cmake]]", [Line("targets", targets)])],
             "build": [DraftTable("[build]", [Line("disk", DISK)])],
-            "probe": [*_probes_of_tree(texts)],
+            "probe": probes,
         },
-        frozenset(_options(COMMENT.sub("", texts.get(OPTIONS, "")))),
+        frozenset(
+            name
+            for found in OPTION.finditer(texts[OPTIONS])
+            if _of_server(texts[OPTIONS], found.end())
+            for name in re.findall(r'"([^"]+)"', found[1])
+        ),
     )
 
 
 def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[str, str]) -> None:
     reasons = []
     if "llama-server" not in targets:
-        missing = "no CMakeLists.txt below tools/ makes llama-server"
-        if "examples/server/CMakeLists.txt" in tree.paths:
-            missing += (
-                ", examples/server does: builder does not write the override that builds examples"
-            )
-        reasons.append(missing)
-    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", NOT_CMAKE.sub("", texts[GGML]))
-    for name in SWITCHES:
-        if name not in options:
-            found = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each))
-            reasons.append(
-                f"{GGML} has no option {name}, which the family sets; its options for CUDA: "
-                f"{found or 'none'}"
-            )
-    if _overwrites_number(texts):
+        does = ", examples/server does: builder does not write the override that builds examples"
+        there = "examples/server/CMakeLists.txt" in tree.paths
+        reasons.append(f"no CMakeLists.txt below tools/ makes llama-server{does if there else ''}")
+    options = re.findall(r"(?i)\boption\s*\(\s*(\w+)", texts[GGML])
+    known = ", ".join(each for each in options if re.search("CUDA|CUBLAS", each)) or "none"
+    reasons += [
+        f"{GGML} has no option {name}, which the family sets; its options for CUDA: {known}"
+        for name in SWITCHES
+        if name not in options
+    ]
+    text = "\n".join(texts[path] for path in NUMBER)
+    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
+    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
+    if any("CACHE" not in setting for setting in settings) and not looks:
         reasons.append(
             "its cmake overwrites LLAMA_BUILD_NUMBER: --version would show neither the build "
             "number nor the commit"
@@ -128,19 +143,6 @@ def _require_buildable(tree: ReadableTree, targets: list[str], texts: Mapping[st
             "\n".join(reasons),
             "take another commit with --ref, or write a recipe by hand: docs/recipes.md",
         )
-
-
-def _overwrites_number(texts: Mapping[str, str]) -> bool:
-    """Whether cmake sets the number and ignores -D."""
-    text = "\n".join(NOT_CMAKE.sub("", texts.get(path, "")) for path in NUMBER)
-    settings = re.findall(r"set\(LLAMA_BUILD_NUMBER\s([^)]*)\)", text)
-    looks = re.search(r"NOT\s+DEFINED\s+LLAMA_BUILD_NUMBER", text) is not None
-    return any("CACHE" not in setting for setting in settings) and not looks
-
-
-def _is_target(name: str, texts: list[str]) -> bool:
-    call = re.compile(rf'\b(?i:set\s*\(\s*\w+|add_executable\s*\()\s*"?{re.escape(name)}"?[\s)]')
-    return any(call.search(NOT_CMAKE.sub("", text)) for text in texts)
 
 
 def rewrites_120(cmake: str) -> bool:
@@ -184,18 +186,6 @@ def _page(tree: ReadableTree) -> Line:
     return Line("ui", value=True, comment=f"the page is in the tree: {page}")
 
 
-def _probes_of_tree(texts: Mapping[str, str]) -> Iterator[DraftTable]:
-    options = COMMENT.sub("", texts.get(OPTIONS, ""))
-    known = {
-        "--spec-type": _drafters(options, COMMENT.sub("", texts.get(DRAFTERS, ""))),
-        "--cache-type-k": _cache_types(options, COMMENT.sub("", texts.get(TYPES, ""))),
-    }
-    read = {option: values for option, values in known.items() if values}
-    for option, values in read.items():
-        comment = FORK if option == next(iter(read)) else ""
-        yield DraftTable("[[probe]]", [Line("option", option), Line("has", values)], comment)
-
-
 def _drafters(options: str, drafters: str) -> list[str]:
     """The values of --spec-type, where the server has it."""
     found = SPEC_LITERAL.search(options) or SPEC_FUNCTION.search(options)
@@ -210,13 +200,6 @@ def _drafters(options: str, drafters: str) -> list[str]:
     return [name for name in re.findall(r'\{\s*"([^"]+)"', names[1]) if name in printed]
 
 
-def _options(options: str) -> Iterator[str]:
-    """The options of the server."""
-    for found in OPTION.finditer(options):
-        if _of_server(options, found.end()):
-            yield from re.findall(r'"([^"]+)"', found[1])
-
-
 def _of_server(options: str, at: int) -> bool:
     """Whether the option that is added at a place is one of the server."""
     end = options.find("add_opt(", at)
@@ -225,7 +208,6 @@ def _of_server(options: str, at: int) -> bool:
 
 
 def _cache_types(options: str, types: str) -> list[str]:
-    """The values of --cache-type-k."""
     kinds = CACHE_TYPES.search(options)
     if kinds is None or CACHE_OPTION.search(options) is None:
         return []
@@ -285,7 +267,7 @@ FOR_ANY_CPU: Mapping[str, Definitions] = {
     "else its CPU code is for the machine that builds": {
         "GGML_NATIVE": False,
         "LLAMA_NATIVE": False,
-    },
+    }
 }
 COMPILED: Mapping[str, Definitions] = {
     **FOR_ANY_CPU,
@@ -348,7 +330,7 @@ FROM_RECIPE = {
 """Definitions that follow from other keys of the recipe."""
 
 
-class Ggml(EngineFamily):
+class Ggml(CmakeFamily):
     """A tree that compiles ggml for CUDA, whose programs find its libraries beside them."""
 
     scripts = ("jobs", "collect.py", "reproducible", "used")
@@ -356,7 +338,6 @@ class Ggml(EngineFamily):
     fixed = ALWAYS
 
     def machine_code(self, recipe: Recipe) -> list[str]:
-        """The code of ggml's library."""
         return machine_code(recipe)
 
 
@@ -369,6 +350,7 @@ class LlamaCpp(Ggml):
     required_tables = {"llama": "a [llama] table: build_number"}
     tables = ("cmake",)
     reads_trees = True
+    commit_count = ("llama", "build_number")
     relied = RELIED
     between_cards = {
         # b10018: docs/multi-gpu.md, "With NCCL"; ggml-cuda.cu, ggml_backend_cuda_comm_init_nccl
@@ -379,7 +361,6 @@ class LlamaCpp(Ggml):
     }
 
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
-        """The calls build the server, download nothing, and define nothing of other keys."""
         llama = recipe.llama
         if llama and llama.build_commit is None and not isinstance(recipe.source, GitSource):
             yield ("llama",), "build_commit is required where the source is not a git repository"
@@ -399,7 +380,6 @@ class LlamaCpp(Ggml):
                 yield (*at, "define", "GGML_CPU_ALL_VARIANTS"), message
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The server as entrypoint, its port and health page, and probes for every tree."""
         image = recipe.image
         port = image.port or PORT
         completed = with_image(
@@ -417,23 +397,13 @@ class LlamaCpp(Ggml):
         return completed.model_copy(update=update)
 
     def draft(self, tree: ReadableTree, cuda: Cuda) -> Draft | None:
-        """The recipe of a tree of llama.cpp or of a fork."""
         return draft(tree, cuda)
 
     def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
-        """The web page, where the recipe embeds it."""
         if required(recipe.llama, recipe).ui and not any(page in paths for page in PAGES):
             yield ("llama", "ui"), f"the source has no built web page (none of {', '.join(PAGES)})"
 
-    def recounted(self, recipe: Recipe, count: Callable[[], int]) -> Recount:
-        """The build number; upstream names a release by it: "b9261"."""
-        from builder.recipes.edit import Recount  # slow to import
-
-        number = required(recipe.llama, recipe).build_number
-        return Recount(("llama", "build_number"), number, count())
-
     def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
-        """The definitions of every tree, and those that follow from other keys."""
         llama = required(recipe.llama, recipe)
         return {
             **ALWAYS,
@@ -450,7 +420,6 @@ class LlamaCpp(Ggml):
     def install(
         self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
     ) -> list[Command]:
-        """The programs, and the libraries that they need."""
         strip = f"{platforms.triplet}-strip"
         command = ["python3", "/inside/collect.py", "--strip", strip]
         return [[*command, f"/build/{number}/bin", LAYOUT.programs, *call.targets]]
@@ -492,6 +461,113 @@ def machine_code(recipe: Recipe) -> list[str]:
 
 
 def _is_release(recipe: Recipe) -> bool:
-    """Whether the recipe is of a release, by its version or the tag of its source."""
     ref = recipe.source.ref if isinstance(recipe.source, GitSource) else None
     return any(RELEASE.fullmatch(name) for name in (recipe.version, ref or ""))
+
+
+class PythonSdist(CmakeFamily):
+    """A release of PyPI, whose backend calls cmake once."""
+
+    name = "python-sdist"
+    summary = "a Python package with CUDA parts, built by its own PEP 517 backend"
+    template = "python-sdist.Dockerfile.j2"
+    scripts = ("jobs", "relink.py", "reproducible")
+    required_tables = {"python": "a [python] table"}
+    requires_entrypoint = True
+    relied = FOR_ANY_CPU
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        if _has_ggml(recipe):
+            return machine_code(recipe)
+        return [*super().machine_code(recipe)]
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        if not isinstance(recipe.source, PypiSource):
+            yield ("source",), "the family python-sdist takes its source from PyPI: pypi = NAME"
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        locked = native_lock(recipe, folder, platforms)
+        return {"build-wheels": locked.build, "runtime-wheels": locked.runtime}
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        return cpu_definitions(platforms) if _has_ggml(recipe) else {}
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        (layers,) = self.layers(recipe, platforms)
+        settings = {f"cmake.define.{name}": value for name, value in merged(layers).items()}
+        settings |= required(recipe.python, recipe).config
+        arguments: list[str] = []
+        for name, value in settings.items():
+            arguments += ["--config-settings", f"{name}={definition_value(value)}"]
+        return {"settings": arguments}
+
+
+def _has_ggml(recipe: Recipe) -> bool:
+    return truth(required(recipe.python, recipe).define.get("GGML_CUDA", False))
+
+
+class GgmlPython(Ggml):
+    """Programs with ggml inside, from several cmake calls, and a server in Python that starts them.
+
+    The programs of each call are installed with the call's own libraries beside them, in the
+    directory in which the server looks for them: two calls may build libraries of the same name.
+    """
+
+    name = "ggml-python"
+    summary = "programs with ggml inside, from several cmake calls, and a server in Python"
+    template = "ggml-python.Dockerfile.j2"
+    required_tables = {
+        "cmake": "[[cmake]] tables",
+        "python": "a [python] table: lock, requirements",
+    }
+    tables = ("layout",)
+    requires_entrypoint = True
+    relied = COMPILED
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        if recipe.python is not None and (recipe.python.define or recipe.python.config):
+            yield ("python",), "the family ggml-python compiles no Python package"
+        image = recipe.image  # the server's default port is not known
+        passed = (*image.entrypoint, *image.command, *image.env.values())
+        if image.port and str(image.port) not in passed:
+            message = f"pass {image.port} to the server in entrypoint, command or env"
+            yield ("image", "port"), message
+        places: set[str] = set()
+        for index, call in enumerate(recipe.cmake):
+            place = _place(call)
+            if not call.targets:
+                message = "name the targets: the default build of some trees downloads"
+                yield ("cmake", index), message
+            if place in places:
+                yield ("cmake", index), f"two cmake calls would put their libraries in {place}"
+            places.add(place)
+            if NO_VMM in call.define:
+                yield ("cmake", index, "define", NO_VMM), FROM_RECIPE[NO_VMM]
+
+    def packages(self, recipe: Recipe, folder: Path, platforms: Platforms) -> Packages:
+        return {"runtime-wheels": native_lock(recipe, folder, platforms).runtime}
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> list[StagePackages]:
+        build, runtime = ["patchelf", *recipe.debian.build], ["python3", *recipe.debian.runtime]
+        debian = recipe.debian.model_copy(update={"build": build, "runtime": runtime})
+        return [*super().debian(recipe.model_copy(update={"debian": debian}), platforms)]
+
+    def definitions(self, recipe: Recipe, platforms: Platforms) -> Definitions:
+        return {
+            **ALWAYS,
+            **cpu_definitions(platforms),
+            "LLAMA_BUILD_UI": False,
+            "LLAMA_BUILD_WEBUI": False,
+            NO_VMM: not recipe.cuda.vmm,
+        }
+
+    def install(
+        self, recipe: Recipe, platforms: Platforms, number: int, call: Cmake
+    ) -> list[Command]:
+        command = ["python3", "/inside/collect.py", "--everywhere", "--strip"]
+        command.append(f"{platforms.triplet}-strip")
+        return [[*command, f"/build/{number}", _place(call), *call.targets]]
+
+
+def _place(call: Cmake) -> str:
+    return f"{LAYOUT.engine}/{call.place or 'bin'}"

@@ -1,25 +1,29 @@
-"""Overlays: a base that has an engine's Python package installed, and patched files of it.
-
-A family of overlays is a subclass of ``Overlay`` in ``FAMILIES``.
-"""
+"""Engines that a base has installed: overlays, which patch a Python package of it, and TabbyAPI."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from builder.core.platforms import Platforms
-from builder.engines import logs
+from builder.core.platforms import Platforms, of_target
 from builder.engines.family import (
     EngineFamily,
     Finding,
-    FolderServer,
     PackagePaths,
-    on_a_card,
+    StagePackages,
+    running,
     with_image,
 )
 from builder.engines.layout import LAYOUT
+from builder.engines.servers import (
+    FolderServer,
+    on_a_card,
+    read_lmdeploy,
+    read_sglang,
+    read_tabbyapi,
+    read_vllm,
+)
 from builder.recipes.probes import Serve
 from builder.recipes.schema import InstalledSource, PypiSource, Recipe
 
@@ -38,12 +42,7 @@ class Overlay(EngineFamily):
     port: int
     """The port of the server, whose page ``/health`` answers when it is ready."""
 
-    def machine_code(self, recipe: Recipe) -> tuple[str, ...]:
-        """The code is the base's."""
-        return ()
-
     def rules(self, recipe: Recipe) -> Iterator[Finding]:
-        """The package is named, and nothing but its files is changed."""
         package, source = self.package_paths.package, recipe.source
         named = {}
         if recipe.overlay is not None:
@@ -70,7 +69,6 @@ class Overlay(EngineFamily):
             yield ("image", "entrypoint"), message
 
     def complete(self, recipe: Recipe) -> Recipe:
-        """The port and the health page; user and entrypoint default to the base's."""
         image = recipe.image
         return with_image(
             recipe,
@@ -80,7 +78,6 @@ class Overlay(EngineFamily):
         )
 
     def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
-        """The command that lays the changed files over the package."""
         package, version = self.package_paths.package, "*"
         if recipe.overlay is not None:
             package, version = recipe.overlay.package, recipe.overlay.version
@@ -128,7 +125,7 @@ class Vllm(Overlay):
     # sampled, and waits forever where nothing is computed: vllm/v1/worker/gpu/async_utils.py.
     folder = FolderServer(
         on_a_card(serve, VLLM_NO_USAGE_STATS="1", VLLM_USE_V2_MODEL_RUNNER="0"),
-        logs.read_vllm,
+        read_vllm,
         ("--load-format", "dummy"),
         room=("--gpu-memory-utilization", "--kv-cache-dtype"),
     )
@@ -159,7 +156,7 @@ class Lmdeploy(Overlay):
     # (simulator/card/results.cpp).
     folder = FolderServer(
         on_a_card(serve.model_copy(update={"verbose": ["--log-level", "INFO"]})),
-        logs.read_lmdeploy,
+        read_lmdeploy,
         room=("--cache-max-entry-count", "--quant-policy"),
         samples=False,
     )
@@ -189,7 +186,7 @@ class Sglang(Overlay):
     )
     folder = FolderServer(
         on_a_card(serve),
-        logs.read_sglang,
+        read_sglang,
         ("--load-format", "dummy"),
         room=("--mem-fraction-static", "--kv-cache-dtype"),
     )
@@ -198,4 +195,76 @@ class Sglang(Overlay):
     modules = ("sglang.srt.entrypoints.http_server",)
 
 
-FAMILIES = (Vllm(), Lmdeploy(), Sglang())
+# Family ``tabbyapi``: TabbyAPI's server, and the extension of PyTorch that ExLlamaV3 needs.
+#
+# PyPI's wheel of ExLlamaV3 compiles its extension when it is first imported
+# (``exllamav3/ext.py``). Here that is done once, when the image is built.
+
+PARTS = ("main.py", "backends", "common", "endpoints", "LICENSE")
+"""What the server consists of, in TabbyAPI's tree."""
+
+# Flags: common/args.py and common/config_models.py.  An absolute name of a model is its path:
+# main.py joins it to the directory of models, which /v1/models lists.
+SERVE = Serve(
+    api_flavor="tabbyapi",
+    arguments=[
+        *("--model-dir", "{model}/..", "--model-name", "{model}"),
+        *("--max-seq-len", "{context}", "--cache-size", "{context}"),
+        # Else a job needs room for 2048 tokens beside its prompt, whatever its context.
+        *("--output-chunking", "false", "--disable-auth", "true"),
+    ],
+)
+
+
+class TabbyApi(EngineFamily):
+    """The base has PyTorch and ExLlamaV3; the extension and the server are added."""
+
+    name = "tabbyapi"
+    summary = "TabbyAPI's server, and the extension that ExLlamaV3 compiles when it is imported"
+    template = "tabbyapi.Dockerfile.j2"
+    scripts = ("extension.py", "jobs", "reproducible")
+    requires_stages = ("runtime",)
+    extends_base = True
+    tools = "debian-trixie-gcc"
+    serve = SERVE
+    folder = FolderServer(on_a_card(SERVE), read_tabbyapi, room=("--cache-mode",))
+
+    def machine_code(self, recipe: Recipe) -> list[str]:
+        return [f"sm_{arch}" for arch in recipe.cuda.arch]
+
+    def rules(self, recipe: Recipe) -> Iterator[Finding]:
+        for index, arch in enumerate(recipe.cuda.arch):
+            if not arch.rstrip("a").isdigit():  # what torch/utils/cpp_extension.py takes
+                yield ("cuda", "arch", index), "the family tabbyapi takes cards as 120 or 120a"
+        if recipe.cuda.arm64 is not None:
+            yield ("cuda", "arm64"), "the family tabbyapi has images for linux/amd64 only"
+        if recipe.debian.runtime:
+            yield ("debian", "runtime"), "name them in [runtime] packages of the base"
+
+    def absent(self, recipe: Recipe, paths: Collection[str]) -> Iterator[Finding]:
+        missing = [part for part in PARTS if part not in paths]
+        if missing:
+            yield ("source",), f"the source is not TabbyAPI: it has no {', '.join(missing)}"
+
+    def complete(self, recipe: Recipe) -> Recipe:
+        image = recipe.image
+        port = image.port or 5000  # common/config_models.py
+        # It writes logs/ below its working directory (common/logger.py), and / may be read-only.
+        server = ["/usr/bin/env", "--chdir=/tmp", f"{LAYOUT.programs}/python"]
+        server += [f"{LAYOUT.engine}/tabbyapi/main.py", "--model-dir", "/models"]
+        server += ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104
+        return with_image(
+            recipe,
+            port=port,
+            health=image.health or "health",
+            user=image.user or LAYOUT.user,
+            entrypoint=image.entrypoint or server,
+        )
+
+    def debian(self, recipe: Recipe, platforms: Platforms) -> list[StagePackages]:
+        packages = ("ccache", *of_target(recipe.debian.build, platforms.target))
+        return [running("build", "runtime", packages, platforms)]
+
+    def variables(self, recipe: Recipe, platforms: Platforms) -> Mapping[str, Any]:
+        command = ["python3", "/inside/extension.py", "exllamav3.ext", "exllamav3_ext", "/layer"]
+        return {"extension": [*command, *recipe.cuda.arch], "parts": PARTS}

@@ -26,8 +26,8 @@ from builder.core.errors import SmokeError, UntriedError, WorldError
 from builder.core.log import Log
 from builder.docker import containers, gpus
 from builder.docker import engine as docker
-from builder.engines.api_flavor import API_FLAVORS
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
+from builder.engines.servers import API_FLAVORS
 from builder.measure.results import Benchmark, Loaded, Point
 from builder.recipes.probes import Serve
 from simulator import report

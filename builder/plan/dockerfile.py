@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.engines import layout
-from builder.engines.cmake_calls import link_faults
+from builder.engines.cmake import link_faults
 from builder.engines.layout import LAYOUT
 from builder.recipes.schema import Recipe
 

@@ -9,7 +9,7 @@ from typing import Any
 from builder.core.errors import BuilderError, Problem
 from builder.core.platforms import PLATFORMS, Platform, Platforms
 from builder.engines import families
-from builder.engines.cmake_calls import definition_value
+from builder.engines.cmake import definition_value
 from builder.engines.families import complete
 from builder.plan.inputs import PlannedPatch, resolve_patches, where
 from builder.plan.resolver import Resolver, one_of

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.engines import families
-from builder.engines.api_flavor import API_FLAVORS, PLACE, filled
+from builder.engines.servers import API_FLAVORS, PLACE, filled
 from builder.presets.schema import ContainerOptions, Preset
 from builder.recipes.schema import Recipe
 

@@ -10,7 +10,7 @@ from builder.checks.server import mounts_of
 from builder.core.errors import FetchError, RecipeError, WorldError
 from builder.core.log import Log
 from builder.core.settings import Settings
-from builder.engines.api_flavor import PLACE
+from builder.engines.servers import PLACE
 from builder.presets import catalog as presets
 from builder.presets import command, model_files, models
 from builder.presets.catalog import PresetEntry

@@ -35,10 +35,9 @@ from builder.core.log import Log
 from builder.docker import containers
 from builder.docker.blobs import blobs_of
 from builder.docker.containers import copy_all_out
-from builder.engines.api_flavor import API_FLAVORS
 from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
-from builder.engines.logs import StatedLog
+from builder.engines.servers import API_FLAVORS, StatedLog
 from builder.image.contents import Contents, ReadOptions, read_contents
 from builder.presets import command, hollow
 from builder.presets.cards import Card

@@ -31,8 +31,8 @@ from builder.docker import buildx, client, containers, gpus
 from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT, Container
 from builder.engines import families
-from builder.engines.api_flavor import API_FLAVORS, ApiFlavor
 from builder.engines.layout import LABEL_KEY
+from builder.engines.servers import API_FLAVORS, ApiFlavor
 from builder.presets import cards, choose, exports, machine
 from builder.presets.choose import Question, driver_on, no_image
 from builder.presets.described import Launch

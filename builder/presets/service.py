@@ -15,8 +15,8 @@ from pathlib import Path
 
 from builder.core.errors import RecipeError
 from builder.engines import families, layout
-from builder.engines.api_flavor import filled
 from builder.engines.layout import LAYOUT
+from builder.engines.servers import filled
 from builder.presets import command
 from builder.presets.schema import Caveat, ContainerOptions, Preset
 from builder.recipes.schema import Recipe

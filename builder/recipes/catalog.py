@@ -458,3 +458,15 @@ def _check_bases(draft: EntryDraft[Any], bases: Mapping[str, BaseRecipe | None])
     if last is not None and last.base in chain:
         cycle = " -> ".join([*chain[chain.index(last.base) :], last.base])
         draft.refuse(("base",), f"the bases form a cycle: {cycle}")
+
+
+def require_channels(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
+    """These recipes; raises ``RecipeError`` where one of them has no channel."""
+    found = list(entries)
+    without = sorted({entry.name for entry in found if not entry.recipe.channel})
+    if without:
+        raise RecipeError(
+            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no channel",
+            hint='add channel = "TAG" to [track] in the recipe, and the tag to image.moving',
+        )
+    return found

@@ -422,6 +422,11 @@ class Recipe(Model):
             raise ValueError(f"a probe is for {others.pop()}, which platform does not name")
         return self
 
+    @property
+    def channel(self) -> str:
+        """The tag that nightly runs move; empty: there is none."""
+        return (self.track.channel if self.track else None) or ""
+
     def on(self, platform: str) -> Recipe:
         """The recipe of the image for one platform: its CUDA code, and its probes."""
         update: dict[str, Any] = {

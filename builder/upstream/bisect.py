@@ -1,7 +1,8 @@
 """Finds the upstream commit that broke an engine: git picks commits, which are built and tested.
 
 The state is written after every commit, so that a bisect that was stopped continues with the next
-one.  A commit is built like any recipe; most of it comes from the compiler cache.
+one.  git's own state is not kept: git is given every evaluated commit again, and the mirrors may be
+deleted in between.  A commit is built like any recipe; most of it comes from the compiler cache.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -52,23 +53,25 @@ from builder.recipes.fields import checked_ref
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources.git import UpstreamLacksError
 from builder.sources.repository import Bisection, Commit, Word, described
-from builder.upstream import snapshot, track
-from builder.upstream.patches import PatchFinding
-from builder.upstream.session import SourceSession, open_session
-from builder.upstream.snapshot import FrozenRecipe
-
-# The state of a bisect: its question and the commits evaluated so far, one file for each recipe.
-#
-# git's own state is not kept.  A bisect that goes on gives git every evaluated commit again, so
-# that no state of git's can be half written, and the mirrors may be deleted in between.
+from builder.upstream import track
+from builder.upstream.patches import SourceSession, open_session
+from builder.upstream.update import FrozenRecipe, at_commit, fitted
 
 SHORT = 9  # digits of a commit in messages
 STRICT = ConfigDict(strict=True, extra="forbid")
 BuildFails = Literal["skip", "bad"]
+ABBREVIATED = re.compile(r"[0-9a-f]{7,40}")
+GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
+SHELL_ERRORS = {126: ["126: command not executable"], 127: ["127: command not found"]}
+SHOWN = 10  # last lines of a test's output
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 class QuestionError(UsageError):
     """The question of a bisect cannot be answered as it was given."""
+
+
+# The state of a bisect: its question and the commits evaluated so far, one file for each recipe.
 
 
 @pydantic_dataclass(frozen=True, slots=True, config=STRICT)
@@ -102,9 +105,10 @@ class BisectQuestion:
 
 
 @pydantic_dataclass(frozen=True, slots=True, config=STRICT)
-class Evaluation:
-    """The verdict on a commit, and the reason in one line."""
+class BisectStep:
+    """A commit that was evaluated, and the reason of its verdict in one line."""
 
+    commit: Commit
     verdict: Word
     why: str
     built: bool = False
@@ -112,29 +116,20 @@ class Evaluation:
     seconds: float = 0.0
     log: str = ""
 
-
-@pydantic_dataclass(frozen=True, slots=True, config=STRICT)
-class BisectStep:
-    """A commit that was evaluated."""
-
-    commit: Commit
-    evaluation: Evaluation
-
     @property
-    def verdict(self) -> Word:
-        """Good, bad or skip."""
-        return self.evaluation.verdict
+    def summary(self) -> str:
+        """``is bad: REASON``."""
+        return f"is {'skipped' if self.verdict == 'skip' else self.verdict}: {self.why}"
 
 
 @pydantic_dataclass(frozen=True, slots=True, config=STRICT)
 class Trace:
-    """The image names that the build of a commit may leave in the engine."""
+    """Patterns of the image names that the build of a commit may leave in the engine, and the names
+    that were there before it."""
 
     commit: str
     patterns: tuple[str, ...]
-    """Patterns of the names."""
     there: tuple[str, ...]
-    """Names that existed before; they are not removed."""
 
 
 @pydantic_dataclass(frozen=True, slots=True, config=STRICT)
@@ -145,14 +140,6 @@ class BisectState:
     steps: tuple[BisectStep, ...] = ()
     trace: Trace | None = None
 
-    def step(self, commit: str) -> BisectStep | None:
-        """The step of a commit; None if it is not evaluated yet."""
-        return next((step for step in self.steps if step.commit.name == commit), None)
-
-    def with_step(self, step: BisectStep) -> BisectState:
-        """The state with one more step."""
-        return replace(self, steps=(*self.steps, step))
-
 
 STATE = TypeAdapter(BisectState)
 
@@ -162,141 +149,184 @@ def path_of(state_dir: Path, recipe: str) -> Path:
     return state_dir / "bisect" / f"{recipe}.json"
 
 
-def under_way(state_dir: Path) -> set[str]:
-    """The recipes that have a state file, readable or not."""
-    return {file.stem for file in path_of(state_dir, "*").parent.glob("*.json")}
-
-
 def write_state(state_dir: Path, state: BisectState) -> None:
-    """Write a state; raises ``OSError`` if that fails."""
-    write_json(path_of(state_dir, state.question.recipe), STATE.dump_python(state, mode="json"))
-
-
-def keep(state_dir: Path, state: BisectState) -> None:
-    """Write a state, or delete the file if there is no progress to keep."""
+    """Write a state, or delete its file where there is no progress to keep."""
+    file = path_of(state_dir, state.question.recipe)
     if state.steps or state.trace is not None:
-        write_state(state_dir, state)
+        write_json(file, STATE.dump_python(state, mode="json"))
     else:
-        forget(state_dir, state.question.recipe)
+        file.unlink(missing_ok=True)
 
 
 def read_state(state_dir: Path, recipe: str) -> BisectState | None:
-    """The state of a recipe's bisect, or None if there is none.
-
-    Raises ``QuestionError`` if it cannot be read.
-    """
+    """The state of a recipe's bisect, or None if there is none."""
     file = path_of(state_dir, recipe)
     try:
         return STATE.validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        raise _damaged(file, recipe, first_error(error)) from error
-    except OSError as error:
-        raise _damaged(file, recipe, error.strerror or str(error)) from error
+    except (ValidationError, OSError) as error:
+        reason = str(error) if isinstance(error, OSError) else first_error(error)
+        raise QuestionError(
+            f"the state of the bisect of {recipe} cannot be read",
+            f"{file}: {reason}",
+            f"`builder bisect {recipe} --reset` discards it",
+        ) from error
 
 
-def _damaged(file: Path, recipe: str, reason: str) -> QuestionError:
-    return QuestionError(
-        f"the state of the bisect of {recipe} cannot be read",
-        f"{file}: {reason}",
-        f"`builder bisect {recipe} --reset` discards it",
-    )
-
-
-def forget(state_dir: Path, recipe: str) -> None:
-    """Delete a state, readable or not; absence is no error."""
-    path_of(state_dir, recipe).unlink(missing_ok=True)
+def _known_state(state_dir: Path, recipe: str, hint: str = "") -> BisectState:
+    state = read_state(state_dir, recipe)
+    if state is None:
+        raise QuestionError(f"there is no unfinished bisect of {recipe}", hint=hint)
+    return state
 
 
 def inputs_of(catalog: Catalog, entry: Entry[Recipe], platform: Platform | None) -> str:
     """sha256 of a recipe, its bases and its patches, and of the platform if one is named:
-    evaluations hold for these inputs.
-
-    Raises ``RecipeError`` if one of them cannot be read.
-    """
+    evaluations hold for these inputs."""
     texts = [entry.text, *(catalog.base(n).text for n in catalog.chain(entry.recipe.base))]
     patches = [patch.inputs() for patch in resolve_patches(entry, catalog.root)]
     inputs = json.dumps([texts, patches, *([platform] if platform else [])], sort_keys=True)
     return hashlib.sha256(inputs.encode()).hexdigest()
 
 
-# Evaluates one commit of a bisect: builds and smoke-tests it, or runs the user's own test.
-
-PREFIX = "bisect"
-GOOD, SKIP = 0, 125  # git-bisect(1), "Bisect run"
-SHELL_ERRORS = {
-    126: ["126: command not executable"],
-    127: ["127: command not found"],
-}
-SHOWN = 10  # last lines of a test's output
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+# A request becomes a state: a new question, or an unfinished one.
 
 
 @dataclass(frozen=True, slots=True)
-class UserTest:
-    """A shell command that decides on an image, run in ``folder``."""
+class BisectRequest:
+    """The options of a user; without ends, the previous question continues."""
 
-    command: str
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
-class BisectMethod:
-    """How commits are evaluated; without ``test`` by the smoke test of their images."""
-
-    test: UserTest | None
-    build_fails: BuildFails
+    good: str | None = None
+    bad: str | None = None
+    test: str | None = None
+    build_fails: BuildFails = "skip"
+    first_parent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommitBuild:
-    """A recipe that is pinned to a commit, ready to be built."""
-
-    builds: BuildSession
-    frozen: FrozenRecipe
-    plan: Plan
-
-    @property
-    def commit(self) -> str:
-        """All 40 digits."""
-        return self.frozen.target.commit
+def count(commits: int) -> str:
+    """``1 commit`` or ``2 commits``."""
+    return "1 commit" if commits == 1 else f"{commits} commits"
 
 
-def candidate_of(
-    builds: BuildSession, sources: SourceSession, entry: Entry[Recipe], commit: str
-) -> CommitBuild:
-    """A recipe at a commit whose history is mirrored, without patches that it already contains.
+def _source_of(entry: Entry[Recipe]) -> str:
+    source = entry.recipe.source
+    if not isinstance(source, GitSource):
+        raise RecipeError(
+            f"the source of {entry.name} is not a git repository",
+            hint="only [source] git can be bisected; try releases one by one",
+        )
+    if families.ENGINES[entry.recipe.family].package_paths:
+        raise RecipeError(
+            f"the engine of {entry.name} comes from its base, {entry.recipe.base}",
+            hint="only an engine that is built from its source can be bisected",
+        )
+    return source.git
 
-    Raises ``PatchError`` if another patch does not fit, ``UpstreamLacksError`` if a part of the
-    commit's tree is gone, ``FetchError`` if it cannot be fetched now.
+
+def _state_of(
+    builds: BuildSession,
+    sources: SourceSession,
+    entry: Entry[Recipe],
+    url: str,
+    request: BisectRequest,
+) -> BisectState:
+    """The state that a request begins with; nothing is written."""
+    one_of(entry.recipe, builds.platform)
+    inputs = inputs_of(builds.catalog, entry, builds.platform)
+    if request.good is not None and request.bad is not None:
+        state = read_state(builds.settings.state_dir, entry.name)
+    else:
+        hint = "start one: --good A --bad B"
+        state = _known_state(builds.settings.state_dir, entry.name, hint)
+    if state is not None:
+        old = state.question
+        _require_same(sources, url, request, old)
+        if old.inputs != inputs:
+            raise QuestionError(
+                f"{old.recipe}, its base or a patch has changed since its bisect started",
+                "its commits were evaluated with the earlier recipe",
+                "undo the change, or discard the progress with --reset",
+            )
+        evaluated = f"{count(len(state.steps))} evaluated"
+        builds.log(f"continuing between {old.good} and {old.bad}: {evaluated}")
+    else:
+        good, bad = (_end(sources, url, name or "") for name in (request.good, request.bad))
+        folder = str(Path.cwd()) if request.test is not None else ""
+        way = (request.test, folder, request.build_fails, request.first_parent)
+        state = BisectState(BisectQuestion(entry.name, good, bad, *way, inputs))
+    question = state.question
+    if question.test is not None and not Path(question.folder).is_dir():
+        raise QuestionError(
+            f"the directory that the test of {question.recipe} runs in is gone",
+            question.folder,
+            "restore it, or discard the progress with --reset",
+        )
+    if question.test is not None and Path(question.folder) != Path.cwd():
+        builds.log(f"the test runs in {question.folder}, where the bisect started")
+    return state
+
+
+def _require_same(
+    sources: SourceSession, url: str, request: BisectRequest, old: BisectQuestion
+) -> None:
+    """Raise ``QuestionError`` unless a request repeats the old question, or gives no options.
+
+    A branch means the old end, even if it has moved since.
     """
-    scratch = sources.repositories.scratch
-    target = NamedCommit(commit, commit, "commit")
-    version = f"{PREFIX}-{commit[:SHORT]}"
+    ways = [(each.test, each.build_fails, each.first_parent) for each in (request, old)]
+    if request == BisectRequest() or (
+        ways[0] == ways[1]
+        and all(
+            name in {None, end.name, end.commit} or _end(sources, url, name).commit == end.commit
+            for name, end in ((request.good, old.good), (request.bad, old.bad))
+        )
+    ):
+        return
+    test = f"by --test {old.test!r}" if old.test is not None else "by the smoke test"
+    more = [f"--build-fails {old.build_fails}"] if old.build_fails != "skip" else []
+    more += ["--first-parent"] if old.first_parent else []
+    raise QuestionError(
+        f"another bisect of {old.recipe} is unfinished",
+        ", ".join([f"it is between {old.good} and {old.bad}", test, *more]),
+        f"continue it with `builder bisect {old.recipe}`, or discard it with --reset",
+    )
 
-    def count() -> int:
-        return int(scratch.text("rev-list", "--count", commit))
 
-    frozen = snapshot.at_commit(builds.catalog, entry, target, count, version)
-    frozen, unfit = snapshot.fitted(frozen, sources)
-    if unfit:
-        raise PatchError(_line(unfit[0]))
-    at_commit = replace(builds, catalog=frozen.catalog)
-    return CommitBuild(at_commit, frozen, at_commit.resolve(frozen.name))
-
-
-def _line(found: PatchFinding) -> str:
-    first = [detail.splitlines()[0] for detail in found.details[:1]]
-    return "; ".join([f"{found.patch} does not fit ({found.state})", *first])
+def _end(sources: SourceSession, url: str, name: str) -> End:
+    try:
+        return End(name, track.resolve(url, checked_ref(name), sources.repositories).commit)
+    except FetchError as error:
+        if ABBREVIATED.fullmatch(name):
+            raise type(error)(error.what, error.why, "give all 40 digits of a commit") from error
+        raise
 
 
-def trace_of(subject: CommitBuild) -> Trace:
+def _merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
+    good, bad = question.good, question.bad
+    if good.commit == bad.commit:
+        raise QuestionError(f"{good} and {bad} are the same commit")
+    roots = sources.repositories.scratch.merge_bases(good.commit, bad.commit)
+    if not roots:
+        raise QuestionError(f"{good} and {bad} have no common history")
+    if bad.commit in roots:
+        raise QuestionError(
+            f"the bad end, {bad}, is older than the good one, {good}",
+            "a bisect finds the first bad commit after a good one",
+            "to find the commit that fixed something, give a broken commit as --good, and a --test "
+            "that fails where it is fixed",
+        )
+    return [] if good.commit in roots else roots
+
+
+# One commit: it is built and smoke-tested, or the user's own test runs on its image.
+
+
+def trace_of(plan: Plan, commit: str) -> Trace:
     """The image names that a build will create or move, and the names that exist before it."""
-    plan = subject.plan
     version = f"{plan.repository}:{plan.recipe.version}{plan.tag_suffix}"
     patterns = (version, f"{plan.repository}:*-{plan.short_key}")
-    return Trace(subject.commit, patterns, tuple(_names(patterns)))
+    return Trace(commit, patterns, tuple(_names(patterns)))
 
 
 def _names(patterns: tuple[str, ...]) -> list[str]:
@@ -310,118 +340,88 @@ def sweep(left: Trace) -> None:
             docker.untag(name)
 
 
-def evaluate(subject: CommitBuild, method: BisectMethod) -> Evaluation:
-    """Build a commit, smoke-test it, and evaluate it.
-
-    With ``test``, its engine is not started on simulated cards or a GPU.  A commit that cannot be
-    built is skipped, or bad if ``method`` says so.  Raises ``WorldError``, ``SpaceError``,
-    ``FetchError`` and ``BusyError``, which say nothing about the commit, and ``UntriedError`` if
-    the build ran out of memory or network, or the test ended abnormally.
-    """
-    started, log_before = time.monotonic(), _log_of(subject)
-    if method.test is not None:  # of a real engine, simulated cards would take most of the time
-        subject = replace(subject, builds=replace(subject.builds, gpu_test=None, simulated=False))
-    found = _smoke_tested(subject, method)
-    image = _image(subject) if method.test is not None and found.verdict != "skip" else ""
-    if method.test is not None and image:
-        found = _user_tested(subject, method.test, image)
-    return replace(
-        found,
-        built=_log_of(subject) != log_before,
-        seconds=round(time.monotonic() - started, 1),
-        log=found.log or _log_of(subject),
-    )
-
-
-def _smoke_tested(subject: CommitBuild, method: BisectMethod) -> Evaluation:
+def _smoke_tested(
+    builds: BuildSession, plan: Plan, commit: Commit, question: BisectQuestion
+) -> BisectStep:
+    """Build a commit and check its image; one that cannot be built is skipped, or bad."""
     try:
-        pipeline.build(subject.plan, subject.builds)
+        pipeline.build(plan, builds)
     except SmokeError as error:
-        return Evaluation("bad", _first(error))
+        return BisectStep(commit, "bad", _first(error))
     except BreakdownError as error:
+        short = commit.name[:SHORT]
         raise UntriedError(
-            f"the build of {subject.commit[:SHORT]} broke down: no verdict on the commit",
+            f"the build of {short} broke down: no verdict on the commit",
             error.why,
-            f"{error.hint}; the same command continues, and skips the commit with --skip "
-            f"{subject.commit[:SHORT]}",
+            f"{error.hint}; the same command continues, and skips the commit with --skip {short}",
         ) from error
     except BuildError as error:
-        return Evaluation(method.build_fails, f"cannot be built: {_reason(error)}")
+        lines = error.why.splitlines()  # one names the failed command
+        reason = next((line for line in lines if "error" in line.lower()), _first(error))
+        return BisectStep(commit, question.build_fails, f"cannot be built: {reason}")
     except (PatchError, UpstreamLacksError) as error:
-        return Evaluation("skip", error.what)
+        return BisectStep(commit, "skip", error.what)
     except UntriedError as error:
         # The user's test needs only the image.
-        testable = method.test is not None and _image(subject)
-        return Evaluation("good" if testable else "skip", f"cannot be tried: {_first(error)}")
-    return Evaluation("good", "built and verified")
+        testable = question.test is not None and _image(builds, plan)
+        why = f"cannot be tried: {_first(error)}"
+        return BisectStep(commit, "good" if testable else "skip", why)
+    return BisectStep(commit, "good", "built and verified")
 
 
 def _first(error: BuilderError) -> str:
     return (error.why or error.what).splitlines()[0]
 
 
-def _reason(error: BuilderError) -> str:
-    """The first line with an error message, not the line that names the failed command."""
-    lines = error.why.splitlines()
-    return next((line for line in lines if "error" in line.lower()), _first(error))
-
-
-def _image(subject: CommitBuild) -> str:
+def _image(builds: BuildSession, plan: Plan) -> str:
     """The reference of the image, whatever its verdict; empty if there is none."""
-    plan = subject.plan
-    kept = record.read(subject.builds.settings.state_dir, plan.name, plan.key)
-    if kept is None:
-        return ""
-    found = docker.image(kept.references[0])
-    return kept.references[0] if found and found.digest == kept.digest else ""
+    kept = record.read(builds.settings.state_dir, plan.name, plan.key)
+    found = docker.image(kept.references[0]) if kept else None
+    return kept.references[0] if kept and found and found.digest == kept.digest else ""
 
 
-def _log_of(subject: CommitBuild) -> str:
-    folder = subject.builds.settings.state_dir / "logs"
-    return max(map(str, folder.glob(f"{subject.frozen.name}-*.log")), default="")
+def _newest_log(settings: Settings, name: str) -> str:
+    return max(map(str, (settings.state_dir / "logs").glob(f"{name}-*.log")), default="")
 
 
-def _user_tested(subject: CommitBuild, test: UserTest, image: str) -> Evaluation:
+def _user_tested(
+    builds: BuildSession, name: str, commit: Commit, question: BisectQuestion, image: str
+) -> BisectStep:
     """The verdict of the user's test on an image: 0 is good, 125 skip, 1 to 124 bad.
 
     git-bisect(1), "Bisect run", takes 126 and 127 as bad, unless the good end has them too, and
     stops at higher codes.  Ours stops at 126 and 127 as well: they are the shell's codes for a
     command that is not executable or not found, and ``docker run`` passes them on.
     """
-    if not test.folder.is_dir():
+    if not Path(question.folder).is_dir():
         raise UntriedError(
-            f"the directory that the test runs in is gone: {test.folder}",
+            f"the directory that the test runs in is gone: {question.folder}",
             hint="restore it: the same command continues",
         )
-    name = f"test-{subject.frozen.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
-    log = subject.builds.settings.state_dir / "logs" / name
+    file = f"test-{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+    log = builds.settings.state_dir / "logs" / file
     log.parent.mkdir(parents=True, exist_ok=True)
-    subject.builds.log(f"testing {image}, with the output in {log}")
-    status = _ran(test, {"IMAGE": image, "COMMIT": subject.commit}, log)
+    builds.log(f"testing {image}, with the output in {log}")
+    status = _ran(question, {"IMAGE": image, "COMMIT": commit.name}, log)
     lines = log.read_text("utf-8", errors="replace").splitlines()
     for line in lines[-SHOWN:]:
-        subject.builds.log(f"  {line}")
-    if status == GOOD:
-        return Evaluation("good", "the test ended with 0", log=str(log))
-    if status == SKIP:
-        return Evaluation("skip", "the test ended with 125", log=str(log))
+        builds.log(f"  {line}")
+    ended = f"was ended by signal {-status}" if status < 0 else f"ended with {status}"
+    if status in {GOOD, SKIP}:
+        verdict: Word = "good" if status == GOOD else "skip"
+        return BisectStep(commit, verdict, f"the test {ended}", log=str(log))
     if 0 < status < SKIP:
-        why = next(filter(None, reversed(lines)), "")
-        return Evaluation("bad", ": ".join(filter(None, (_ended(status), why))), log=str(log))
+        last = next(filter(None, reversed(lines)), "")
+        why = ": ".join(filter(None, (f"the test {ended}", last)))
+        return BisectStep(commit, "bad", why, log=str(log))
     raise UntriedError(
-        f"{_ended(status)} on {subject.commit[:SHORT]}: no verdict",
+        f"the test {ended} on {commit.name[:SHORT]}: no verdict",
         "\n".join([*lines[-SHOWN:], *SHELL_ERRORS.get(status, ())]),
         "the progress is kept: the same command continues; --reset discards it",
     )
 
 
-def _ended(status: int) -> str:
-    if status < 0:
-        return f"the test was ended by signal {-status}"
-    return f"the test ended with {status}"
-
-
-def _ran(test: UserTest, variables: Mapping[str, str], log: Path) -> int:
+def _ran(question: BisectQuestion, variables: dict[str, str], log: Path) -> int:
     """Run a test with its output in a file, so that processes it leaves behind do not block us.
 
     If we are stopped, the test is stopped with all its processes.
@@ -429,8 +429,8 @@ def _ran(test: UserTest, variables: Mapping[str, str], log: Path) -> int:
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            ["sh", "-c", test.command],
-            cwd=test.folder,
+            ["sh", "-c", question.test or ""],
+            cwd=question.folder,
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -462,183 +462,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-# Turns a request to bisect into a state: a new question, or an unfinished one.
-
-ABBREVIATED = re.compile(r"[0-9a-f]{7,40}")
-
-
-@dataclass(frozen=True, slots=True)
-class BisectRequest:
-    """The options of a user; without ends, the previous question continues."""
-
-    good: str | None = None
-    bad: str | None = None
-    test: str | None = None
-    build_fails: BuildFails = "skip"
-    first_parent: bool = False
-
-
-def count(commits: int) -> str:
-    """``1 commit`` or ``2 commits``."""
-    return "1 commit" if commits == 1 else f"{commits} commits"
-
-
-def source_of(entry: Entry[Recipe]) -> str:
-    """The URL of the git repository that a recipe is built from.
-
-    Raises ``RecipeError`` if there is none.
-    """
-    source = entry.recipe.source
-    if not isinstance(source, GitSource):
-        raise RecipeError(
-            f"the source of {entry.name} is not a git repository",
-            hint="only [source] git can be bisected; try releases one by one",
-        )
-    if families.ENGINES[entry.recipe.family].package_paths:
-        raise RecipeError(
-            f"the engine of {entry.name} comes from its base, {entry.recipe.base}",
-            hint="only an engine that is built from its source can be bisected",
-        )
-    return source.git
-
-
-def state_of(
-    builds: BuildSession,
-    sources: SourceSession,
-    entry: Entry[Recipe],
-    url: str,
-    request: BisectRequest,
-) -> BisectState:
-    """The state that a request begins with; nothing is written.
-
-    An unfinished bisect continues.  Raises ``QuestionError`` if a different bisect is unfinished,
-    the recipe has changed since, or the directory of the test is gone; ``RecipeError`` where the
-    recipe has several images and none is named; ``FetchError`` for an end that does not exist.
-    """
-    known = read_state(builds.settings.state_dir, entry.name)
-    one_of(entry.recipe, builds.platform)
-    inputs = inputs_of(builds.catalog, entry, builds.platform)
-    if known is None:
-        state = BisectState(_question(sources, entry, url, request, inputs))
-    else:
-        state = _continued(builds, sources, url, request, known, inputs)
-    _require_folder(builds, state.question)
-    return state
-
-
-def _question(
-    sources: SourceSession, entry: Entry[Recipe], url: str, request: BisectRequest, inputs: str
-) -> BisectQuestion:
-    if request.good is None or request.bad is None:
-        raise QuestionError(
-            f"there is no unfinished bisect of {entry.name}", hint="start one: --good A --bad B"
-        )
-    good, bad = (_end(sources, url, name) for name in (request.good, request.bad))
-    folder = str(Path.cwd()) if request.test is not None else ""
-    way = (request.test, folder, request.build_fails, request.first_parent)
-    return BisectQuestion(entry.name, good, bad, *way, inputs)
-
-
-def _require_folder(builds: BuildSession, question: BisectQuestion) -> None:
-    """Raise ``QuestionError`` if the test's directory is gone; relative paths in it start there."""
-    if question.test is None:
-        return
-    if not Path(question.folder).is_dir():
-        raise QuestionError(
-            f"the directory that the test of {question.recipe} runs in is gone",
-            question.folder,
-            "restore it, or discard the progress with --reset",
-        )
-    if Path(question.folder) != Path.cwd():
-        builds.log(f"the test runs in {question.folder}, where the bisect started")
-
-
-def _continued(
-    builds: BuildSession,
-    sources: SourceSession,
-    url: str,
-    request: BisectRequest,
-    known: BisectState,
-    inputs: str,
-) -> BisectState:
-    old = known.question
-    _require_same(sources, url, request, old)
-    if old.inputs != inputs:
-        raise QuestionError(
-            f"{old.recipe}, its base or a patch has changed since its bisect started",
-            "its commits were evaluated with the earlier recipe",
-            "undo the change, or discard the progress with --reset",
-        )
-    builds.log(f"continuing between {old.good} and {old.bad}: {count(len(known.steps))} evaluated")
-    return known
-
-
-def _require_same(
-    sources: SourceSession, url: str, request: BisectRequest, old: BisectQuestion
-) -> None:
-    """Raise ``QuestionError`` unless a request repeats the old question, or gives no options."""
-    ends = ((request.good, old.good), (request.bad, old.bad))
-    bare = request == BisectRequest()
-    same = all(name is None or _is_end(sources, url, name, end) for name, end in ends)
-    same &= request.test == old.test and request.build_fails == old.build_fails
-    if bare or (same and request.first_parent == old.first_parent):
-        return
-    test = f"by --test {old.test!r}" if old.test is not None else "by the smoke test"
-    more = [f"--build-fails {old.build_fails}"] if old.build_fails != "skip" else []
-    more += ["--first-parent"] if old.first_parent else []
-    raise QuestionError(
-        f"another bisect of {old.recipe} is unfinished",
-        ", ".join([f"it is between {old.good} and {old.bad}", test, *more]),
-        f"continue it with `builder bisect {old.recipe}`, or discard it with --reset",
-    )
-
-
-def _is_end(sources: SourceSession, url: str, name: str, end: End) -> bool:
-    """Whether a name means an end; a branch does, even if it has moved since."""
-    return name in {end.name, end.commit} or _end(sources, url, name).commit == end.commit
-
-
-def _end(sources: SourceSession, url: str, name: str) -> End:
-    try:
-        return End(name, track.resolve(url, checked_ref(name), sources.repositories).commit)
-    except FetchError as error:
-        if ABBREVIATED.fullmatch(name):
-            raise type(error)(error.what, error.why, "give all 40 digits of a commit") from error
-        raise
-
-
-def merge_bases(sources: SourceSession, question: BisectQuestion) -> list[str]:
-    """The merge bases of the ends, unless the good end is the only one: they must be good too.
-
-    Raises ``QuestionError`` if there is nothing between the ends.
-    """
-    good, bad = question.good, question.bad
-    if good.commit == bad.commit:
-        raise QuestionError(f"{good} and {bad} are the same commit")
-    roots = sources.repositories.scratch.merge_bases(good.commit, bad.commit)
-    if not roots:
-        raise QuestionError(f"{good} and {bad} have no common history")
-    if bad.commit in roots:
-        raise QuestionError(
-            f"the bad end, {bad}, is older than the good one, {good}",
-            "a bisect finds the first bad commit after a good one",
-            "to find the commit that fixed something, give a broken commit as --good, and a --test "
-            "that fails where it is fixed",
-        )
-    return [] if good.commit in roots else roots
-
-
 # The search.
-
-
-@dataclass(frozen=True, slots=True)
-class BisectOptions:
-    """Options that do not change the answer, only how it is found."""
-
-    trust_ends: bool = False
-    """Do not evaluate the ends first."""
-    skip: tuple[str, ...] = ()
-    """Commits to skip: seven digits of each, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -663,7 +487,7 @@ class BisectResult:
     @property
     def builds(self) -> int:
         """Number of commits that were compiled."""
-        return sum(step.evaluation.built for step in self.steps)
+        return sum(step.built for step in self.steps)
 
 
 class _Session:
@@ -672,71 +496,173 @@ class _Session:
         builds: BuildSession,
         sources: SourceSession,
         entry: Entry[Recipe],
+        url: str,
         state: BisectState,
     ) -> None:
         self.builds, self.sources, self.entry, self.state = builds, sources, entry, state
-        question = state.question
-        test = None
-        if question.test is not None:
-            test = UserTest(question.test, Path(question.folder))
-        self.method = BisectMethod(test, question.build_fails)
+        self.scratch = sources.repositories.scratch
+        self.question = state.question
+        sources.repositories.walk(url, self.question.good.commit, self.question.bad.commit)
+        self.bases = _merge_bases(sources, self.question)
 
-    def save(self, state: BisectState) -> None:
-        """Replace the state, and write it."""
-        self.state = state
-        keep(self.builds.settings.state_dir, state)
+    def save(self, **changes: Any) -> None:
+        """Change the state, and write it."""
+        self.state = replace(self.state, **changes)
+        write_state(self.builds.settings.state_dir, self.state)
 
-    def evaluate(self, commit: str, what: str) -> BisectStep:
-        """The step of a commit: the known one or a new one, announced as ``what``."""
-        known = self.state.step(commit)
-        if known is not None:
-            return known
-        (about,) = described(self.sources.repositories.scratch, [commit])
-        self.builds.log(f"{what}: {about.short} ({about.date})")
-        step = BisectStep(about, self._evaluation(commit))
-        self.builds.log(f"{commit[:SHORT]} {_summary(step)}")
-        self.save(self.state.with_step(step))
-        self.sweep()
-        return step
-
-    def _evaluation(self, commit: str) -> Evaluation:
-        try:
-            candidate = candidate_of(self.builds, self.sources, self.entry, commit)
-        except (PatchError, UpstreamLacksError) as error:
-            return Evaluation("skip", error.what)
-        trace = self.state.trace
-        if trace is None or trace.commit != commit:
-            self.sweep()
-            self.save(replace(self.state, trace=trace_of(candidate)))
-        return evaluate(candidate, self.method)
+    def known(self, commit: str) -> BisectStep | None:
+        """The step of a commit that was evaluated."""
+        return next((step for step in self.state.steps if step.commit.name == commit), None)
 
     def sweep(self) -> None:
         """Remove the images of the last commit."""
         if self.state.trace is not None:
             sweep(self.state.trace)
-            self.save(replace(self.state, trace=None))
+            self.save(trace=None)
 
-    def interrupted(self) -> None:
-        """Say how to continue, if there is progress."""
-        name = self.entry.name
-        if path_of(self.builds.settings.state_dir, name).exists():
-            self.builds.log(f"the progress is kept: `builder bisect {name}` continues")
-
-    def discard(self) -> None:
-        """Remove the images and the state."""
+    def evaluate(self, commit: str, what: str) -> BisectStep:
+        """The step of a commit: the known one or a new one, announced as ``what``."""
+        if (known := self.known(commit)) is not None:
+            return known
+        (about,) = described(self.scratch, [commit])
+        self.builds.log(f"{what}: {about.short} ({about.date})")
+        step = self._step(about)
+        self.builds.log(f"{commit[:SHORT]} {step.summary}")
+        self.save(steps=(*self.state.steps, step))
         self.sweep()
-        forget(self.builds.settings.state_dir, self.entry.name)
+        return step
 
+    def _step(self, about: Commit) -> BisectStep:
+        """Build a commit, and test it: an engine that the user's own test decides on is not started
+        on simulated cards or a GPU, which would take most of the time."""
+        question = self.question
+        try:
+            frozen = self._frozen(about.name)
+            builds = replace(self.builds, catalog=frozen.catalog)
+            plan = builds.resolve(frozen.name)
+        except (PatchError, UpstreamLacksError) as error:
+            return BisectStep(about, "skip", error.what)
+        if self.state.trace is None or self.state.trace.commit != about.name:
+            self.sweep()
+            self.save(trace=trace_of(plan, about.name))
+        if question.test is not None:
+            builds = replace(builds, gpu_test=None, simulated=False)
+        started, before = time.monotonic(), _newest_log(builds.settings, frozen.name)
+        step = _smoke_tested(builds, plan, about, question)
+        image = _image(builds, plan) if question.test is not None else ""
+        if image and step.verdict != "skip":
+            step = _user_tested(builds, frozen.name, about, question, image)
+        log = _newest_log(builds.settings, frozen.name)
+        seconds = round(time.monotonic() - started, 1)
+        return replace(step, built=log != before, seconds=seconds, log=step.log or log)
 
-def _summary(step: BisectStep) -> str:
-    verdict = "is skipped" if step.verdict == "skip" else f"is {step.verdict}"
-    return f"{verdict}: {step.evaluation.why}"
+    def _frozen(self, commit: str) -> FrozenRecipe:
+        target, version = NamedCommit(commit, commit, "commit"), f"bisect-{commit[:SHORT]}"
+        frozen = at_commit(
+            self.builds.catalog,
+            self.entry,
+            target,
+            lambda: int(self.scratch.text("rev-list", "--count", commit)),
+            version,
+        )
+        frozen, unfit = fitted(frozen, self.sources)
+        for found in unfit[:1]:
+            first = [detail.splitlines()[0] for detail in found.details[:1]]
+            what = f"{found.patch} does not fit ({found.state})"
+            raise PatchError("; ".join([what, *first]))
+        return frozen
+
+    def require_ends(self, *, trust: bool) -> None:
+        """Evaluate the ends, or trust them; raise ``QuestionError`` if one is wrong.
+
+        A wrong end is not noticed later: the answer would be wrong, and look right.
+        """
+        good, bad = self.question.good, self.question.bad
+        if not trust:
+            self._require_end(good, "good")
+        if self.bases:
+            self.builds.log(f"{good} is no ancestor of {bad}: their merge base must be good too")
+        for base in self.bases:
+            step = self.evaluate(base, "the merge base")
+            if step.verdict == "bad":
+                self._discard()
+                raise QuestionError(
+                    f"the merge base of {good} and {bad} is bad: {step.commit.short}",
+                    f"{step.why}\nso nothing broke between it and {bad}: "
+                    f"it was fixed on the way to {good}",
+                    "give a good commit that is an ancestor of the bad one",
+                )
+            if step.verdict == "skip":
+                warning = "the answer may be wrong: an earlier commit may be the first bad one"
+                self.builds.log(warning)
+        if not trust:
+            self._require_end(bad, "bad")
+
+    def _require_end(self, end: End, verdict: Word) -> None:
+        step = self.evaluate(end.commit, f"the {verdict} end")
+        if step.verdict != verdict:
+            self._discard()
+            raise QuestionError(
+                f"the {verdict} end, {end}, {step.summary}",
+                f"the log is {step.log}" if step.log else "",
+                "give another end or another --test; --trust-ends skips this check",
+            )
+
+    def _discard(self) -> None:
+        self.sweep()
+        path_of(self.builds.settings.state_dir, self.entry.name).unlink(missing_ok=True)
+
+    def bisection(self) -> Bisection:
+        """git's bisect between the ends; merge bases that are good limit it as well."""
+        good = [
+            base for base in self.bases if (step := self.known(base)) and step.verdict == "good"
+        ]
+        question = self.question
+        return Bisection(
+            self.scratch,
+            [question.good.commit, *good],
+            question.bad.commit,
+            first_parent=question.first_parent,
+        )
+
+    def replayed(self) -> Bisection:
+        """git's bisect with every evaluated commit."""
+        found = self.bisection()
+        for step in self.state.steps:
+            if step.commit.name not in {self.question.good.commit, self.question.bad.commit}:
+                found.mark(step.verdict, step.commit.name)
+        return found
+
+    def skip(self, commit: str) -> None:
+        """Skip a commit without evaluating it."""
+        if self.known(commit) is None:
+            (about,) = described(self.scratch, [commit])
+            step = BisectStep(about, "skip", "skipped by --skip")
+            self.save(steps=(*self.state.steps, step))
+
+    def outcome(self, found: Bisection) -> BisectResult:
+        """The result, or the progress."""
+        left, commits = len(found.open()), found.candidates()
+        question, steps = self.question, self.state.steps
+        if left:
+            return BisectResult(question, "open", steps, (), left, found.log)
+        progress: Literal["found", "undecided"] = "found" if len(commits) == 1 else "undecided"
+        candidates = tuple(described(self.scratch, commits))
+        return BisectResult(question, progress, steps, candidates, 0, found.log)
 
 
 def bisect(
-    builds: BuildSession, name: str, request: BisectRequest, options: BisectOptions
+    builds: BuildSession,
+    name: str,
+    request: BisectRequest,
+    *,
+    trust_ends: bool = False,
+    skip: Sequence[str] = (),
 ) -> BisectResult:
     """Find the first bad commit; the state is kept until ``finish``.
+
+    ``trust_ends``: do not evaluate the ends first.  ``skip``: commits to skip, by seven digits or
+    more.
 
     Raises ``QuestionError`` if an end is not as good or bad as given, a commit to skip is not
     between the ends, or another bisect of the recipe is unfinished; ``RecipeError`` if the source
@@ -744,23 +670,30 @@ def bisect(
     ``SpaceError``, ``FetchError`` and ``UntriedError`` if a commit cannot be evaluated now.
     """
     entry = builds.catalog.engine(name)
-    url = source_of(entry)
+    url = _source_of(entry)
     builds.settings.require_directories()
     with (
         _locked(builds.settings, entry.name),
         open_session(builds.catalog, builds.settings, builds.log, offline=False) as sources,
     ):
-        state = state_of(builds, sources, entry, url, request)
-        sources.repositories.walk(url, state.question.good.commit, state.question.bad.commit)
-        bases = merge_bases(sources, state.question)
-        between = _bisection(sources, state, bases).candidates()[:-1] if options.skip else []
-        skip = [_commit_named(digits, between) for digits in options.skip]
-        session = _Session(builds, sources, entry, state)
+        state = _state_of(builds, sources, entry, url, request)
+        session = _Session(builds, sources, entry, url, state)
+        between = session.bisection().candidates()[:-1] if skip else []
+        skipped = [_commit_named(digits, between) for digits in skip]
         try:
-            _require_ends(session, bases, trust=options.trust_ends)
-            return _search(session, bases, skip)
+            session.require_ends(trust=trust_ends)
+            for commit in skipped:
+                session.skip(commit)
+            found = session.replayed()
+            while left := len(found.open()):
+                commit = found.next
+                what = f"{count(left)} left, about {left.bit_length()} to try"
+                found.mark(session.evaluate(commit, what).verdict, commit)
+            session.sweep()
+            return session.outcome(found)
         except BaseException:
-            session.interrupted()
+            if path_of(builds.settings.state_dir, entry.name).exists():
+                builds.log(f"the progress is kept: `builder bisect {entry.name}` continues")
             raise
 
 
@@ -768,81 +701,6 @@ def bisect(
 def _locked(settings: Settings, name: str) -> Iterator[None]:
     with named_lock(settings.state_dir / "bisect", f"the bisect of {name}"):
         yield
-
-
-def _require_ends(session: _Session, bases: Sequence[str], *, trust: bool) -> None:
-    """Evaluate the ends, or trust them; raise ``QuestionError`` if one is wrong.
-
-    A wrong end is not noticed later: the answer would be wrong, and look right.
-    """
-    question = session.state.question
-    if not trust:
-        _require_end(session, question.good, "good", "the good end")
-    if bases:
-        session.builds.log(
-            f"{question.good} is no ancestor of {question.bad}: their merge base must be good too"
-        )
-    for base in bases:
-        step = session.evaluate(base, "the merge base")
-        if step.verdict == "bad":
-            session.discard()
-            raise QuestionError(
-                f"the merge base of {question.good} and {question.bad} is bad: {step.commit.short}",
-                f"{step.evaluation.why}\nso nothing broke between it and {question.bad}: it was "
-                f"fixed on the way to {question.good}",
-                "give a good commit that is an ancestor of the bad one",
-            )
-        if step.verdict == "skip":
-            session.builds.log(
-                "the answer may be wrong: an earlier commit may be the first bad one"
-            )
-    if not trust:
-        _require_end(session, question.bad, "bad", "the bad end")
-
-
-def _require_end(session: _Session, end: End, verdict: Literal["good", "bad"], what: str) -> None:
-    step = session.evaluate(end.commit, what)
-    if step.verdict == verdict:
-        return
-    session.discard()
-    log = [f"the log is {step.evaluation.log}"] if step.evaluation.log else []
-    raise QuestionError(
-        f"{what}, {end}, {_summary(step)}",
-        "\n".join(log),
-        "give another end or another --test; --trust-ends skips this check",
-    )
-
-
-def _search(session: _Session, bases: Sequence[str], skip: Sequence[str]) -> BisectResult:
-    for commit in skip:
-        _skip(session, commit)
-    found = _bisection(session.sources, session.state, bases)
-    _replay(found, session.state)
-    while left := len(found.open()):
-        commit = found.next
-        step = session.evaluate(commit, f"{count(left)} left, about {left.bit_length()} to try")
-        found.mark(step.verdict, commit)
-    session.sweep()
-    return _outcome(session.sources, session.state, found)
-
-
-def _bisection(sources: SourceSession, state: BisectState, bases: Sequence[str]) -> Bisection:
-    """git's bisect between the ends; merge bases that are good limit it as well."""
-    question = state.question
-    good = [base for base in bases if (step := state.step(base)) and step.verdict == "good"]
-    return Bisection(
-        sources.repositories.scratch,
-        [question.good.commit, *good],
-        question.bad.commit,
-        first_parent=question.first_parent,
-    )
-
-
-def _replay(found: Bisection, state: BisectState) -> None:
-    ends = {state.question.good.commit, state.question.bad.commit}
-    for step in state.steps:
-        if step.commit.name not in ends:
-            found.mark(step.verdict, step.commit.name)
 
 
 def _commit_named(digits: str, between: Sequence[str]) -> str:
@@ -855,39 +713,17 @@ def _commit_named(digits: str, between: Sequence[str]) -> str:
     return named[0]
 
 
-def _skip(session: _Session, commit: str) -> None:
-    if session.state.step(commit) is None:
-        (about,) = described(session.sources.repositories.scratch, [commit])
-        step = BisectStep(about, Evaluation("skip", "skipped by --skip"))
-        session.save(session.state.with_step(step))
-
-
-def _outcome(sources: SourceSession, state: BisectState, found: Bisection) -> BisectResult:
-    left, commits = len(found.open()), found.candidates()
-    progress: Literal["found", "undecided", "open"] = "open"
-    candidates: list[Commit] = []
-    if not left:
-        progress = "found" if len(commits) == 1 else "undecided"
-        candidates = described(sources.repositories.scratch, commits)
-    return BisectResult(state.question, progress, state.steps, tuple(candidates), left, found.log)
-
-
 def status(builds: BuildSession, name: str) -> BisectResult:
     """The progress of a recipe's bisect, which may be running; no commit is evaluated.
 
     Raises ``QuestionError`` if there is none, ``FetchError`` if the history cannot be fetched.
     """
     entry = builds.catalog.engine(name)
-    url = source_of(entry)
-    state = read_state(builds.settings.state_dir, entry.name)
-    if state is None:
-        raise QuestionError(f"there is no unfinished bisect of {entry.name}")
-    question = state.question
+    url = _source_of(entry)
+    state = _known_state(builds.settings.state_dir, entry.name)
     with open_session(builds.catalog, builds.settings, builds.log, offline=False) as sources:
-        sources.repositories.walk(url, question.good.commit, question.bad.commit)
-        found = _bisection(sources, state, merge_bases(sources, question))
-        _replay(found, state)
-        return _outcome(sources, state, found)
+        session = _Session(builds, sources, entry, url, state)
+        return session.outcome(session.replayed())
 
 
 def finish(builds: BuildSession, outcome: BisectResult) -> None:
@@ -897,7 +733,7 @@ def finish(builds: BuildSession, outcome: BisectResult) -> None:
     """
     name = outcome.question.recipe
     with _locked(builds.settings, name):
-        forget(builds.settings.state_dir, name)
+        path_of(builds.settings.state_dir, name).unlink(missing_ok=True)
     if outcome.state == "undecided":
         raise UntriedError(
             f"any of {len(outcome.candidates)} commits may be the first bad one: "
@@ -912,18 +748,12 @@ def reset(builds: BuildSession, name: str) -> None:
 
     Raises ``BusyError`` while it runs, ``RecipeError`` if there is neither a state nor a recipe.
     """
-    if name not in under_way(builds.settings.state_dir):
+    state_dir = builds.settings.state_dir
+    if name not in {file.stem for file in (state_dir / "bisect").glob("*.json")}:
         name = builds.catalog.engine(name).name
     with _locked(builds.settings, name):
-        _sweep(builds.settings, name)
-        forget(builds.settings.state_dir, name)
-
-
-def _sweep(settings: Settings, name: str) -> None:
-    try:
-        state = read_state(settings.state_dir, name)
-    except QuestionError:
-        return  # an unreadable state names no images of the engine
-    if state is not None and state.trace is not None:
-        sweep(state.trace)
-        keep(settings.state_dir, replace(state, trace=None))
+        with suppress(QuestionError):  # an unreadable state names no images of the engine
+            state = read_state(state_dir, name)
+            if state is not None and state.trace is not None:
+                sweep(state.trace)
+        path_of(state_dir, name).unlink(missing_ok=True)

@@ -1,26 +1,29 @@
-"""Locks: the Debian packages and the Python wheels of a recipe or a base as exact files."""
+"""The pinned inputs of recipes and bases: Debian packages and Python wheels as exact files, and all
+inputs mirrored on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
+from builder.build import roots
 from builder.core.errors import RecipeError
 from builder.core.log import Log
-from builder.core.platforms import Architecture, Platforms
-from builder.core.settings import Servers
-from builder.engines import families
+from builder.core.platforms import Architecture, Platforms, architecture
+from builder.core.settings import Servers, Settings
+from builder.engines.families import BASES, ENGINES
 from builder.engines.family import StagePackages
-from builder.plan.inputs import AnyEntry, lock_file, locked_files, suite_of
+from builder.plan.inputs import AnyEntry, GitCommit, PypiFile, lock_file, locked_files, suite_of
 from builder.recipes import edit, locks
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.locks import DebianFile, DebianLock, Install, PinnedFile
+from builder.recipes.patches import AddPatch, ScriptPatch
 from builder.recipes.schema import BasePython, BaseRecipe, Python, Recipe
-from builder.sources import apt, pypi
+from builder.sources import apt, gather, pypi
 from builder.sources.apt import (
     AptSource,
     PackageArchive,
@@ -30,36 +33,71 @@ from builder.sources.apt import (
     open_solver,
     smallest_root,
 )
+from builder.sources.patches import pieces
 from builder.sources.pypi import resolve
+from builder.upstream import track
+from builder.upstream.patches import PatchSet
+
+Lock = TypeVar("Lock", DebianLock, locks.Lock)
 
 
 @dataclass(frozen=True, slots=True)
-class NewDebianLock:
-    """A Debian lock to write, and the difference from the present one."""
+class NewLock:
+    """A lock file to write, and the difference from the present one."""
 
     file: Path
     text: str
-    entry: AnyEntry
-    recipe_text: str
-    """The text of the recipe, which names the lock."""
-    files: tuple[DebianFile, ...]
+    files: tuple[DebianFile | PinnedFile, ...]
+    size: int
+    """Bytes to download; 0: the index does not give all sizes."""
     changes: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes to download."""
-        return sum(file.size for file in self.files)
+    recipe: tuple[Path, str] | None = None
+    """The file and the new text of the recipe, where it did not name the lock."""
 
     def described(self) -> list[dict[str, Any]]:
         """The files as JSON data."""
-        return [{"name": each.name, **each.model_dump()} for each in self.files]
+        return [
+            asdict(each)
+            if isinstance(each, PinnedFile)
+            else {"name": each.name, **each.model_dump()}
+            for each in self.files
+        ]
 
     def write(self) -> None:
         """Write the lock, and the recipe if it did not name it.  Raises ``WorldError``."""
         self.file.parent.mkdir(exist_ok=True)
         edit.write(self.file, self.text)
-        if self.recipe_text != self.entry.text:
-            edit.write(self.entry.file, self.recipe_text)
+        if self.recipe is not None:
+            edit.write(*self.recipe)
+
+
+def _present(file: Path | None, read: Callable[[Path], Lock], log: Log) -> Lock | None:
+    if file is None or not file.exists():
+        return None
+    try:
+        return read(file)
+    except RecipeError as error:
+        log(f"{error.what}; writing a new one")
+        return None
+
+
+def _changes(
+    before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """The changes by package, "NAME OLD -> NEW"; both have digests by version, by name.
+
+    A package of Debian has several versions where the architectures differ.
+    """
+    for name in sorted({*before, *after}):
+        was, now = before.get(name, {}), after.get(name, {})
+        if was.keys() != now.keys():
+            known, new = (", ".join(sorted(each)) for each in (was, now))
+            yield f"{name} {known or 'added'} -> {new or 'removed'}"
+        elif was != now:
+            yield f"{name} {', '.join(now)}: different file"
+
+
+# Debian's packages.
 
 
 @dataclass(slots=True)
@@ -78,13 +116,14 @@ class DebianSession:
     _solvers: dict[tuple[str, ...], Solver] = field(default_factory=dict)
     _made: dict[str, DebianLock] = field(default_factory=dict)
 
-    def make(self, entry: AnyEntry) -> NewDebianLock:
+    def make(self, entry: AnyEntry) -> NewLock:
         """Resolve the packages of an entry to the newest versions.
 
         Raises ``RecipeError`` where it has none, or a base below it is not locked, or Debian does
         not have a package; ``FetchError`` where the archive does not answer.
         """
-        suite, wanted = self.suite(entry), [*all_wanted(entry.recipe)]
+        base = entry.name if isinstance(entry.recipe, BaseRecipe) else entry.recipe.base
+        suite, wanted = suite_of(self.catalog, base), [*all_wanted(entry.recipe)]
         if suite is None:
             raise RecipeError(
                 f"the Debian packages of {entry.name} cannot be locked",
@@ -94,24 +133,21 @@ class DebianSession:
         installs = [self._install(entry, suite, each, platforms) for each, platforms in wanted]
         as_of = max(self._solver(suite, each).as_of() for each, _ in wanted)
         made = locks.make(suite, as_of, installs)
-        old = self._old(entry)
+        file = lock_file(entry)
+        old = _present(file, lambda file: locks.read(file, entry.name), self.log)
         if old is not None and (old.suite, old.install) == (made.suite, made.install):
             made = old  # a new date alone changes nothing
-        name = lock_file(entry) or entry.file.parent / "locks" / f"{entry.name}.debian.toml"
+        name = file or entry.file.parent / "locks" / f"{entry.name}.debian.toml"
         self._made[entry.name] = made
-        return NewDebianLock(
+        files = tuple(dict.fromkeys(file for each in made.install for file in each.files))
+        return NewLock(
             name,
             locks.text_of(made, entry.name),
-            entry,
-            _naming(entry, name),
-            tuple(dict.fromkeys(file for each in made.install for file in each.files)),
-            tuple(changes(old, made)),
+            files,
+            sum(each.size for each in files),
+            tuple(_changes(_versions(old), _versions(made)) if old else ()),
+            None if file else (entry.file, _naming(entry, name)),
         )
-
-    def suite(self, entry: AnyEntry) -> str | None:
-        """The suite of the Debian root that an entry is, or stands on."""
-        base = entry.name if isinstance(entry.recipe, BaseRecipe) else entry.recipe.base
-        return suite_of(self.catalog, base)
 
     def _install(
         self, entry: AnyEntry, suite: str, wanted: StagePackages, platforms: Platforms
@@ -182,22 +218,10 @@ class DebianSession:
         return self._solvers[key]
 
     def _lock(self, entry: AnyEntry) -> DebianLock | None:
-        """The lock of an entry: made in this session, else read from its file."""
         if entry.name in self._made:
             return self._made[entry.name]
         file = lock_file(entry)
         return locks.read(file, entry.name) if file is not None else None
-
-    def _old(self, entry: AnyEntry) -> DebianLock | None:
-        """The present lock; None where there is none, or, with a line in the log, it is damaged."""
-        file = lock_file(entry)
-        if file is None or not file.exists():
-            return None
-        try:
-            return locks.read(file, entry.name)
-        except RecipeError as error:
-            self.log(f"{error.what}; writing a new one")
-            return None
 
 
 def has_packages(recipe: Recipe | BaseRecipe) -> bool:
@@ -219,40 +243,18 @@ def all_wanted(recipe: Recipe | BaseRecipe) -> Iterator[tuple[StagePackages, Pla
 def wanted_on(recipe: Recipe | BaseRecipe, platforms: Platforms) -> Sequence[StagePackages]:
     """The Debian packages of the stages of a recipe or of a base."""
     if isinstance(recipe, BaseRecipe):
-        return families.BASES[recipe.family].debian(recipe, platforms)
-    return families.ENGINES[recipe.family].debian(recipe, platforms)
+        return BASES[recipe.family].debian(recipe, platforms)
+    return ENGINES[recipe.family].debian(recipe, platforms)
 
 
-def changes(old: DebianLock | None, new: DebianLock) -> Iterator[str]:
-    """The changes of a new lock, a line for each package: "NAME OLD -> NEW"; none for a first lock.
-
-    A package has several versions where the architectures differ.
-    """
-    if old is None:
-        return
-    before, after = _versions(old), _versions(new)
-    for name in sorted({*before, *after}):
-        was, now = before.get(name, set()), after.get(name, set())
-        if was != now:
-            yield f"{name} {_named(was, 'added')} -> {_named(now, 'removed')}"
-
-
-def _versions(lock: DebianLock) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for install in lock.install:
-        for file in install.files:
-            found.setdefault(file.name, set()).add(file.version)
+def _versions(lock: DebianLock) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for file in (file for each in lock.install for file in each.files):
+        found.setdefault(file.name, {})[file.version] = ""
     return found
 
 
-def _named(versions: set[str], none: str) -> str:
-    return ", ".join(sorted(versions)) or none
-
-
 def _naming(entry: AnyEntry, file: Path) -> str:
-    """The text of a recipe that names its lock.  A root has no other date than its lock's."""
-    if lock_file(entry) is not None:
-        return entry.text
     name = file.relative_to(entry.file.parent).as_posix()
     text = edit.with_key(entry.text, "debian", "lock", name)
     if isinstance(entry.recipe, BaseRecipe) and entry.recipe.root is not None:
@@ -260,132 +262,147 @@ def _naming(entry: AnyEntry, file: Path) -> str:
     return text
 
 
-# Resolves requirements to the exact wheels of PyPI, for a lock file.
+# Requirements, resolved to the exact wheels of PyPI.
 
 # https://packages.debian.org/search?keywords=python3&exact=1
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13"}
 
 
-@dataclass(frozen=True, slots=True)
-class Lockable:
-    """The requirements of a recipe or a base; ``python`` is its Debian's ("3.13")."""
-
-    name: str
-    file: Path
-    requirements: tuple[str, ...]
-    python: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewLock:
-    """A lock file to write, and the difference from the present one."""
-
-    file: Path
-    text: str
-    files: tuple[PinnedFile, ...]
-    size: int
-    """Bytes to download; 0: the index does not give all sizes."""
-    changes: tuple[str, ...]
-
-    def write(self) -> None:
-        """Write the lock.  Raises ``WorldError``."""
-        edit.write(self.file, self.text)
-
-    def described(self) -> list[dict[str, Any]]:
-        """The files as JSON data."""
-        return [asdict(file) for file in self.files]
-
-
-def lockable(catalog: Catalog, name: str) -> Lockable:
-    """The requirements of a recipe or a base; raises ``RecipeError`` where it has none."""
-    entry: Entry[Recipe] | Entry[BaseRecipe]
-    entry = catalog.base(name) if name in catalog.bases else catalog.engine(name)
-    python: Python | BasePython | None = entry.recipe.python
-    if python is None or not python.requirements:
-        raise RecipeError(
-            f"{entry.name} has no requirements to lock",
-            hint='add them to the recipe: [python] requirements = ["NAME==VERSION"]',
-        )
-    version = _python_below(catalog, entry.recipe.base)
-    file = entry.file.parent / python.lock
-    return Lockable(entry.name, file, tuple(python.requirements), version)
-
-
 def _python_below(catalog: Catalog, base: str | None) -> str:
-    for name in catalog.chain(base):
-        recipe = catalog.base(name).recipe
-        if recipe is not None and recipe.root is not None and recipe.root.suite in PYTHON_OF:
+    """The Python ("3.13") of the Debian root below a base."""
+    for recipe in (catalog.base(name).recipe for name in catalog.chain(base)):
+        if recipe.root is not None and recipe.root.suite in PYTHON_OF:
             return PYTHON_OF[recipe.root.suite]
     raise RecipeError(
         f"the Python version of the base {base} is not known", hint="name it: --python 3.13"
     )
 
 
-def make_lock(wanted: Lockable, python: str | None, cache: Path, log: Log) -> NewLock:
-    """Resolve the requirements to the newest compatible versions.
+def make_lock(
+    entry: AnyEntry, python: str | None, catalog: Catalog, cache: Path, log: Log
+) -> NewLock:
+    """Resolve the requirements of a recipe or a base to the newest compatible versions.
 
     Raises ``RecipeError`` where there are none, ``FetchError`` when the index does not answer.
     """
-    version = python or wanted.python
+    wanted: Python | BasePython | None = entry.recipe.python
+    if wanted is None or not wanted.requirements:
+        raise RecipeError(
+            f"{entry.name} has no requirements to lock",
+            hint='add them to the recipe: [python] requirements = ["NAME==VERSION"]',
+        )
+    version = _python_below(catalog, entry.recipe.base)
+    version = python or version
     log(f"resolving {', '.join(wanted.requirements)} for CPython {version} on linux x86_64")
-    pins = resolve(wanted.requirements, version, cache)
+    pins = resolve(tuple(wanted.requirements), version, cache)
     if not pins:
         raise RecipeError(
-            f"no requirement of {wanted.name} applies to CPython {version}",
+            f"no requirement of {entry.name} applies to CPython {version}",
             hint="correct the markers of its requirements, or name another version: --python",
         )
     log(f"looking for the wheels of {len(pins)} packages")
     found = pypi.find_wheels(pins, version)
     files = tuple(PinnedFile(file.name, file.version, file.sha256) for file in found)
-    known = _known(wanted.file, log)
-    before = {file.name: file for file in known.runtime} if known else {}
-    after = {file.name: file for file in files}
-    return NewLock(
-        wanted.file,
-        _text(wanted, version, known.build if known else (), files),
-        files,
-        sum(file.size for file in found) if all(file.size for file in found) else 0,
-        tuple(_changes(before, after)),
+    file = entry.file.parent / wanted.lock
+    known = _present(file, locks.read_lock, log)
+    before, after = (
+        {each.name: {each.version: each.sha256} for each in several}
+        for several in (known.runtime if known else (), files)
     )
-
-
-def _known(file: Path, log: Log) -> locks.Lock | None:
-    """The present lock; None where there is none, or, with a line in the log, it is damaged."""
-    if not file.exists():
-        return None
-    try:
-        return locks.read_lock(file)
-    except RecipeError as error:
-        log(f"{error.what}; writing a new one")
-        return None
-
-
-def _changes(before: Mapping[str, PinnedFile], after: Mapping[str, PinnedFile]) -> list[str]:
-    lines = []
-    for name in sorted({*before, *after}):
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        if old is not None and new is not None and old.version == new.version:
-            lines.append(f"{name} {new.version}: different file")
-        else:
-            lines.append(
-                f"{name} {old.version if old else 'added'} -> {new.version if new else 'removed'}"
-            )
-    return lines
-
-
-def _text(
-    wanted: Lockable, python: str, build: tuple[PinnedFile, ...], runtime: tuple[PinnedFile, ...]
-) -> str:
     tables = [
-        f'[[{table}]]\nname    = "{file.name}"\nversion = "{file.version}"\n'
-        f'sha256  = "{file.sha256}"\n'
-        for table, files in (("build", build), ("runtime", runtime))
-        for file in files
+        f'[[{table}]]\nname    = "{each.name}"\nversion = "{each.version}"\n'
+        f'sha256  = "{each.sha256}"\n'
+        for table, several in (("build", known.build if known else ()), ("runtime", files))
+        for each in several
     ]
     head = (
-        f"# Made by `builder pin lock {wanted.name}`, for linux x86_64; every file is taken by its "
-        f'digest.\npython = "{python}"\n'
+        f"# Made by `builder pin lock {entry.name}`, for linux x86_64; every file is taken by its "
+        f'digest.\npython = "{version}"\n'
     )
-    return "\n".join([head, *tables])
+    size = sum(each.size for each in found) if all(each.size for each in found) else 0
+    return NewLock(file, "\n".join([head, *tables]), files, size, tuple(_changes(before, after)))
+
+
+# Every pinned input, mirrored on this machine.
+
+
+def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
+    """Mirror the pinned inputs of a recipe, and the history that `patch check` reads.
+
+    Yields a line for each input.  Raises ``FetchError`` where one cannot be fetched.
+    """
+    repositories = patch_set.repositories
+    source = patch_set.source
+    if isinstance(source, GitCommit):
+        gather.tree_of(source, repositories, patch_set.context.work)
+        yield f"{source.url} {source.commit}"
+        target = track.upstream_target(source.url, patch_set.track, repositories)
+        repositories.walk(source.url, source.commit, target.commit)
+        yield f"{source.url} {target.name}: history up to {target.commit}"
+    for planned in patch_set.patches:
+        if isinstance(planned.patch, ScriptPatch | AddPatch):
+            repositories.pin(planned.url, planned.patch.origin.after)
+        else:
+            for _ in pieces(patch_set.context, planned, ""):
+                pass
+        yield f"{planned.name} of {planned.url or 'this repository'}"
+    files = packages_of(entry, entry.recipe.targets)
+    files += [source.file] if isinstance(source, PypiFile) else []
+    pypi.fetch(files, repositories.cache, repositories.log)
+    yield from (f"{file.name} {file.version}" for file in files)
+    yield from _mirror_debian(entry, entry.recipe.targets, settings, repositories.log)
+
+
+def packages_of(
+    entry: Entry[Recipe] | Entry[BaseRecipe], targets: Iterable[Architecture]
+) -> list[PinnedFile]:
+    """The files of the package index that builds for these targets need on this machine.
+
+    The packages of native builds: a cross build takes its compiler from this machine's, and the
+    libraries from the target's.
+    """
+    machine = architecture() or "amd64"
+    found: dict[PinnedFile, None] = {}
+    for target in dict.fromkeys((machine, *targets)):
+        platforms, recipe = Platforms(target, target), entry.recipe
+        if isinstance(recipe, BaseRecipe):
+            packages = BASES[recipe.family].packages(recipe, entry.file.parent, platforms)
+        else:
+            packages = ENGINES[recipe.family].packages(recipe, entry.file.parent, platforms)
+        for files in packages.values():
+            found.update(dict.fromkeys(files))
+    return [*found]
+
+
+def mirror_base(
+    entry: Entry[BaseRecipe], targets: Collection[Architecture], settings: Settings, log: Log
+) -> Iterator[str]:
+    """Mirror the packages and the published image of a base for these targets; like ``mirror``."""
+    base = entry.recipe
+    files = packages_of(entry, targets)
+    pypi.fetch(files, settings.cache_dir, log)
+    yield from (f"{file.name} {file.version}" for file in files)
+    published = base.published
+    if published is not None and published.digest is not None:
+        local = roots.fetch(base.name, published, published.digest, log).reference
+        yield f"{published.image} in Docker, as {local}"
+    elif published is not None:
+        yield f"{published.image} is not mirrored: it is not pinned ({published.note})"
+    yield from _mirror_debian(entry, targets, settings, log)
+
+
+def _mirror_debian(
+    entry: AnyEntry, targets: Iterable[Architecture], settings: Settings, log: Log
+) -> Iterator[str]:
+    """Fetch the locked Debian packages that builds for these targets need on this machine."""
+    file = lock_file(entry)
+    if file is None:
+        return
+    lock = locks.read(file, entry.name)
+    machine = architecture() or "amd64"
+    wanted = (wanted_on(entry.recipe, Platforms(machine, target)) for target in targets)
+    keys = {each.key for several in wanted for each in several}
+    needed = [deb for each in lock.install if each.key in keys for deb in each.files]
+    place = apt.archive_of(lock.suite, settings.debian_servers)
+    apt.fetch(needed, lock.as_of, place, settings.cache_dir, log)
+    yield from (f"{each.name} {each.version} {each.architecture}" for each in needed)

@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from identify.vendor.licenses import LICENSES
+
 from builder.core.errors import PROGRAM, RecipeError
 from builder.core.platforms import Platforms
 from builder.engines import families
-from builder.engines.cmake_calls import merged
+from builder.engines.cmake import merged
 from builder.engines.families import ENGINES
-from builder.engines.family import Draft, EngineFamily
+from builder.engines.family import Draft
 from builder.engines.layout import LAYOUT
 from builder.plan import explain
 from builder.recipes.catalog import Catalog, CatalogFile, parse
 from builder.recipes.draft import DraftTable, Line, lines_of, text
+from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.fields import TAG_GLOB, checked_ref, checked_url
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from builder.recipes.schema import Cuda, GitSource, PathSource, Recipe
 from builder.sources import git
 from builder.sources.mirrors import Repositories
 from builder.upstream import track
-from builder.upstream.source_tree import (
-    OF_CMAKE,
-    ChosenCommit,
-    SourceTree,
-    absent_paths,
-    absent_submodules,
-    chosen,
-    default_version,
-    joined_by_single,
-)
+from builder.upstream.track import ChosenCommit, SourceTree, chosen
+from builder.upstream.update import OF_CMAKE, absent_paths, absent_submodules
 
 # The settings of a recipe that a new recipe takes over, and the settings that it leaves out.
 
@@ -57,48 +53,46 @@ INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|sh|bash|env)")
 COMMIT = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}\b")
 
 
-def foreign_definitions(like: Recipe, tree: SourceTree) -> frozenset[str]:
-    """The definitions of a recipe that no CMake file of a tree names.
-
-    None where submodules may name them.  Raises ``FetchError``.
-    """
+def _foreign_definitions(like: Recipe, tree: SourceTree) -> frozenset[str]:
+    """The definitions of a recipe that no CMake file of a tree names; none where submodules may."""
     texts = "" if tree.gitlinks else tree.cmake
     names = {name for call in like.cmake for name in call.define if not OF_CMAKE.fullmatch(name)}
     return frozenset(name for name in names if texts and not _mentions(texts, name))
 
 
-def tables(like: Recipe, foreign: Collection[str]) -> dict[str, list[DraftTable]]:
+def _tables_of(like: Recipe, foreign: Collection[str]) -> dict[str, Sequence[DraftTable]]:
     """The tables that a recipe of the same kind takes over, by name.
 
-    Values that name a commit or the version, and ``foreign`` definitions, are left out: see
-    ``left_out``.
+    Values that name a commit or the version, and ``foreign`` definitions, are left out.
     """
     values = like.model_dump(exclude_unset=True)
-    found = {
+    found: dict[str, Sequence[DraftTable]] = {
         name: [DraftTable(f"[{name}]", lines_of(values[name]))] for name in TABLES if name in values
     }
-    found["cmake"] = [*_calls(like, values.get("cmake", []), foreign)]
-    named = f"as in {like.name}; the smoke test shows whether it holds here"
+    calls = []
+    for call in values.get("cmake", []):
+        define = {
+            name: value
+            for name, value in call.pop("define", {}).items()
+            if name not in foreign and not _names_pin(value, like)
+        }
+        calls.append(
+            DraftTable("[[cmake]]", lines_of(call | ({"define": define} if define else {})))
+        )
+    found["cmake"] = calls
+    above = f"As in {like.name}; the smoke test shows whether it holds here."
     probes = [probe for probe in values.get("probe", []) if not _names_pin(probe, like)]
-    found["probe"] = [
-        DraftTable("[[probe]]", lines_of(probe), "" if index else f"{named[0].upper()}{named[1:]}.")
-        for index, probe in enumerate(probes)
-    ]
+    found["probe"] = _commented(map(lines_of, probes), above)
     return found
 
 
-def option_probes(like: Recipe, options: frozenset[str]) -> list[DraftTable]:
-    """Its probes for options that a tree has, too; their values are not compared."""
-    names = [name for name in _plain_options(like) if name in options]
-    above = f"Options of {like.name} that this tree has, too."
+def _commented(probes: Iterable[list[Line]], above: str) -> list[DraftTable]:
     return [
-        DraftTable("[[probe]]", [Line("option", name)], "" if index else above)
-        for index, name in enumerate(names)
+        DraftTable("[[probe]]", lines, "" if index else above) for index, lines in enumerate(probes)
     ]
 
 
 def _plain_options(like: Recipe) -> list[str]:
-    """The options that it probes without values."""
     return [
         probe.option
         for probe in like.probe
@@ -106,60 +100,37 @@ def _plain_options(like: Recipe) -> list[str]:
     ]
 
 
-def image_like(like: Recipe) -> list[Line]:
-    """The settings of the image."""
-    return lines_of(like.image.model_dump(exclude_unset=True, include={*OF_IMAGE}))
-
-
-def source(like: Recipe, gitlinks: tuple[str, ...]) -> list[Line]:
-    """How submodules are fetched, as far as the tree has them."""
-    found = like.source
-    if not isinstance(found, GitSource):
-        return []
-    moved = {
-        path: url
-        for path, url in found.submodule.items()
-        if any(f"{path}/".startswith(f"{link}/") for link in gitlinks)
-    }
-    lines = [] if found.submodules else [Line("submodules", value=False)]
-    return lines + ([Line("submodule", moved)] if moved else [])
-
-
-def settings_left_out(
+def _left_out(
     like: Recipe, options: frozenset[str] | None, foreign: Collection[str]
 ) -> Iterator[str]:
-    """The settings that are not taken over, each with the reason, a line each.
-
-    ``options`` are the tree's, where the family reads it.
-    """
+    """A line for each setting that is not taken over, with the reason; ``options`` are the tree's,
+    where the family reads it."""
     for patch in like.patch:
         yield f"the patch {patch.name} of {like.name}: `builder patch add --help`"
     for step in like.start:
         yield f"[[start]] {' '.join(step.run)} of {like.name}: add it if this tree needs it"
-    values = like.model_dump(exclude_unset=True)
     if options is None:
-        for probe in values.get("probe", []):
-            if _names_pin(probe, like):
-                written = json.dumps(probe)
-                yield f"a probe of {like.name} that names its commit or version: {written}"
+        probes = like.model_dump(exclude_unset=True).get("probe", [])
+        for probe in (probe for probe in probes if _names_pin(probe, like)):
+            yield f"a probe of {like.name} that names its commit or version: {json.dumps(probe)}"
     else:
-        for option in _plain_options(like):
-            if option not in options:
-                yield f"the probe of {option} of {like.name}: the tree does not list it"
-    for name, value in _pinned_definitions(like):
-        yield f"the definition {name} = {value!r} of {like.name}: it names a commit"
+        for option in (name for name in _plain_options(like) if name not in options):
+            yield f"the probe of {option} of {like.name}: the tree does not list it"
+    for name, value in (pair for call in like.cmake for pair in call.define.items()):
+        if _names_pin(value, like):
+            yield f"the definition {name} = {value!r} of {like.name}: it names a commit"
     for name in sorted(foreign):
         yield f"the definition {name} of {like.name}: no CMake file of this tree names it"
 
 
-def lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The keys of a recipe that names a part that no build of this tree makes, with a message.
+def _lacking(recipe: Recipe, tree: SourceTree) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The keys of a recipe that name a part which no build of this tree makes, with a message.
 
-    Nothing where a submodule is built by itself.  Raises ``FetchError``.
+    Nothing where a submodule is built by itself.
     """
     family = ENGINES[recipe.family]
     links = tuple(f"{link}/" for link in tree.gitlinks)
-    if family.install is None or any(f"{call.source}/".startswith(links) for call in recipe.cmake):
+    if any(f"{call.source}/".startswith(links) for call in recipe.cmake):
         return
     texts = tree.cmake
     files = {path.rpartition("/")[2] for path in tree.paths}
@@ -202,24 +173,6 @@ def _parts(recipe: Recipe) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _mentions(texts: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", texts) is not None
-
-
-def _pinned_definitions(like: Recipe) -> list[tuple[str, Any]]:
-    pairs = [pair for call in like.cmake for pair in call.define.items()]
-    return [(name, value) for name, value in pairs if _names_pin(value, like)]
-
-
-def _calls(
-    like: Recipe, calls: list[dict[str, Any]], foreign: Collection[str]
-) -> Iterator[DraftTable]:
-    for call in calls:
-        define = {
-            name: value
-            for name, value in call.get("define", {}).items()
-            if name not in foreign and not _names_pin(value, like)
-        }
-        kept = {name: value for name, value in call.items() if name != "define"}
-        yield DraftTable("[[cmake]]", lines_of(kept | ({"define": define} if define else {})))
 
 
 def _names_pin(value: Any, like: Recipe) -> bool:
@@ -292,8 +245,11 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
     engine, version = _names(catalog, tree, wish.name, like)
     own = _own_names(catalog, url) + ([(like.engine, like.image.repository)] if like else [])
     repository = next((each for name, each in own if name == engine), engine)
-    foreign = foreign_definitions(like, tree) if like else frozenset[str]()
-    tables = _tables(like, read, foreign)
+    foreign = _foreign_definitions(like, tree) if like else frozenset[str]()
+    of_image = [Line("repository", repository), Line("tags", [version])]
+    if like is not None:
+        of_image += lines_of(like.image.model_dump(exclude_unset=True, include={*OF_IMAGE}))
+    tables = _tables(like, read, foreign) | {"image": [DraftTable("[image]", of_image)]}
     head = [
         Line("engine", engine),
         Line("version", version),
@@ -311,18 +267,16 @@ def draft(catalog: Catalog, wish: Wish, repositories: Repositories) -> NewRecipe
             ),
             _source(tree, like),
             _track(tree),
-            *(
-                table
-                for name in ORDER
-                for table in _ordered(name, tables, like, repository, version)
-            ),
+            *(table for name in ORDER for table in tables.get(name, ())),
         ]
     )
     file = catalog.root / "recipes" / f"{engine}-{version}.toml"
     recipe = _checked(catalog, CatalogFile(file.stem, file, written), tree, like)
     options = read.options if read else None
-    left_out = tuple(settings_left_out(like, options, foreign)) if like else ()
-    shared = next(iter({*_others(catalog, url, engine)} | {*_others(catalog, url, repository)}), "")
+    left_out = tuple(_left_out(like, options, foreign)) if like else ()
+    shared = next(
+        (each for name in (engine, repository) for each in _others(catalog, url, name)), ""
+    )
     return NewRecipe(file, written, recipe, commit, left_out, shared)
 
 
@@ -341,61 +295,41 @@ def _like(catalog: Catalog, name: str | None) -> Recipe | None:
 
 def _family(tree: SourceTree, like: Recipe | None) -> tuple[str, Draft | None]:
     cuda = like.cuda if like else Cuda(arch=["120"])
-    if like is not None:
-        family = families.ENGINES[like.family]
-        read = _read(family, tree, cuda)
-        if family.reads_trees and read is None:
-            raise RecipeError(
-                f"{_named(tree)} is no tree of the family {family.name}",
-                f"{family.summary}: {like.name} is of this family",
-                "name another recipe with --like",
-            )
-        return family.name, read
-    for family in families.ENGINES.values():
-        read = _read(family, tree, cuda)
-        if read is not None:
+    for family in [ENGINES[like.family]] if like else ENGINES.values():
+        try:
+            read = family.draft(tree, cuda)
+        except RecipeError as error:
+            raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
+        if read is not None or (like is not None and not family.reads_trees):
             return family.name, read
-    known = [f"{each.name}: {each.summary}" for each in families.ENGINES.values()]
-    able = ", ".join(each.name for each in families.ENGINES.values() if each.reads_trees)
+    if like is not None:
+        raise RecipeError(
+            f"{_named(tree)} is no tree of the family {like.family}",
+            f"{ENGINES[like.family].summary}: {like.name} is of this family",
+            "name another recipe with --like",
+        )
+    known = [f"{each.name}: {each.summary}" for each in ENGINES.values()]
+    able = ", ".join(each.name for each in ENGINES.values() if each.reads_trees)
+    heading = f"recognised are trees of: {able}; with --like a recipe of any family:"
     raise RecipeError(
         f"no family recognises {_named(tree)}",
-        "\n".join(
-            [f"recognised are trees of: {able}; with --like a recipe of any family:", *known]
-        ),
+        "\n".join([heading, *known]),
         f"take over a recipe of the same kind with --like RECIPE, or write one: {PAGE}",
     )
-
-
-def _read(family: EngineFamily, tree: SourceTree, cuda: Cuda) -> Draft | None:
-    try:
-        return family.draft(tree, cuda)
-    except RecipeError as error:
-        raise RecipeError(f"{_named(tree)}: {error.what}", error.why, error.hint) from error
 
 
 def _tables(
     like: Recipe | None, read: Draft | None, foreign: frozenset[str]
 ) -> dict[str, Sequence[DraftTable]]:
-    of_like = tables(like, foreign) if like else {}
+    of_like = _tables_of(like, foreign) if like else {}
     if read is None:
-        return {**of_like}
+        return of_like
     of_both = {name: of_like[name] for name in OF_LIKE if of_like.get(name)}
-    probes = option_probes(like, read.options) if like else []
+    options = [name for name in _plain_options(like) if name in read.options] if like else []
+    above = f"Options of {like.name} that this tree has, too." if like else ""
+    probes = _commented(([Line("option", name)] for name in options), above)
     of_both["probe"] = [*read.tables.get("probe", ()), *probes]
     return {**of_like, **read.tables, **of_both}
-
-
-def _ordered(
-    name: str,
-    tables: dict[str, Sequence[DraftTable]],
-    like: Recipe | None,
-    repository: str,
-    version: str,
-) -> Sequence[DraftTable]:
-    if name != "image":
-        return tables.get(name, ())
-    names = [Line("repository", repository), Line("tags", [version])]
-    return [DraftTable("[image]", names + (image_like(like) if like else []))]
 
 
 def _names(
@@ -436,7 +370,6 @@ def _engine(catalog: Catalog, url: str, known: Sequence[str]) -> str:
 
 
 def _own_names(catalog: Catalog, url: str) -> list[tuple[str, str]]:
-    """The engines of a repository in the catalog, each with the repository of its images."""
     recipes = [entry.recipe for entry in catalog.engines.values() if entry.recipe is not None]
     return [
         (recipe.engine, recipe.image.repository)
@@ -474,22 +407,27 @@ def _summary(catalog: Catalog, tree: SourceTree, given: str | None) -> Line:
     if given is not None:
         return Line("summary", given)
     place = urlsplit(tree.url).path.strip("/").removesuffix(".git")
-    found = tree.heading()
-    if found is not None:
-        sources = [entry.recipe.source for entry in catalog.engines.values() if entry.recipe]
-        urls = [each.git for each in sources if isinstance(each, GitSource)]
-        if any(
-            url.lower().endswith(f"/{found[0].lower()}") and not _same(url, tree.url)
-            for url in urls
-        ):
-            return Line("summary", f"{found[0]} of {place}", f"the first heading of {found[1]}")
-        return Line("summary", found[0], f"the first heading of {found[1]}")
+    files = sorted(path for path in tree.paths if README_FILE.fullmatch(path))
+    for path, readme in tree.texts(files[:1]).items():
+        found = HEADING.search(FENCED.sub("", readme))
+        heading = " ".join(MARKUP.sub("", found[1]).split()) if found else ""
+        heading = "".join(each for each in heading if each.isprintable())[:LONGEST_SUMMARY]
+        if heading:
+            sources = [entry.recipe.source for entry in catalog.engines.values() if entry.recipe]
+            others = [
+                each.git
+                for each in sources
+                if isinstance(each, GitSource) and not _same(each.git, tree.url)
+            ]
+            taken = any(url.lower().endswith(f"/{heading.lower()}") for url in others)
+            summary = f"{heading} of {place}" if taken else heading
+            return Line("summary", summary, f"the first heading of {path}")
     return Line("summary", place)
 
 
 def _license(tree: SourceTree) -> str:
-    """The license, if it is certain; else raises ``RecipeError`` with the license files."""
-    found = tree.licenses()
+    files = [path for path in tree.paths if LICENSE_FILE.fullmatch(path)]
+    found = {path: identified(text) for path, text in sorted(tree.texts(files).items())}
     names = {name for candidates in found.values() for name in candidates}
     if len(names) == 1 and all(found.values()):
         return names.pop()
@@ -509,7 +447,15 @@ def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
     lines = [Line("git", tree.url)]
     lines += [] if target.kind == "commit" else [Line("ref", target.name)]
     lines.append(Line("commit", target.commit))
-    own = source(like, tree.gitlinks) if like else []
+    own = []
+    if like is not None and isinstance(like.source, GitSource):  # how submodules are fetched
+        moved = {
+            path: url
+            for path, url in like.source.submodule.items()
+            if any(f"{path}/".startswith(f"{link}/") for link in tree.gitlinks)
+        }
+        own = [] if like.source.submodules else [Line("submodules", value=False)]
+        own += [Line("submodule", moved)] if moved else []
     if not own and tree.gitlinks and tree.submodule_urls().keys().isdisjoint(tree.gitlinks):
         why = f".gitmodules has no URL for {', '.join(tree.gitlinks)}"
         own = [Line("submodules", value=False, comment=why)]
@@ -517,7 +463,6 @@ def _source(tree: SourceTree, like: Recipe | None) -> DraftTable:
 
 
 def _track(tree: SourceTree) -> DraftTable:
-    """The upstream for `pin update`: the branch, or tags of the same kind."""
     target = tree.target
     lines = []
     if target.kind == "branch":
@@ -537,7 +482,7 @@ def _checked(catalog: Catalog, new: CatalogFile, tree: SourceTree, like: Recipe 
         absent = [
             *absent_submodules(recipe, scratch, commit),
             *absent_paths(recipe, scratch, commit),
-            *(lacking(recipe, tree) if like else ()),
+            *(_lacking(recipe, tree) if like else ()),
         ]
         problems = tuple(new.problem(path, message) for path, message in absent)
     what = f"the recipe {new.name} would not be valid: nothing is written"
@@ -562,3 +507,67 @@ def lines(new: NewRecipe) -> Iterator[str]:
     if new.shared:
         yield f"{new.recipe.engine} is also a name of {new.shared} in this catalog"
     yield from (f"left out: {each}" for each in new.left_out)
+
+
+# Recognises the text of a license: its SPDX identifier, only where the text is exactly that one.
+#
+# The texts come from choosealicense.com, which pre-commit's ``identify`` ships.
+
+TITLE = re.compile(r"\A\s*[\w /()-]{0,40}Licen[sc]e[\w /().-]{0,20}\n", re.IGNORECASE)
+COPYRIGHT = re.compile(r"^[ \t]*(?:Copyright|\(C\)|©) (?P<who>.*)$", re.MULTILINE)
+TERMS = re.compile(r"licen[cs]e|permi|commercial|use[ds]?\b|only|provided", re.IGNORECASE)
+RESERVED = re.compile(r"^[ \t]*All rights reserved\.?[ \t]*$", re.MULTILINE | re.IGNORECASE)
+VERSIONS = {"AGPL-3.0", "GPL-2.0", "GPL-3.0", "LGPL-2.1", "LGPL-3.0"}
+"""Licenses whose text does not say whether later versions count (SPDX: -only, -or-later)."""
+
+
+def identified(text: str) -> tuple[str, ...]:
+    """The SPDX identifiers that a license text may have: one if it is known for sure, or none.
+
+    Two for a license of the GNU project: the text does not say which.  White space, the title, the
+    copyright holder and an appendix on how to apply it do not count (SPDX, "License matching
+    guidelines"); any other difference does.
+    """
+    found = _known().get(_normal(text))
+    if found is None:
+        return ()
+    return (f"{found}-only", f"{found}-or-later") if found in VERSIONS else (found,)
+
+
+@cache
+def _known() -> dict[str, str]:
+    return {_normal(text): name for name, text in LICENSES}
+
+
+def _normal(text: str) -> str:
+    """The words that count; a line on the copyright with terms of its own stays."""
+    lines = "\n".join(text.lstrip("\ufeff").splitlines())
+    kept = COPYRIGHT.sub(lambda line: line[0] if TERMS.search(line["who"]) else "", lines)
+    kept = TITLE.sub("", RESERVED.sub("", kept))
+    words = " ".join(kept.split()).lower()
+    return (
+        words.partition("end of terms and conditions appendix: ")[0]
+        .removesuffix("end of terms and conditions")
+        .strip()
+    )
+
+
+LICENSE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:[._-][\w.-]*)?", re.IGNORECASE)
+README_FILE = re.compile(r"readme(?:\.md|\.markdown)?", re.IGNORECASE)
+FENCED = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^# +(.+?) *#*$", re.MULTILINE)
+MARKUP = re.compile(r"!\[[^\]]*\]\([^)]*\)|<[^>]*>|[`*]|(?<=\])\([^)]*\)|[\[\]]")
+LONGEST_SUMMARY = 200
+
+
+def default_version(target: NamedCommit) -> str:
+    """The version of a recipe: a tag without its v, else the start of the commit."""
+    if target.kind != "tag":
+        return target.commit[:SHORT_COMMIT]
+    plain = target.name[1:] if re.match(r"v[0-9]", target.name) else target.name
+    return joined_by_single(plain)
+
+
+def joined_by_single(name: str) -> str:
+    """A name of letters and digits that are joined by single ``.``, ``_`` or ``-``."""
+    return re.sub(r"([._-])[._-]+", r"\1", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("._-")

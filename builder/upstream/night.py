@@ -1,24 +1,33 @@
-"""A nightly run: freeze the newest upstream, build, check and push it, and move the channel last.
+"""What follows upstream: channels, nightly runs of them, and the jobs of workflows.
 
+A nightly run freezes the newest upstream, builds, checks and pushes it, and moves the channel last.
 Channels are independent: a failure stops one channel, whose tag then stays where it is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from builder.build import build as pipeline
 from builder.build import record, reports
+from builder.build.build import WORK_SPACE
 from builder.build.record import Record
 from builder.build.session import BuildSession
-from builder.core import settings
+from builder.core import archives, settings
 from builder.core.errors import (
     BuilderError,
     FetchError,
@@ -26,16 +35,20 @@ from builder.core.errors import (
     PatchError,
     RecipeError,
     UnvouchedError,
+    WorldError,
 )
 from builder.core.files import named_lock, workspace
 from builder.core.log import Log
 from builder.core.settings import Settings
 from builder.docker import engine as docker
+from builder.engines import families
 from builder.engines.layout import CREATED, LABEL_KEY, LABEL_RECIPE
 from builder.image.code_paths import KernelSummary
+from builder.plan.inputs import identified
 from builder.plan.plan import Plan
+from builder.plan.resolver import Resolver
 from builder.publish import tags
-from builder.publish.nights import LONGEST_REASON, NightlyRun, Outcome, compared, write
+from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, write
 from builder.publish.prune import is_nightly
 from builder.publish.push import key_of_index, push_image, push_index
 from builder.publish.registry import Repository
@@ -43,15 +56,15 @@ from builder.publish.remote_image import Update, remote_image, require_within
 from builder.publish.tag_history import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_signing, trust_of
 from builder.publish.verified import Verified, built_here, find_published
-from builder.recipes.catalog import BrokenEntry, Catalog, Entry
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
+from builder.sources import git
+from builder.sources.git import GitError, checked_commit
 from builder.sources.mirrors import Repositories
-from builder.upstream import snapshot
 from builder.upstream import track as tracking
-from builder.upstream.patches import PatchFinding
-from builder.upstream.session import SourceSession, open_session
-from builder.upstream.snapshot import FrozenRecipe
+from builder.upstream.patches import SourceSession, open_session
+from builder.upstream.update import FrozenRecipe, at_commit, at_image, fitted, version_of
 
 # Channels: moving tags that follow an upstream, and the newest state of that upstream.
 
@@ -96,60 +109,31 @@ def channels(catalog: Catalog, settings: Settings, names: Sequence[str] = ()) ->
     Raises ``RecipeError`` where one of the named recipes has none.
     """
     named = {entry.name for entry in require_channels(map(catalog.engine, names))}
-    entries = catalog.engines.values()
-    valid = [entry for entry in entries if not isinstance(entry, BrokenEntry)]
-    known = [found for entry in valid if (found := _channel(entry, settings)) is not None]
+    found = []
     movers: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for channel in known:
-        movers[channel.repository, channel.tag].add(channel.entry.name)
+    for entry in catalog.engines.values():
+        if (
+            not isinstance(entry, BrokenEntry)
+            and entry.recipe.track
+            and (tag := entry.recipe.channel)
+        ):
+            repository = settings.repository(entry.recipe.image.repository)
+            found.append(Channel(entry, entry.recipe.track, tag, repository))
+            movers[repository, tag].add(entry.name)
     return [
-        replace(channel, rivals=tuple(movers[channel.repository, channel.tag] - {entry.name}))
-        for channel in known
-        if (entry := channel.entry).name in named or not names
+        replace(each, rivals=tuple(movers[each.repository, each.tag] - {each.entry.name}))
+        for each in found
+        if each.entry.name in named or not names
     ]
 
 
-def require_channels(entries: Iterable[Entry[Recipe]]) -> list[Entry[Recipe]]:
-    """These recipes; raises ``RecipeError`` where one of them has no channel."""
-    found = list(entries)
-    without = sorted({entry.name for entry in found if not tag_of(entry)})
-    if without:
-        raise RecipeError(
-            f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no channel",
-            hint='add channel = "TAG" to [track] in the recipe, and the tag to image.moving',
-        )
-    return found
-
-
-def tag_of(entry: Entry[Recipe]) -> str:
-    """The tag that nightly runs of a recipe move; empty: it has no channel."""
-    track = entry.recipe.track
-    return (track.channel if track else None) or ""
-
-
-def _channel(entry: Entry[Recipe], settings: Settings) -> Channel | None:
-    recipe, tag = entry.recipe, tag_of(entry)
-    if recipe.track is None or not tag:
-        return None
-    return Channel(entry, recipe.track, tag, settings.repository(recipe.image.repository))
-
-
 def newest(channel: Channel, repositories: Repositories) -> NamedCommit:
-    """The newest state of the upstream that a channel follows.
-
-    Raises ``FetchError`` when upstream does not answer, or has no such tag, branch or image;
-    ``RecipeError`` where the recipe's source cannot be followed.
-    """
+    """The newest state of the upstream that a channel follows."""
     image = channel.track.image
-    if image is not None:
-        return published_image_of(image, repositories.log)
-    return tracking.upstream_target(channel.source.git, channel.track, repositories)
-
-
-def published_image_of(image: str, log: Log) -> NamedCommit:
-    """The published image that a tag points to.  Raises ``FetchError``."""
+    if image is None:
+        return tracking.upstream_target(channel.source.git, channel.track, repositories)
     name, _, tag = image.rpartition(":")
-    digest = _repository(name, log).resolve(tag)
+    digest = _repository(name, repositories.log).resolve(tag)
     if not digest:
         raise FetchError(f"{name} has no tag {tag}", hint="correct [track] in the recipe")
     return NamedCommit(image, digest, "image")
@@ -157,15 +141,11 @@ def published_image_of(image: str, log: Log) -> NamedCommit:
 
 def day_of(channel: Channel, target: NamedCommit, repositories: Repositories) -> str:
     """The day (YYYY-MM-DD) of a state of a channel's upstream: a commit's, or a published image's
-    by its configuration; empty where the image has none.
-
-    Raises ``FetchError``, ``RegistryError``.
-    """
+    by its configuration; empty where the image has none."""
     if target.kind != "image":
         return tracking.committed(channel.source.git, target.commit, repositories)
-    found = remote_image(
-        _repository(target.name.rpartition(":")[0], repositories.log), target.commit
-    )
+    repository = _repository(target.name.rpartition(":")[0], repositories.log)
+    found = remote_image(repository, target.commit)
     return found.created[:10] if found else ""
 
 
@@ -176,15 +156,12 @@ def _repository(name: str, log: Log) -> Repository:
 def frozen_channel(
     catalog: Catalog, channel: Channel, target: NamedCommit, repositories: Repositories
 ) -> FrozenRecipe:
-    """The recipe of a channel at a state of its upstream.
-
-    Raises ``FetchError``; ``RecipeError`` where that would be no valid recipe.
-    """
-    version = snapshot.version_of(channel.tag, target)
+    """The recipe of a channel at a state of its upstream."""
+    version = version_of(channel.tag, target)
     if target.kind == "image":
-        return snapshot.at_image(catalog, channel.entry, target, version)
+        return at_image(catalog, channel.entry, target, version)
     count = partial(tracking.commit_count, channel.source.git, target.commit, repositories)
-    return snapshot.at_commit(catalog, channel.entry, target, count, version)
+    return at_commit(catalog, channel.entry, target, count, version)
 
 
 # The images of a frozen recipe in the registry: existing images, or new ones.
@@ -250,20 +227,13 @@ def _ready(session: BuildSession, plan: Plan, repository: Repository, work: Path
         there = find_published(session, plan, repository, work)
     if there is not None:
         return there
-    record = _built(session, plan)
+    record = pipeline.build(plan, session).record
+    if not record.built_here:  # the engine's image was pulled
+        record = _rebuilt(session, plan)
     return Verified(record.digest, record)
 
 
-def _built(session: BuildSession, plan: Plan) -> Record:
-    """The record of the image, which this machine builds unless it has."""
-    found = pipeline.build(plan, session).record
-    if not found.built_here:  # the engine's image was pulled
-        return _rebuilt(session, plan)
-    return found
-
-
 def _rebuilt(session: BuildSession, plan: Plan) -> Record:
-    """The record of the image, which is built here without layers of a cache."""
     return pipeline.build(plan, replace(session, rebuild=True)).record
 
 
@@ -283,19 +253,6 @@ KEPT = 2
 """Images of a channel that stay in the engine, the newest ones."""
 
 
-@dataclass
-class _Progress:
-    """How far a run came; ``digest`` is the digest that the channel points to."""
-
-    target: NamedCommit = field(default_factory=lambda: NamedCommit("", "", "commit"))
-    digest: str = ""
-    outcome: Outcome = "failed"
-    reason: str = ""
-    update: int | None = None
-    kernels: KernelSummary | None = None
-    """The kernels of the image that the channel points to."""
-
-
 def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[NightlyRun]:
     """Move the channels of these recipes, or all channels, to their newest upstream.
 
@@ -306,30 +263,23 @@ def run_channels(session: BuildSession, names: Sequence[str] = ()) -> Iterator[N
     session.settings.require_directories()
     found = channels(session.catalog, session.settings, names)
     for channel in found:
-        tags.open_repository(
-            channel.repository, session.log
-        )  # missing settings fail once, and here
+        tags.open_repository(channel.repository, session.log)  # missing settings fail once, here
     with workspace(session.settings.cache_dir) as work:
         require_signing(session.settings, work)
     with named_lock(session.settings.cache_dir, tags.NIGHTLY):
         for channel in found:
             yield _run_channel(session, channel)
-        if not names:
-            yield from _broken(session)
-
-
-def _broken(session: BuildSession) -> Iterator[NightlyRun]:
-    """A failed run for each broken recipe: whether it has a channel is not known."""
-    for entry in session.catalog.engines.values():
-        if isinstance(entry, BrokenEntry):
-            yield NightlyRun(
-                recipe=entry.name,
-                channel="",
-                outcome="failed",
-                started=_now(),
-                seconds=0.0,
-                reason=str(entry.problems[0]),
-            )
+        for entry in [] if names else session.catalog.engines.values():
+            if isinstance(entry, BrokenEntry):  # whether it has a channel is not known
+                reason = str(entry.problems[0])
+                yield NightlyRun(
+                    recipe=entry.name,
+                    channel="",
+                    outcome="failed",
+                    started=_now(),
+                    seconds=0.0,
+                    reason=reason,
+                )
 
 
 def _now() -> str:
@@ -341,40 +291,35 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
 
     Nothing is recorded where the registry does not answer, refuses, or has a different time.
     """
-    started, clock = _now(), time.monotonic()
-    progress = _Progress()
+    clock = time.monotonic()
+    done = NightlyRun(
+        recipe=channel.entry.name,
+        channel=channel.tag,
+        outcome="failed",
+        started=_now(),
+        seconds=0.0,
+    )
+    known: dict[str, Any] = {}
     writable: Repository | None = None
     try:
         channel.require_sole_recipe()
         repository = tags.open_repository(channel.repository, session.log)
-        progress.digest = repository.head_digest(channel.tag)
+        known["digest"] = repository.head_digest(channel.tag)
         repository.require_clock()
         repository.require_push()
         writable = repository
         with open_session(
             session.catalog, session.settings, session.log, offline=session.offline
         ) as sources:
-            _update_channel(session, channel, sources, repository, progress)
+            _update_channel(session, channel, sources, repository, known)
     except Exception as error:
-        progress.reason = _reason(session, error)
-    done = NightlyRun(
-        recipe=channel.entry.name,
-        channel=channel.tag,
-        outcome=progress.outcome,
-        started=started,
-        seconds=round(time.monotonic() - clock, 1),
-        upstream=progress.target.name,
-        commit=progress.target.commit,
-        digest=progress.digest,
-        reason=progress.reason,
-        update=progress.update,
-        kernels=progress.kernels,
-    )
+        known["reason"] = _reason(session, error)
+    known["seconds"] = round(time.monotonic() - clock, 1)
+    done = done.model_copy(update=known)
     return _finished(session, channel, writable, done) if writable is not None else done
 
 
 def _reason(session: BuildSession, error: Exception) -> str:
-    """Why a run failed, for everybody to read; the report of an internal error stays here."""
     known = reports.as_builder_error(error)
     if known is None:
         session.log(f"internal error: the report is {reports.write_report(error)}")
@@ -414,20 +359,24 @@ def _update_channel(
     channel: Channel,
     sources: SourceSession,
     repository: Repository,
-    progress: _Progress,
+    known: dict[str, Any],
 ) -> None:
-    """Move a channel to an image of its newest upstream, unless it is there or is held."""
-    before = progress.digest
-    progress.target = newest(channel, sources.repositories)
-    frozen = _frozen(session, channel, sources, progress.target)
+    """Move a channel to an image of its newest upstream, unless it is there or is held.
+
+    ``known`` are the fields of its ``NightlyRun``.
+    """
+    before = known["digest"]
+    target = newest(channel, sources.repositories)
+    known |= {"upstream": target.name, "commit": target.commit}
+    frozen = _frozen(session, channel, sources, target)
     digest, kernels = publish(session, frozen, repository, before, sources.context.work)
     if digest == before:
-        progress.outcome, progress.kernels = "unchanged", kernels
+        known |= {"outcome": "unchanged", "kernels": kernels}
         return
     trust = trust_of(session.settings, sources.context.work)
     held = _held(repository, channel.tag, digest, trust)
     if held:
-        progress.outcome, progress.reason = "held", held
+        known |= {"outcome": "held", "reason": held}
         return
     name, budget = channel.entry.name, channel.entry.recipe.budget.update
     hint = (
@@ -450,31 +399,27 @@ def _update_channel(
             approve=approve,
         )
     # It is unchanged where another machine has moved it to the same image in the meantime.
-    progress.outcome = "moved" if done.before != digest else "unchanged"
-    progress.digest, progress.kernels, progress.update = digest, kernels, done.update
+    known["outcome"] = "moved" if done.before != digest else "unchanged"
+    known |= {"digest": digest, "kernels": kernels, "update": done.update}
 
 
 def _frozen(
     session: BuildSession, channel: Channel, sources: SourceSession, target: NamedCommit
 ) -> FrozenRecipe:
-    """The frozen recipe of a run, without the patches that upstream contains.
-
-    Raises ``PatchError`` where another patch does not apply.
-    """
+    """The frozen recipe of a run, without the patches that upstream contains."""
     frozen = frozen_channel(session.catalog, channel, target, sources.repositories)
-    frozen, unfit = snapshot.fitted(frozen, sources)
+    frozen, unfit = fitted(frozen, sources)
     if unfit:
         raise PatchError(
             f"{len(unfit)} of the patches of {channel.entry.name} do not apply to {target.name}",
-            "\n".join(_line(found) for found in unfit),
+            "\n".join(
+                f"{each.patch}: {each.state}: {'; '.join((*each.details, *each.commits))}"
+                for each in unfit
+            ),
             f"`builder patch check {channel.entry.name}` shows what changed in the patched files",
         )
     frozen.write(session.settings.state_dir / "frozen")
     return frozen
-
-
-def _line(found: PatchFinding) -> str:
-    return f"{found.patch}: {found.state}: {'; '.join((*found.details, *found.commits))}"
 
 
 def _held(repository: Repository, tag: str, digest: str, trust: Trust) -> str:
@@ -514,7 +459,6 @@ def _remove_old_images(session: BuildSession, channel: Channel) -> None:
 
 
 def _built_at(session: BuildSession, found: docker.Image) -> str:
-    """When this machine built an image; without a record, the time of its newest input."""
     recipe, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     kept = record.read(session.settings.state_dir, recipe, key)
     return kept.created if kept else found.labels.get(CREATED, "")
@@ -529,3 +473,202 @@ def require_good(runs: Sequence[NightlyRun]) -> None:
             "\n".join(f"{each.recipe}: {each.reason}" for each in failed),
             "`builder status` shows where the channels are",
         )
+
+
+# The matrix of a workflow: which recipes, on which runner, with how much disk.
+#
+# Whether a recipe changed since a revision is decided by keys: each revision computes, with its own
+# code, a key over all inputs of its images.  So a template that changes every image changes every
+# recipe, and a comment changes none.  Nothing is fetched and no engine is asked: the keys are for
+# amd64, with a Debian root whose digest is not looked up: they are compared only with each other.
+
+HOSTED = "ubuntu-24.04"
+"""GitHub's standard runner; another one needs another list in ``prepare_runner.py``."""
+FREE = 14e9 / 2**30
+"""GiB of disk that GitHub guarantees on it ("14 GB",
+https://docs.github.com/en/actions/reference/runners/github-hosted-runners)."""
+CLEARED = FREE + 17.0
+"""GiB after the toolchains that no recipe needs are removed.  In May 2026 they were measured at
+27 GiB, Android's alone at 8 to 14; the margin allows for smaller ones."""
+JOB_DISK = 2.0
+"""GiB that the job itself needs: the virtual environment, and the compiler cache as a file."""
+IGNORED = {"notes", "track", "build"}
+"""Tables of a recipe that affect neither its image nor its smoke test."""
+LOOK_BACK = 10  # ancestors that are tried, beginning with the revision itself
+PATIENCE = 300.0  # seconds for another revision to print its matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a matrix: a recipe, and the runner and the disk that it needs."""
+
+    recipe: str
+    engine: str
+    base: str
+    channel: str
+    """The tag that each successful nightly run moves; empty if there is none."""
+    disk: int
+    """GiB of free disk for building, smoke-testing and pushing together."""
+    clear: bool
+    """Whether the preinstalled toolchains of the runner must be removed first."""
+    emulate: bool
+    """Whether an image for another platform than the runner's is built and smoke-tested."""
+    runner: str
+    """Label for ``runs-on``; empty if no known runner has enough disk."""
+    cache: str
+    """Prefix of the key of its compiler cache; empty if it compiles nothing.
+
+    It ends in a character that no name contains, because GitHub restores any key with the prefix.
+    """
+    image: str
+    """Key over the inputs of its image (sha256, hex); only comparable with another one of these."""
+    direct: str
+    """The same over the recipe alone, without base and builder."""
+
+
+def jobs(catalog: Catalog, names: Sequence[str] = (), *, tracked: bool = False) -> list[Job]:
+    """A job for each named recipe, or for all; ``tracked`` leaves out recipes without a channel.
+
+    Raises ``RecipeError`` if one of them is invalid, or is named and has no channel.
+    """
+    if not names and catalog.problems():
+        raise RecipeError("some recipes are invalid", problems=catalog.problems())
+    entries = {entry.name: entry for entry in map(catalog.engine, names or catalog.engines)}
+    if tracked and names:
+        require_channels(entries.values())
+    found = [_job(catalog, entry) for entry in entries.values()]
+    return [job for job in found if job.channel or not tracked]
+
+
+def _job(catalog: Catalog, entry: Entry[Recipe]) -> Job:
+    recipe = entry.recipe
+    plans = Resolver(catalog, "amd64").plans(entry.name)
+    disk = disk_of(catalog, recipe)
+    return Job(
+        recipe=recipe.name,
+        engine=recipe.engine,
+        base=recipe.base,
+        channel=recipe.channel,
+        disk=math.ceil(disk),
+        clear=disk > FREE,
+        emulate=any(target != "amd64" for target in recipe.targets),
+        runner=HOSTED if disk <= CLEARED else "",
+        cache=f"ccache@{recipe.base}@{recipe.engine}@" if plans[0].family.uses_ccache else "",
+        image=_key_over([plan.key for plan in plans]),
+        direct=_key_over([_direct_key(recipe, plan) for plan in plans]),
+    )
+
+
+def disk_of(catalog: Catalog, recipe: Recipe) -> float:
+    """GiB that a recipe needs on a fresh machine: for its bases, itself, its inputs and the job.
+
+    The sum is an upper bound, because building a base takes more disk than the base itself.
+    """
+    bases = [catalog.base(name).recipe for name in families.bases_of(catalog, recipe)]
+    of_bases = [base.build.disk for base in bases]
+    return (sum(of_bases) + recipe.build.disk) * len(recipe.platform) + WORK_SPACE + JOB_DISK
+
+
+def _key_over(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else hashlib.sha256(" ".join(keys).encode()).hexdigest()
+
+
+def _direct_key(recipe: Recipe, plan: Plan) -> str:
+    parts = {
+        "recipe": recipe.model_dump(mode="json", exclude_unset=True, exclude=IGNORED),
+        "source": identified(plan.source)[0],
+        "patches": [hashlib.sha256(patch.content).hexdigest() for patch in plan.patches],
+        "packages": [
+            [file.name, file.version, file.sha256]
+            for files in plan.packages.values()
+            for file in files
+        ],
+        "debian": plan.debian.inputs(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def placed(found: Iterable[Job], large: str = "") -> tuple[list[Job], list[Job]]:
+    """The jobs with a runner, and the jobs that need more disk than any runner has.
+
+    ``large`` is the label of a runner with more disk than GitHub's standard one.
+    """
+    placed = [replace(job, runner=job.runner or large) for job in found]
+    placed = [replace(job, clear=job.clear and job.runner == HOSTED) for job in placed]
+    return [job for job in placed if job.runner], [job for job in placed if not job.runner]
+
+
+def changed(
+    found: Iterable[Job], before: Mapping[str, Mapping[str, Any]], *, direct: bool = False
+) -> list[Job]:
+    """The jobs whose image or smoke test differs from ``before``, which is by recipe.
+
+    ``direct`` leaves out jobs whose image differs because of a base or builder alone.
+    """
+    known = [(job, before.get(job.recipe, {})) for job in found]
+    matter = all if direct else any
+    return [
+        job
+        for job, old in known
+        if matter([old.get("image") != job.image, old.get("direct") != job.direct])
+    ]
+
+
+def earlier(root: Path, revision: str, work: Path, log: Log) -> dict[str, dict[str, Any]]:
+    """The jobs of a revision of the repository at ``root``, by recipe, as JSON data.
+
+    The revision is unpacked in ``work`` and its own code is run.  If it fails, that is logged and
+    its newest working ancestor is used: nothing of the broken revision was ever built.  If no
+    ancestor works, the result is empty, so every recipe has changed.  Raises ``WorldError`` if
+    there is no such repository or revision.
+    """
+    repository = root / ".git"
+    if not repository.exists():
+        raise WorldError(
+            f"{root} is not a git repository",
+            hint="changes can only be found in a git checkout of the catalog",
+        )
+    try:
+        given = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        commit = checked_commit(git.text(repository, "rev-parse", *given))
+    except GitError as error:
+        raise WorldError(
+            f"there is no commit {revision!r} in this checkout",
+            error.why,
+            "a shallow checkout lacks older commits: set fetch-depth of actions/checkout, or run "
+            "git fetch --deepen",
+        ) from error
+    line = ("rev-list", "--first-parent", f"--max-count={LOOK_BACK}", commit)
+    for each in git.text(repository, *line).split():
+        tar, tree = work / f"{each}.tar", work / each
+        tar.write_bytes(git.run(repository, "archive", "--format=tar", each)[0])
+        archives.unpack(tar, tree)
+        try:
+            return _jobs_of(tree)
+        except ValueError as error:
+            log(f"{each[:9]} cannot print its matrix: {error}")
+    log(f"every recipe counts as changed since {revision}")
+    return {}
+
+
+def _jobs_of(tree: Path) -> dict[str, dict[str, Any]]:
+    path = os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "builder", "ci", "matrix", "--json", "--large-runner=any"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": path, "BUILDER_CATALOG": str(tree)},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"it did not answer within {PATIENCE:.0f} s") from error
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("builder: ")]
+        raise ValueError(errors[0] if errors else f"its exit code is {done.returncode}")
+    try:
+        return {job["recipe"]: job for job in json.loads(done.stdout)["include"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its output is not a matrix: {error!r}") from error

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from builder.build.roots import in_engine
 from builder.core.errors import BuilderError, FetchError, GoneError, PatchError, UntriedError
-from builder.plan.inputs import GitCommit, PlannedPatch, PypiFile, SourceChoice
+from builder.core.files import workspace
+from builder.core.log import Log
+from builder.core.platforms import architecture
+from builder.core.settings import Settings
+from builder.docker import engine as docker
+from builder.plan.inputs import (
+    GitCommit,
+    PlannedPatch,
+    PypiFile,
+    SourceChoice,
+    resolve_patches,
+    resolve_source,
+)
+from builder.plan.resolver import Resolver
+from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
 from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import ScriptPatch
-from builder.recipes.schema import Track
+from builder.recipes.schema import Recipe, Track
 from builder.sources import gather, pypi
 from builder.sources.diff import FileDiff, NotADiffError, Piece, diff_of
 from builder.sources.git import GitError
@@ -35,9 +51,64 @@ from builder.sources.patches import (
 from builder.sources.repository import GITLINK
 from builder.upstream import track as tracking
 
-# The state of one patch on one tree, explained by the history of that tree.
-
+PIN = "pin"
+PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
 APPLIES, UPSTREAM, CONFLICTS = PatchState.APPLIES, PatchState.UPSTREAM, PatchState.CONFLICTS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSession:
+    """Mirrors and a work directory, shared by the commands on sources and patches."""
+
+    catalog: Catalog
+    settings: Settings
+    context: PatchContext
+
+    @property
+    def repositories(self) -> Repositories:
+        """The mirrors."""
+        return self.context.repositories
+
+    def patch_set(self, entry: Entry[Recipe]) -> PatchSet:
+        """The patches and the source of a recipe."""
+        recipe, context = entry.recipe, self.context
+        if any(isinstance(patch, ScriptPatch) for patch in recipe.patch):
+            image = _image_for_scripts(self.catalog, recipe, self.settings)
+            context = PatchContext(self.repositories, context.work, image, context.log)
+        source = resolve_source(recipe, self.catalog.root)
+        patches = resolve_patches(entry, self.catalog.root)
+        return PatchSet(entry.name, source, recipe.track, patches, context)
+
+
+@contextmanager
+def open_session(
+    catalog: Catalog, settings: Settings, log: Log, *, offline: bool
+) -> Iterator[SourceSession]:
+    """A session with a work directory of its own, which is removed afterwards."""
+    settings.require_directories()
+    with workspace(settings.cache_dir) as work:
+        repositories = Repositories(settings.cache_dir, work, log, offline=offline)
+        yield SourceSession(catalog, settings, PatchContext(repositories, work, None, log))
+
+
+def _image_for_scripts(catalog: Catalog, recipe: Recipe, settings: Settings) -> str | None:
+    """An image of the recipe's base that has Python; None where no engine has one."""
+    try:
+        machine = settings.compile_on or architecture(docker.engine().architecture)
+        if machine is None:
+            return None
+        below = catalog.base(recipe.base).recipe
+        if below.published is not None:
+            # Any version of it does: a script needs nothing but its Python.
+            return next(iter(docker.image_names(f"builder-base/{below.name}:runtime-*")), None)
+        base = Resolver(catalog, machine, settings.debian_root).resolve_base(recipe.base)
+        stage = "devel" if "devel" in base.stages else "runtime"
+        return base.references[stage] if in_engine(base, base.references[stage]) else None
+    except BuilderError:
+        return None
+
+
+# The state of one patch on one tree, explained by the history of that tree.
 
 
 class Part(NamedTuple):
@@ -51,10 +122,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PatchFinding:
-    """The state of one patch on one tree.
-
-    ``commits`` are the commits of upstream that explain it.
-    """
+    """The state of one patch on one tree, and the commits of upstream that explain it."""
 
     recipe: str
     patch: str
@@ -68,28 +136,29 @@ class PatchFinding:
     @property
     def good(self) -> bool:
         """Whether the patch applies, or is absent where that is expected."""
-        return (
-            self.state == PatchState.ABSENT if self.expected == "absent" else self.state == APPLIES
-        )
+        return self.state == (PatchState.ABSENT if self.expected == "absent" else APPLIES)
 
 
 @dataclass(frozen=True, slots=True)
 class PatchCheck:
-    """Tries one patch of a recipe on one target; lines for the user go to ``notes``.
+    """Tries one patch of a recipe on one target.
 
     ``history`` is the target's, where there is one.  For targets other than the pin, ``like``
     is the tree of the pin that the patch was tried on.  ``earlier`` are the patches before it, each
     with the tree that it was tried on.
     """
 
-    recipe: str
+    patches: PatchSet
     planned: PlannedPatch
     target: NamedCommit
-    context: PatchContext
-    notes: list[str]
     history: History | None
-    like: str = ""
-    earlier: tuple[tuple[str, str], ...] = ()
+    like: str
+    earlier: tuple[tuple[str, str], ...]
+
+    @property
+    def context(self) -> PatchContext:
+        """The mirrors and the work directory."""
+        return self.patches.context
 
     def run(self, start: str) -> tuple[str, PatchFinding]:
         """Try the patch on a tree: the new tree, or the same one where it does not apply."""
@@ -104,7 +173,7 @@ class PatchCheck:
                     return start, self.finding(PatchState.ABSENT)
             found = list(pieces(self.context, self.planned, start))
             diffs = [
-                files_of(self.context.scratch, self.planned, piece, self.notes.append)
+                files_of(self.context.scratch, self.planned, piece, self.patches.notes.append)
                 for piece in found
             ]
             tree, parts = self._series(start, found, diffs)
@@ -155,14 +224,11 @@ class PatchCheck:
         return tree, parts
 
     def finding(
-        self,
-        state: PatchState,
-        details: Iterable[str] = (),
-        commits: Iterable[str] = (),
+        self, state: PatchState, details: Iterable[str] = (), commits: Iterable[str] = ()
     ) -> PatchFinding:
         """The finding for the patch on the target."""
         return PatchFinding(
-            self.recipe,
+            self.patches.name,
             self.planned.name,
             self.target.name,
             self.target.commit,
@@ -173,10 +239,6 @@ class PatchCheck:
         )
 
     def _together(self, parts: list[Part]) -> PatchFinding:
-        """The finding for all parts: the worst state.
-
-        A range of which upstream has only a part conflicts.
-        """
         if len(parts) == 1:
             return self.finding(*parts[0][1:])
         states = {part.state for part in parts}
@@ -200,7 +262,7 @@ class PatchCheck:
                 part = _explained(self.history, part, piece, files, fate)
         except (FetchError, GitError) as error:
             note = error.what if isinstance(error, FetchError) else error.why
-            self.notes.append(f"{piece.name} is compared by its lines only: {note}")
+            self.patches.notes.append(f"{piece.name} is compared by its lines only: {note}")
         return fate.tree if part.state == APPLIES else tree, part
 
 
@@ -243,16 +305,10 @@ def _explained(
 
 # Patches, tried on states of an upstream.
 
-PIN = "pin"
-PYTHON = "3.12"  # as in vLLM's images; wheels of vLLM fit several
-
 
 @dataclass
 class PatchSet:
-    """The patches of a recipe, with its source and its upstream.
-
-    ``notes`` collects lines for the user while the patches are tried.
-    """
+    """The patches of a recipe with its source; ``notes`` are lines for the user on the trials."""
 
     name: str
     source: SourceChoice
@@ -267,10 +323,7 @@ class PatchSet:
         return self.context.repositories
 
     def targets(self, against: Iterable[str]) -> Iterator[NamedCommit]:
-        """The pin, upstream's newest state, and the refs ``against``.
-
-        Raises ``FetchError`` for a ref that does not exist.
-        """
+        """The pin, upstream's newest state, and the refs ``against``."""
         if isinstance(self.source, PypiFile):
             yield from self._releases(self.source, against)
             return
@@ -358,10 +411,7 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Patch
 
 
 def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
-    """Try all patches of a recipe, in order, on its pin: a finding for each.
-
-    Raises ``FetchError`` when the source cannot be fetched.
-    """
+    """Try all patches of a recipe, in order, on its pin: a finding for each."""
     pin = next(patch_set.targets(()))
     return findings_on(patch_set, pin, [])[0]
 
@@ -373,22 +423,12 @@ def findings_on(
 
     ``fitted`` are the trees that they were tried on for the pin.
     """
-    trees = [patch_set.tree(target)]
+    trees, findings = [patch_set.tree(target)], []
     history = _history(patch_set, target)
-    findings = []
-    for planned, like in zip(
-        patch_set.patches, fitted or [""] * len(patch_set.patches), strict=True
-    ):
-        check = PatchCheck(
-            patch_set.name,
-            planned,
-            target,
-            patch_set.context,
-            patch_set.notes,
-            history,
-            like,
-            tuple((each.name, tree) for each, tree in zip(patch_set.patches, trees, strict=False)),
-        )
+    likes = fitted or [""] * len(patch_set.patches)
+    for planned, like in zip(patch_set.patches, likes, strict=True):
+        before = zip([each.name for each in patch_set.patches], trees, strict=False)
+        check = PatchCheck(patch_set, planned, target, history, like, tuple(before))
         tree, finding = check.run(trees[-1])
         trees.append(tree)
         findings.append(finding)
@@ -396,7 +436,6 @@ def findings_on(
 
 
 def _history(patch_set: PatchSet, target: NamedCommit) -> History | None:
-    """The history of a target; None where it has none, or it cannot be fetched."""
     if not isinstance(patch_set.source, GitCommit) or not patch_set.patches:
         return None
     pin = "" if target.name == PIN else patch_set.source.commit

@@ -30,12 +30,12 @@ from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources.git import COMMIT
 from builder.sources.mirrors import Repositories
-from builder.upstream import night, snapshot
+from builder.upstream import night
 from builder.upstream import track as tracking
 from builder.upstream.night import Channel
-from builder.upstream.patches import PIN, PatchFinding, diagnose
-from builder.upstream.session import SourceSession
+from builder.upstream.patches import PIN, PatchFinding, SourceSession, diagnose
 from builder.upstream.track import Lag
+from builder.upstream.update import version_of
 
 CURRENT = ("moved", "unchanged")
 REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
@@ -43,7 +43,7 @@ REQUEST = re.compile(r": (?:GET|HEAD) \S+$", re.MULTILINE)
 State = Literal["current", "behind", "stale", "still", "empty", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Status:
     """A tag of a registry, its image, and how far that is behind its upstream."""
 
@@ -142,7 +142,6 @@ def statuses(
 
 
 def _of_channel(channel: Channel, settings: Settings, repositories: Repositories) -> Status:
-    """The status of a channel; an error is a problem of it, and the rest is looked up."""
     status = Status(
         channel.entry.name,
         channel.repository,
@@ -156,66 +155,49 @@ def _of_channel(channel: Channel, settings: Settings, repositories: Repositories
     try:
         channel.require_sole_recipe()
         repository = open_repository(channel.repository, repositories.log)
-        status = _served(status, repository, settings)
+        _look_up(status, repository, settings)
         runs = nights.nightly_runs(repository, channel.tag)
         repository.require_clock()
     except BuilderError as error:
         errors.append(error)
-    status = replace(
-        status,
-        good=next((run for run in runs if run.good), None),
-        failed=next((run for run in runs if not run.good), None),
-    )
+    status.good = next((run for run in runs if run.good), None)
+    status.failed = next((run for run in runs if not run.good), None)
     try:
         target = night.newest(channel, repositories)
-        status = _compared(status, _behind_channel(channel, status, target, runs, repositories))
-        status = replace(status, still=_still(channel, target, runs, repositories))
+        _compare(status, target, *_behind(channel, status, target, runs, repositories))
+        # An image without a date is as old as the first nightly run that found it.
+        day = night.day_of(channel, target, repositories)
+        status.still = tracking.days_since(day) if day else None
+        seen = [run.started[:10] for run in runs if run.commit == target.commit]
+        if status.still is None and seen:
+            status.still = tracking.days_since(min(seen))
     except BuilderError as error:
         errors.append(error)
-    return _with_problems(status, *errors)
+    _note(status, *errors)
+    return status
 
 
-def _with_problems(status: Status, *errors: BuilderError) -> Status:
-    problem = REQUEST.sub("", "\n".join(map(str, errors)))
-    unanswered = any(isinstance(error, FetchError) for error in errors)
-    return replace(status, problem=problem, unanswered=unanswered)
+def _note(status: Status, *errors: BuilderError) -> None:
+    status.problem = REQUEST.sub("", "\n".join(map(str, errors)))
+    status.unanswered = any(isinstance(error, FetchError) for error in errors)
 
 
-def _still(
-    channel: Channel, target: NamedCommit, runs: Sequence[NightlyRun], repositories: Repositories
-) -> int | None:
-    """Days since the newest state of a channel's upstream.
-
-    An image without a date is as old as the first nightly run that found it.
-    """
-    days = tracking.days_since(day := night.day_of(channel, target, repositories))
-    if day and days is not None:
-        return days
-    seen = [run.started[:10] for run in runs if run.commit == target.commit]
-    return tracking.days_since(min(seen)) if seen else None
-
-
-def _served(status: Status, repository: Repository, settings: Settings) -> Status:
-    """The status with the image that the tag points to, the size of its update, whether the last
-    move was a rollback, and whether it was built again."""
+def _look_up(status: Status, repository: Repository, settings: Settings) -> None:
+    """The image that the tag points to, the size of its update, whether the last move was a
+    rollback, and whether the image was built again."""
     image = remote_image(repository, status.tag)
-    status = replace(status, answered=True)
-    if image is None:
-        return status
-    with workspace(settings.cache_dir) as work:
-        note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
-    last = note.move if note else None
-    back = last is not None and last.by == "rollback"
-    digests = [each.digest for each in image.platforms.values()] or [image.digest]
-    again = of_all([reproduced(referrers(repository, each), each, settings) for each in digests])
-    return replace(
-        status,
-        image=image,
-        update=last.update if last else None,
-        updates=last.updates if last else {},
-        held=f"rolled back from {last.before[:19]}: {last.reason}" if last and back else "",
-        reproduced=again,
-    )
+    if image is not None:
+        with workspace(settings.cache_dir) as work:
+            note = last_note(repository, status.tag, image.digest, trust_of(settings, work))
+        digests = [each.digest for each in image.platforms.values()] or [image.digest]
+        again = [reproduced(referrers(repository, each), each, settings) for each in digests]
+        status.reproduced = of_all(again)
+        if note is not None:
+            last = note.move
+            status.update, status.updates = last.update, last.updates
+            if last.by == "rollback":
+                status.held = f"rolled back from {last.before[:19]}: {last.reason}"
+    status.image, status.answered = image, True
 
 
 def _of_version(
@@ -227,22 +209,22 @@ def _of_version(
     status = Status(entry.name, name, tag, channel=False)
     try:
         repository = open_repository(name, repositories.log)
-        status = _served(status, repository, settings)
-        image = status.image
+        _look_up(status, repository, settings)
         repository.require_clock()
         commit = None
-        if image is not None and isinstance(recipe.source, GitSource):
-            commit = _commit_of(status, image)
+        if status.image is not None and isinstance(recipe.source, GitSource):
+            commit = _commit_of(status, status.image)
         lag = tracking.lag(recipe, catalog, repositories, commit)
         if lag is None:
-            return replace(status, commits=0, days=0)
-        return _compared(status, _Behind(lag.target, lag.ahead, lag.since))
+            status.commits, status.days = 0, 0
+        else:
+            _compare(status, lag.target, lag.ahead, lag.since)
     except BuilderError as error:
-        return _with_problems(status, error)
+        _note(status, error)
+    return status
 
 
 def _commit_of(status: Status, image: RemoteImage) -> str:
-    """The commit that an image was built from; raises ``RegistryError`` where it has no label."""
     if not COMMIT.fullmatch(image.revision):
         raise RegistryError(
             f"{status.repository}:{status.tag} has no label with its source's commit",
@@ -252,46 +234,32 @@ def _commit_of(status: Status, image: RemoteImage) -> str:
     return image.revision
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
-    """Upstream's newest, how many commits are missing (None: not known), and since which day."""
-
-    target: NamedCommit
-    commits: int | None
-    since: str
+def _compare(status: Status, target: NamedCommit, commits: int | None, since: str) -> None:
+    status.upstream, status.commit, status.commits = target.name, target.commit, commits
+    status.days = tracking.days_since(since)
 
 
-def _compared(known: Status, found: _Behind) -> Status:
-    return replace(
-        known,
-        upstream=found.target.name,
-        commit=found.target.commit,
-        commits=found.commits,
-        days=tracking.days_since(found.since),
-    )
-
-
-def _behind_channel(
+def _behind(
     channel: Channel,
     status: Status,
     target: NamedCommit,
     runs: Sequence[NightlyRun],
     repositories: Repositories,
-) -> _Behind:
+) -> tuple[int | None, str]:
+    """How many commits a channel lacks (None: not known), and since which day."""
     image = status.image
     if image is None:
-        return _Behind(target, 0, "")
+        return 0, ""
     # The last time that the channel was up to date, as far as runs tell.
     current = next((run.started for run in runs if run.outcome in CURRENT), image.created)
     if target.kind == "image":
-        same = image.version == snapshot.version_of(channel.tag, target)
-        return _Behind(target, 0, "") if same else _Behind(target, None, current[:10])
-    commit = _commit_of(status, image)
-    url = channel.source.git
+        same = image.version == version_of(channel.tag, target)
+        return (0, "") if same else (None, current[:10])
+    commit, url = _commit_of(status, image), channel.source.git
     lag = tracking.commits_behind(url, commit, target, channel.track, repositories)
     if lag.rewritten and not lag.ahead:  # upstream went back
-        return _Behind(target, None, current[:10])
-    return _Behind(target, lag.ahead, lag.since)
+        return None, current[:10]
+    return lag.ahead, lag.since
 
 
 def require_fresh(found: Sequence[Status]) -> None:
@@ -343,11 +311,15 @@ def _line(status: Status) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class Outdated:
     """A recipe, and how far its pin is behind upstream."""
 
     entry: Entry[Recipe]
     lag: Lag
+    older: tuple[str, ...] = ()
+    """Names of the engine's other recipes with a source at the same place."""
+    patches: tuple[PatchFinding, ...] = ()
+    """The states of its patches at the newest version; none where the pin is that version."""
 
     @property
     def behind(self) -> bool:
@@ -366,64 +338,47 @@ class Pinned:
             return self.lag.release
         return " ".join([*([source.ref] if source.ref else []), source.commit[:SHORT_COMMIT]])
 
-    @property
-    def channel(self) -> str:
-        """The tag that nightly runs move; empty: the recipe has none."""
-        track = self.entry.recipe.track
-        return (track.channel if track else None) or ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outdated:
-    """The recipe of an engine whose pin is the newest, beside its upstream."""
-
-    pinned: Pinned
-    older: tuple[str, ...]
-    """Names of the engine's other recipes with a source at the same place."""
-    patches: tuple[PatchFinding, ...] = ()
-    """The states of its patches at the newest version; none where the pin is that version."""
-
     def as_json(self) -> dict[str, Any]:
         """The row as JSON data."""
-        pinned = self.pinned
         return {
-            "recipe": pinned.entry.name,
-            "engine": pinned.entry.recipe.engine,
-            "pinned": pinned.pin,
-            "channel": pinned.channel,
-            "behind": pinned.behind,
-            **asdict(pinned.lag),
-            "days": pinned.lag.days,
+            "recipe": self.entry.name,
+            "engine": self.entry.recipe.engine,
+            "pinned": self.pin,
+            "channel": self.entry.recipe.channel,
+            "behind": self.behind,
+            **asdict(self.lag),
+            "days": self.lag.days,
             "patches": [asdict(finding) for finding in self.patches],
             "older": list(self.older),
         }
 
 
-def by_engine(found: Iterable[Pinned]) -> list[Outdated]:
+def by_engine(found: Iterable[Outdated]) -> list[Outdated]:
     """The newest recipe of each engine and place of its source, in order of the engines.
 
     Recipes with a channel come after the others: nightly runs do not move the pin in their file.
     """
-    groups: dict[tuple[str, str], list[Pinned]] = defaultdict(list)
-    for pinned in found:
-        recipe = pinned.entry.recipe
+    groups: dict[tuple[str, str], list[Outdated]] = defaultdict(list)
+    for each in found:
+        recipe = each.entry.recipe
         place = recipe.source.git if isinstance(recipe.source, GitSource) else "PyPI"
-        groups[recipe.engine, place].append(pinned)
+        groups[recipe.engine, place].append(each)
     rows = []
     for group in groups.values():
         newest, *others = sorted(
-            group, key=lambda each: (bool(each.channel), each.lag.ahead, each.entry.name)
+            group,
+            key=lambda each: (bool(each.entry.recipe.channel), each.lag.ahead, each.entry.name),
         )
-        rows.append(Outdated(newest, tuple(sorted(each.entry.name for each in others))))
-    return sorted(rows, key=lambda row: row.pinned.entry.recipe.engine)
+        rows.append(replace(newest, older=tuple(sorted(each.entry.name for each in others))))
+    return sorted(rows, key=lambda row: row.entry.recipe.engine)
 
 
-def patches_on_newest(session: SourceSession, pinned: Pinned) -> tuple[PatchFinding, ...]:
-    """The states of a recipe's patches at the newest version of its upstream.
+def with_patches(session: SourceSession, row: Outdated) -> Outdated:
+    """A row with the states of the recipe's patches at the newest version of its upstream.
 
     Raises ``FetchError``; ``RecipeError`` for a patch file that is missing.
     """
-    if not pinned.entry.recipe.patch or not pinned.behind:
-        return ()
-    found = diagnose(session.patch_set(pinned.entry))
-    return tuple(finding for finding in found if finding.target != PIN)
+    if not row.entry.recipe.patch or not row.behind:
+        return row
+    found = diagnose(session.patch_set(row.entry))
+    return replace(row, patches=tuple(each for each in found if each.target != PIN))

@@ -1,14 +1,17 @@
-"""The newest state of an upstream (a tag or the head of a branch), and how far a pin is behind."""
+"""The states of an upstream: tags, branches, releases, trees; and how far a pin is behind."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fnmatch import translate
+from functools import cached_property
+from itertools import islice
 
 from builder.core.errors import FetchError, PatchError
-from builder.core.sizes import version_order
+from builder.core.sizes import RELEASE, version_order
 from builder.recipes import locks
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.edit import NamedCommit
@@ -19,6 +22,7 @@ from builder.sources.diff import NotADiffError, Piece, diff_of, parse
 from builder.sources.git import COMMIT
 from builder.sources.history import History
 from builder.sources.mirrors import PULL_REFS, Advertised, Mirror, Repositories
+from builder.sources.repository import GITLINK, Item, submodule_urls
 
 # Pull requests: their two ends, and the commit by which a history contains one.
 
@@ -32,14 +36,6 @@ class Ends:
     subject: str
 
 
-def head_of(url: str, number: int, repositories: Repositories) -> str | None:
-    """The present head of a pull request, or None where the repository does not have it.
-
-    Raises ``FetchError`` when the repository does not answer.
-    """
-    return repositories.mirror(url).advertised().pull(number)
-
-
 def ends_of(url: str, number: int, repositories: Repositories, onto: str | None = None) -> Ends:
     """The commit where a pull request's branch left its target branch, and its present head.
 
@@ -47,14 +43,14 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
     ``FetchError`` when there is no such request, or no such branch, ``PatchError`` when the
     two branches have no commit in common.
     """
-    head = head_of(url, number, repositories)
+    advertised = repositories.mirror(url).advertised()
+    head = advertised.pull(number)
     if head is None:
         raise FetchError(
             f"{url} has no pull request {number}",
             f"it offers no {PULL_REFS[0].format(number)}",
             "name the repository that has it with --repository URL",
         )
-    advertised = repositories.mirror(url).advertised()
     branch = advertised.commit(f"refs/heads/{onto}" if onto else advertised.head)
     if branch is None:
         missing = f"no branch {onto}" if onto else "no default branch"
@@ -88,7 +84,6 @@ def merged_by(
     history = History(repositories, of, commit)
     name = f"pull {pull}"
     piece = Piece(name, b"", url, ends.base, ends.head)
-
     try:
         text = diff_of(repositories, url, ends.base, ends.head, name) if ends.base else b""
         found = history.introduced(piece, parse(text) if text else [])
@@ -110,10 +105,7 @@ class LockedPackage:
 
 
 def locked_package(recipe: Recipe, catalog: Catalog) -> LockedPackage | None:
-    """The installed package that is a recipe's source; None where no base has it in its lock.
-
-    Raises ``RecipeError`` for a lock that cannot be read.
-    """
+    """The installed package that is a recipe's source; None where no base has it in its lock."""
     from packaging.utils import canonicalize_name
 
     if not isinstance(recipe.source, InstalledSource):
@@ -129,21 +121,10 @@ def locked_package(recipe: Recipe, catalog: Catalog) -> LockedPackage | None:
     return None
 
 
-def release_of(recipe: Recipe, catalog: Catalog) -> PinnedFile | None:
-    """The release of PyPI that a recipe pins: its source, or the package in its base's lock.
-
-    None where it pins none.  Raises ``RecipeError`` for a lock that cannot be read.
-    """
-    source = recipe.source
-    if isinstance(source, PypiSource):
-        return PinnedFile(source.pypi, source.version, source.sha256)
-    found = locked_package(recipe, catalog)
-    return found.file if found else None
-
-
 # The newest state.
 
 LONG_AGO = 2012
+TAGS = "refs/tags/"
 ABBREVIATED = re.compile(r"[0-9a-f]{7,39}")
 DIGITS_OF_COMMIT = re.compile(
     r"(?<![0-9a-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9a-z])"
@@ -188,25 +169,16 @@ def days_since(day: str) -> int | None:
     return max(0, (datetime.now(UTC).date() - since).days) if since.year > LONG_AGO else None
 
 
-def newest_tag(advertised: Advertised, glob: str) -> NamedCommit | None:
-    """The newest tag that a glob matches, or None."""
-    found = _tags(advertised, glob)
-    return found[-1] if found else None
-
-
 def upstream_target(url: str, track: Track | None, repositories: Repositories) -> NamedCommit:
-    """The newest state of an upstream: by ``track``; without it the head of the default branch.
-
-    Raises ``FetchError`` when the repository does not answer, or has no such tag or branch.
-    """
+    """The newest state of an upstream: by ``track``; without it the head of the default branch."""
     advertised = repositories.mirror(url).advertised()
     if track is not None and track.tag is not None:
-        found = newest_tag(advertised, track.tag)
-        if found is None:
+        found = _tags(advertised, track.tag)
+        if not found:
             raise FetchError(
                 f"{url} has no tag like {track.tag}", hint="correct [track] in the recipe"
             )
-        return found
+        return found[-1]
     name = track.branch if track is not None and track.branch else None
     ref = f"refs/heads/{name}" if name else advertised.head
     commit = advertised.refs.get(ref)
@@ -217,10 +189,7 @@ def upstream_target(url: str, track: Track | None, repositories: Repositories) -
 
 
 def resolve(url: str, ref: str, repositories: Repositories) -> NamedCommit:
-    """A tag, a branch or a commit of a repository; a commit may be abbreviated.
-
-    Raises ``FetchError`` when none has that name, or several commits do.
-    """
+    """A tag, a branch or a commit of a repository; a commit may be abbreviated."""
     if COMMIT.fullmatch(ref):
         return NamedCommit(ref, ref, "commit")
     mirror = repositories.mirror(url)
@@ -257,13 +226,16 @@ def lag(
 ) -> Lag | None:
     """How far a recipe is behind its upstream; None where its source has no upstream.
 
-    ``commit`` takes the place of the pinned commit.  Raises ``FetchError``; ``RecipeError`` for a
-    lock of its base that cannot be read.
+    ``commit`` takes the place of the pinned commit.
     """
     source = recipe.source
     if not isinstance(source, GitSource):
-        file = None if repositories.offline else release_of(recipe, catalog)
-        return _releases_behind(file) if file else None
+        if repositories.offline:
+            return None
+        if isinstance(source, PypiSource):
+            return _releases_behind(PinnedFile(source.pypi, source.version, source.sha256))
+        found = locked_package(recipe, catalog)
+        return _releases_behind(found.file) if found else None
     target = upstream_target(source.git, recipe.track, repositories)
     return commits_behind(source.git, commit or source.commit, target, recipe.track, repositories)
 
@@ -280,10 +252,7 @@ def _releases_behind(file: PinnedFile) -> Lag:
 def commits_behind(
     url: str, commit: str, target: NamedCommit, track: Track | None, repositories: Repositories
 ) -> Lag:
-    """How far a commit is behind a target that was found by ``track``.
-
-    Raises ``FetchError`` where either is gone.
-    """
+    """How far a commit is behind a target that was found by ``track``."""
     if target.commit == commit:
         return Lag(target, 0, "", rewritten=False)
     repositories.walk(url, commit, target.commit)
@@ -303,7 +272,7 @@ def commits_behind(
 
 
 def committed(url: str, commit: str, repositories: Repositories) -> str:
-    """The day (YYYY-MM-DD) of a commit.  Raises ``FetchError``."""
+    """The day (YYYY-MM-DD) of a commit."""
     repositories.walk(url, commit)
     return repositories.scratch.text("log", "--no-walk", "--format=%cs", commit)
 
@@ -323,19 +292,173 @@ def matches(tag: str, glob: str) -> bool:
 
 
 def _tags(advertised: Advertised, glob: str) -> list[NamedCommit]:
-    prefix = "refs/tags/"
-    names = [ref.removeprefix(prefix) for ref in advertised.refs if ref.startswith(prefix)]
+    names = [ref.removeprefix(TAGS) for ref in advertised.refs if ref.startswith(TAGS)]
     fitting = [name for name in names if not name.endswith("^{}") and matches(name, glob)]
-    found = [
-        (name, advertised.commit(prefix + name)) for name in sorted(fitting, key=version_order)
-    ]
+    found = ((name, advertised.commit(TAGS + name)) for name in sorted(fitting, key=version_order))
     return [NamedCommit(name, commit, "tag") for name, commit in found if commit is not None]
 
 
 def commit_count(url: str, commit: str, repositories: Repositories) -> int:
-    """The number of commits in a commit's history: ``git rev-list --count``.
-
-    Raises ``FetchError``.
-    """
+    """The number of commits in a commit's history: ``git rev-list --count``."""
     repositories.walk(url, commit)
     return int(repositories.scratch.text("rev-list", "--count", commit))
+
+
+# The tree of a commit, and the commit of a new recipe.
+
+MOST_OTHERS = 4
+FETCHED_TOGETHER = 500  # commits: each is an argument of git
+CMAKE_FILE = re.compile(r"(?:^|/)CMakeLists\.txt$|\.(?:cmake|in)$")
+"""configure_file reads definitions in its templates, by custom NAME.in."""
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """The commit that a target names; what is read of it is fetched then, and nothing more.
+
+    Every attribute and method raises ``FetchError``, ``GoneError`` if upstream lacks the commit.
+    """
+
+    url: str
+    target: NamedCommit
+    repositories: Repositories
+
+    @property
+    def name(self) -> str:
+        """The tag or the branch that names it, else the commit."""
+        return self.target.name
+
+    @cached_property
+    def _items(self) -> tuple[Item, ...]:
+        self.repositories.walk(self.url, self.target.commit)
+        return tuple(self.repositories.scratch.items(self.target.commit))
+
+    @cached_property
+    def _blobs(self) -> dict[str, str]:
+        return {item.path: item.object for item in self._items if item.mode != GITLINK}
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files."""
+        return frozenset(self._blobs)
+
+    @cached_property
+    def gitlinks(self) -> tuple[str, ...]:
+        """The paths of its submodules."""
+        return tuple(item.path for item in self._items if item.mode == GITLINK)
+
+    def texts(self, paths: Iterable[str]) -> Mapping[str, str]:
+        """The texts of the files that exist."""
+        found = {path: self._blobs[path] for path in paths if path in self._blobs}
+        self.repositories.contents(self.url, list(found.values()))
+        read = self.repositories.scratch.read
+        return {path: read(blob).decode("utf-8", "replace") for path, blob in found.items()}
+
+    @cached_property
+    def cmake(self) -> str:
+        """The text of all CMake files and ``configure_file`` inputs, without comments."""
+        texts = self.texts(filter(CMAKE_FILE.search, self.paths)).values()
+        return re.sub(r"#(?!cmakedefine)[^\n]*", "", "\n".join(texts))
+
+    def submodule_urls(self) -> dict[str, str]:
+        """The URLs of its submodules by path, as .gitmodules has them."""
+        self.texts([".gitmodules"])
+        return submodule_urls(self.repositories.scratch, self.target.commit)
+
+    def commits(self) -> int:
+        """The number of commits in its history."""
+        return commit_count(self.url, self.target.commit, self.repositories)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenCommit:
+    """A commit, and how it was found."""
+
+    target: NamedCommit
+    how: str
+    """"the newest tag, of 2026-05-13; main is 31 commits ahead"."""
+    others: tuple[str, ...] = ()
+    """Tags that were not chosen: "v0.1.2 of 2026-05-13"."""
+
+
+def chosen(url: str, ref: str | None, repositories: Repositories) -> ChosenCommit:
+    """The commit of a ref; without one the commit of the newest tag, else of the default branch.
+
+    The newest tag has the newest commit: repositories have tags of several kinds, whose numbers do
+    not compare.  The histories are there afterwards.
+    """
+    if ref is not None:
+        target = resolve(url, ref, repositories)
+        repositories.walk(url, target.commit)
+        return ChosenCommit(target, "" if target.kind == "commit" else f"{target.kind} {ref}")
+    advertised = repositories.mirror(url).advertised()
+    head = advertised.refs.get(advertised.head)
+    if head is not None:
+        repositories.walk(url, head)
+    tags = _by_time(url, repositories)
+    branch = advertised.head.removeprefix("refs/heads/")
+    if not tags:
+        if head is None:
+            what = f"{url} has no tag and no default branch"
+            if advertised.refs:
+                raise FetchError(what, hint="name a --ref")
+            why = "its list of refs is empty: so is the repository, or a web page answered"
+            raise FetchError(what, why, f"check the URL: `git ls-remote {url}`")
+        return ChosenCommit(
+            NamedCommit(branch, head, "branch"), f"the head of {branch}: there is no tag"
+        )
+    newest = tags[0]
+    day = committed(url, newest.commit, repositories)
+    how = f"the newest tag, {newest.name} of {day}"
+    if head is not None:
+        ahead = repositories.scratch.text("rev-list", "--count", f"{newest.commit}..{head}")
+        more = "1 more commit" if ahead == "1" else f"{ahead} more commits"
+        how += f"; {branch} has {more}" if ahead != "0" else ""
+    return ChosenCommit(
+        newest, how, tuple(islice(_other_tags(url, tags, repositories), MOST_OTHERS))
+    )
+
+
+def _other_tags(url: str, tags: Sequence[NamedCommit], repositories: Repositories) -> Iterator[str]:
+    """The other tags of the newest commit, and the newest tag of each other kind."""
+    newest, kinds = tags[0], set[str]()
+    for tag in tags:
+        kind = glob_of(tag.name)
+        if tag is not newest and tag.commit == newest.commit:
+            yield f"{tag.name} of the same commit"
+        elif kind not in kinds and tag is not newest:
+            yield f"{tag.name} of {committed(url, tag.commit, repositories)}"
+        kinds.add(kind)
+
+
+def _by_time(url: str, repositories: Repositories) -> list[NamedCommit]:
+    """All tags of commits, the newest commit first.
+
+    Among the tags of one second, a release comes first (v1.2.0), then the greater number.
+    """
+    advertised = repositories.mirror(url).advertised()
+    refs = [ref for ref in advertised.refs if ref.startswith(TAGS) and not ref.endswith("^{}")]
+    tags = {ref.removeprefix(TAGS): advertised.commit(ref) or "" for ref in refs}
+    missing = sorted(repositories.scratch.missing(tags.values()))
+    for start in range(0, len(missing), FETCHED_TOGETHER):
+        repositories.walk(url, *missing[start : start + FETCHED_TOGETHER])
+    times = _times(repositories, tags.values())
+    found = [
+        (times[commit], RELEASE.fullmatch(name) is not None, version_order(name), name, commit)
+        for name, commit in tags.items()
+        if commit in times
+    ]
+    return [NamedCommit(name, commit, "tag") for *_, name, commit in sorted(found, reverse=True)]
+
+
+def _times(repositories: Repositories, objects: Iterable[str]) -> dict[str, int]:
+    scratch = repositories.scratch
+    names = "".join(f"{name}\n" for name in objects).encode()
+    kinds = scratch.run("cat-file", "--batch-check", stdin=names).decode().splitlines()
+    commits = [line.split()[0] for line in kinds if line.split()[1] == "commit"]
+    if not commits:
+        return {}
+    stdin = "".join(f"{name}\n" for name in commits).encode()
+    listing = scratch.run("log", "--no-walk=unsorted", "--stdin", "--format=%H %ct", stdin=stdin)
+    pairs = [line.split() for line in listing.decode().splitlines()]
+    return {name: int(seconds) for name, seconds in pairs}

@@ -1,44 +1,110 @@
-"""Updates the pins of recipes: to the present commits of a pull request, or to a newer source."""
+"""Recipes at another state of upstream: pins that move, pull requests, recipes that are frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Generic
 
-from builder.build import roots
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from builder.core.errors import GoneError, PatchError, Problem, RecipeError
-from builder.core.log import Log
-from builder.core.platforms import Architecture, Platforms, architecture
-from builder.core.settings import Settings
-from builder.engines import families
 from builder.engines.families import ENGINES
-from builder.engines.family import Packages
-from builder.plan.inputs import AnyEntry, GitCommit, PypiFile, lock_file, resolve_source
-from builder.recipes import locks
-from builder.recipes.catalog import Entry
-from builder.recipes.edit import NamedCommit, edited, moved, released, with_pull_request
+from builder.plan.inputs import GitCommit, resolve_source
+from builder.recipes import edit
+from builder.recipes.catalog import Catalog, Entry, R, locks_of, parse, read_text
+from builder.recipes.edit import NamedCommit
 from builder.recipes.fields import checked_ref, checked_url
 from builder.recipes.locks import PinnedFile
-from builder.recipes.patches import AddPatch, PullPatch, ScriptPatch
+from builder.recipes.patches import PullPatch
+from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
-from builder.sources import apt, gather, pypi
-from builder.sources.patches import pieces
+from builder.sources import gather, git, pypi
+from builder.sources.git import GitError
+from builder.sources.patch_state import PatchState
+from builder.sources.repository import GITLINK, Scratch
 from builder.upstream import track
-from builder.upstream.locks import wanted_on
-from builder.upstream.patches import PIN, PYTHON, PatchFinding, PatchSet
-from builder.upstream.session import RecipeChange, SourceSession
-from builder.upstream.source_tree import (
-    KeyPath,
-    SourceTree,
-    absent_paths,
-    absent_submodules,
-    lost_definitions,
-    lost_options,
-    naming,
-    renamed,
-)
-from builder.upstream.track import Ends, ends_of, head_of, locked_package, merged_by
+from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
+from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeChange(Generic[R]):
+    """The file of a recipe or a base, and its new text; ``write`` writes it."""
+
+    file: Path
+    new_file: Path
+    text: str
+    new_text: str
+    recipe: R
+    locks: dict[Path, Path]
+    """The lock files that get another name, and their new names."""
+    base: RecipeChange[BaseRecipe] | None
+    """The change of the recipe's base, which is written first."""
+    shared: bool
+    """Other files name this one: it stays beside the new one."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the texts differ."""
+        return self.text != self.new_text
+
+    @property
+    def difference(self) -> str:
+        """The unified diff, the base's first."""
+        own = edit.difference(self.text, self.new_text, self.file.name, self.new_file.name)
+        return self.base.difference + own if self.base else own
+
+    def write(self, *, keep: bool = False) -> None:
+        """Write the new file atomically; where its name is new, the old file is removed.
+
+        Lock files with another name move too.  ``keep`` leaves the old files in place.  Raises
+        ``RecipeError`` where a lock file cannot be read, ``WorldError`` where the directory is not
+        writable.
+        """
+        keep = keep or self.shared
+        if self.base is not None:
+            self.base.write(keep=keep)
+        for lock, new_lock in self.locks.items():
+            edit.write(new_lock, read_text(lock), like=lock)
+        edit.write(self.new_file, self.new_text, like=self.file)
+        if not keep:
+            for old in (*self.locks, *([self.file] if self.new_file != self.file else [])):
+                old.unlink()
+
+
+def _change(
+    catalog: Catalog, entry: Entry[R], text: str, base: RecipeChange[BaseRecipe] | None = None
+) -> RecipeChange[R]:
+    recipe, problems = parse(text, entry.file, type(entry.recipe))
+    if recipe is None:
+        raise RecipeError(f"{entry.name} would not be valid", problems=problems)
+    file = entry.file.with_name(f"{recipe.name}.toml")
+    if file != entry.file and file.exists():
+        raise RecipeError(
+            f"{entry.name} would be renamed to {recipe.name}, which exists already",
+            hint="remove one of them, or name another ref with --to",
+        )
+    folder, locks = entry.file.parent, locks_of(recipe)
+    moved = {
+        folder / lock: folder / locks[table]
+        for table, lock in locks_of(entry.recipe).items()
+        if locks.get(table, lock) != lock
+    }
+    others = [*catalog.engines.values(), *catalog.bases.values()]
+    above = [each for each in others if each.recipe and each.recipe.base == entry.name]
+    return RecipeChange(entry.file, file, entry.text, text, recipe, moved, base, len(above) > 1)
+
+
+def findings_of(session: SourceSession, change: RecipeChange[Recipe]) -> list[PatchFinding]:
+    """The findings for the patches of a changed recipe."""
+    entry = Entry(change.recipe.name, change.file, change.new_text, change.recipe)
+    patch_set = session.patch_set(entry)
+    return list(diagnose(patch_set)) if patch_set.patches else []
 
 
 def pin_pull_request(
@@ -69,7 +135,7 @@ def pin_pull_request(
         ends = ends_of(url, pull, session.repositories, onto)
     except PatchError:
         # Its target branch contains it without a merge commit, and so may the pin.
-        head = head_of(url, pull, session.repositories) or ""
+        head = session.repositories.mirror(url).advertised().pull(pull) or ""
         _require_new(session, entry, url, pull, Ends("", head, ""))
         raise
     _require_new(session, entry, url, pull, ends)
@@ -81,14 +147,13 @@ def pin_pull_request(
         git=None if url == home else url,
         why=why or (known[0] if known else ends.subject),
     )
-    return session.change(entry, with_pull_request(entry.text, recipe, patch))
+    return _change(session.catalog, entry, edit.with_pull_request(entry.text, recipe, patch))
 
 
 def _require_new(
     session: SourceSession, entry: Entry[Recipe], url: str, pull: int, ends: Ends
 ) -> None:
-    """Raise ``PatchError`` where the pin of a recipe contains a pull request."""
-    source = entry.recipe.source if entry.recipe else None
+    source = entry.recipe.source
     if not isinstance(source, GitSource):
         return
     by = merged_by(session.repositories, url, pull, ends, of=source.git, commit=source.commit)
@@ -114,9 +179,9 @@ def update(
         file = PinnedFile(source.pypi, source.version, source.sha256)
         found = pypi.find_release(file, to, PYTHON)
         if found.version == source.version:
-            return session.change(entry, entry.text)
+            return _change(session.catalog, entry, entry.text)
         new = PinnedFile(source.pypi, found.version, found.sha256)
-        return session.change(entry, released(entry.text, recipe, source, new))
+        return _change(session.catalog, entry, edit.released(entry.text, recipe, source, new))
     if isinstance(source, InstalledSource):
         return _with_new_base(session, entry, to)
     if not isinstance(source, GitSource):
@@ -129,12 +194,16 @@ def update(
     else:
         target = track.resolve(source.git, checked_ref(to), session.repositories)
     if target.commit == source.commit:
-        return session.change(entry, entry.text)
+        return _change(session.catalog, entry, entry.text)
     count = partial(track.commit_count, source.git, target.commit, session.repositories)
-    recount = ENGINES[recipe.family].recounted(recipe, count)
+    recount = _recounted(recipe, count)
     refs = session.repositories.mirror(source.git).advertised().refs
     moving = f"refs/heads/{source.ref}" in refs and f"refs/tags/{source.ref}" not in refs
-    return session.change(entry, moved(entry.text, recipe, source, target, recount, moving=moving))
+    return _change(
+        session.catalog,
+        entry,
+        edit.moved(entry.text, recipe, source, target, recount, moving=moving),
+    )
 
 
 def _with_new_base(
@@ -156,10 +225,10 @@ def _with_new_base(
     old = locked.file
     found = pypi.find_release(old, to, locked.python)
     if found.version == old.version:
-        return session.change(entry, entry.text)
+        return _change(session.catalog, entry, entry.text)
     requirements = below.recipe.python.requirements if below.recipe.python else []
     own = [index for index, text in enumerate(requirements) if _pins(text, old)]
-    texts = renamed(below.recipe, old.version, found.version)
+    texts = _renamed(below.recipe, old.version, found.version)
     if not own or ("name",) not in texts:
         raise RecipeError(
             f"`pin update` cannot move {below.name} from {old.name} {old.version} to "
@@ -173,16 +242,12 @@ def _with_new_base(
         for path, text in texts.items()
         if path[:2] != ("python", "requirements") or path[2] in own
     }
-    base = session.change(below, edited(below.text, changes))
-    changed = edited(entry.text, renamed(entry.recipe, old.version, found.version))
-    return session.change(entry, changed, base)
+    base = _change(session.catalog, below, edit.edited(below.text, changes))
+    changed = edit.edited(entry.text, _renamed(entry.recipe, old.version, found.version))
+    return _change(session.catalog, entry, changed, base)
 
 
 def _pins(requirement: str, file: PinnedFile) -> bool:
-    """Whether a requirement is ``NAME==VERSION`` of a file."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
     wanted = Requirement(requirement)
     same = canonicalize_name(wanted.name) == canonicalize_name(file.name)
     return same and str(wanted.specifier) == f"=={file.version}"
@@ -208,111 +273,322 @@ def evaluate(
             return tuple(new.problem(path, message) for path, message in lost), []
     tree, _ = gather.tree_to_try(source, repositories, session.context.work)
     found = [*absent_paths(change.recipe, repositories.scratch, tree)]
-    if isinstance(source, GitCommit) and old is not None and isinstance(old.source, GitSource):
+    if isinstance(source, GitCommit) and isinstance(old.source, GitSource):
         found += _lost_names(session, change.recipe, source, old.source.commit)
-    if old is not None and isinstance(old.source, PypiSource):
+    if isinstance(old.source, PypiSource):
         found += naming(change.recipe, old.source.version)
-    elif old is not None and old.version != change.recipe.version:
+    elif old.version != change.recipe.version:
         found += naming(change.recipe, old.version)
-    return tuple(new.problem(path, message) for path, message in found), session.findings(change)
+    return tuple(new.problem(path, message) for path, message in found), findings_of(
+        session, change
+    )
 
 
 def _lost_names(
     session: SourceSession, recipe: Recipe, source: GitCommit, old: str
-) -> list[tuple[KeyPath, str]]:
+) -> list[Missing]:
     """The probed options and the definitions of cmake that the old commit had, and the new one
     lacks; none if upstream no longer has that commit."""
     commits = (NamedCommit(PIN, commit, "commit") for commit in (old, source.commit))
     before, now = (SourceTree(source.url, commit, session.repositories) for commit in commits)
     try:
-        return [*lost_options(recipe, before, now), *lost_definitions(recipe, before, now)]
+        return [*_lost_options(recipe, before, now), *_lost_definitions(recipe, before, now)]
     except GoneError:
         lacks = f"{source.url} no longer has {old[:9]}"
         session.context.log(f"{lacks}: names that are gone since are not shown")
         return []
 
 
-# The pinned inputs of recipes and bases, mirrored on this machine.
+# Names in a recipe that its source does not have, or that name an old version.
+
+KeyPath = tuple[str | int, ...]
+Missing = tuple[KeyPath, str]
+"""A key of a recipe, and what its source lacks."""
+HISTORY = {"notes", "why", "drop_when", "sha256"}
+OF_CMAKE = re.compile(r"(?:CMAKE|CUDA|CUDAToolkit)_\w+|BUILD_SHARED_LIBS|\w+_(?:DIR|ROOT)")
+"""Definitions that cmake itself or its modules read."""
 
 
-def mirror(patch_set: PatchSet, entry: Entry[Recipe], settings: Settings) -> Iterator[str]:
-    """Mirror the pinned inputs of a recipe, and the history that `patch check` reads.
-
-    Yields a line for each input.  Raises ``FetchError`` where one cannot be fetched.
-    """
-    repositories = patch_set.repositories
-    source = patch_set.source
-    if isinstance(source, GitCommit):
-        gather.tree_of(source, repositories, patch_set.context.work)
-        yield f"{source.url} {source.commit}"
-        target = track.upstream_target(source.url, patch_set.track, repositories)
-        repositories.walk(source.url, source.commit, target.commit)
-        yield f"{source.url} {target.name}: history up to {target.commit}"
-    for planned in patch_set.patches:
-        if isinstance(planned.patch, ScriptPatch | AddPatch):
-            repositories.pin(planned.url, planned.patch.origin.after)
-        else:
-            for _ in pieces(patch_set.context, planned, ""):
-                pass
-        yield f"{planned.name} of {planned.url or 'this repository'}"
-    files = packages_of(entry, entry.recipe.targets)
-    files += [source.file] if isinstance(source, PypiFile) else []
-    pypi.fetch(files, repositories.cache, repositories.log)
-    yield from (f"{file.name} {file.version}" for file in files)
-    yield from _mirror_debian(entry, entry.recipe.targets, settings, repositories.log)
-
-
-def packages_of(
-    entry: Entry[Recipe] | Entry[BaseRecipe], targets: Iterable[Architecture]
-) -> list[PinnedFile]:
-    """The files of the package index that builds for these targets need on this machine.
-
-    The packages of native builds: a cross build takes its compiler from this machine's, and the
-    libraries from the target's.
-    """
-    machine = architecture() or "amd64"
-    found: dict[PinnedFile, None] = {}
-    for target in dict.fromkeys((machine, *targets)):
-        for files in _packages(entry.recipe, entry.file.parent, Platforms(target, target)).values():
-            found.update(dict.fromkeys(files))
-    return [*found]
-
-
-def _packages(recipe: Recipe | BaseRecipe, folder: Path, platforms: Platforms) -> Packages:
-    if isinstance(recipe, BaseRecipe):
-        return families.BASES[recipe.family].packages(recipe, folder, platforms)
-    return families.ENGINES[recipe.family].packages(recipe, folder, platforms)
-
-
-def mirror_base(
-    entry: Entry[BaseRecipe], targets: Collection[Architecture], settings: Settings, log: Log
-) -> Iterator[str]:
-    """Mirror the packages and the published image of a base for these targets; like ``mirror``."""
-    base = entry.recipe
-    files = packages_of(entry, targets)
-    pypi.fetch(files, settings.cache_dir, log)
-    yield from (f"{file.name} {file.version}" for file in files)
-    published = base.published
-    if published is not None and published.digest is not None:
-        local = roots.fetch(base.name, published, published.digest, log).reference
-        yield f"{published.image} in Docker, as {local}"
-    elif published is not None:
-        yield f"{published.image} is not mirrored: it is not pinned ({published.note})"
-    yield from _mirror_debian(entry, targets, settings, log)
-
-
-def _mirror_debian(
-    entry: AnyEntry, targets: Iterable[Architecture], settings: Settings, log: Log
-) -> Iterator[str]:
-    """Fetch the locked Debian packages that builds for these targets need on this machine."""
-    file = lock_file(entry)
-    if file is None:
+def absent_submodules(recipe: Recipe, scratch: Scratch, tree: str) -> Iterator[Missing]:
+    """The submodules that the tree of a commit does not have."""
+    if not isinstance(recipe.source, GitSource):
         return
-    lock = locks.read(file, entry.name)
-    machine = architecture() or "amd64"
-    wanted = (wanted_on(entry.recipe, Platforms(machine, target)) for target in targets)
-    keys = {each.key for several in wanted for each in several}
-    needed = [deb for each in lock.install if each.key in keys for deb in each.files]
-    place = apt.archive_of(lock.suite, settings.debian_servers)
-    apt.fetch(needed, lock.as_of, place, settings.cache_dir, log)
-    yield from (f"{each.name} {each.version} {each.architecture}" for each in needed)
+    links = [item.path for item in scratch.items(tree) if item.mode == GITLINK]
+    for path in recipe.source.submodule:
+        if not any(f"{path}/".startswith(f"{link}/") for link in links):
+            yield ("source", "submodule", path), "the source has no submodule there"
+
+
+def absent_paths(recipe: Recipe, scratch: Scratch, tree: str) -> Iterator[Missing]:
+    """The directories and files that a tree does not have; those below a submodule that is not
+    fetched count as there."""
+    items = [*scratch.items(tree)]
+    paths = {item.path for item in items}
+    paths |= {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
+    links = tuple(f"{item.path}/" for item in items if item.mode == GITLINK)
+    for index, part in enumerate(recipe.cmake):
+        file = f"{part.source}/CMakeLists.txt".removeprefix("./")
+        if file not in paths and not file.startswith(links):
+            yield ("cmake", index, "source"), f"the source has no {part.source}/CMakeLists.txt"
+    for index, path in enumerate(recipe.layout.keep):
+        if path not in paths and not path.startswith(links):
+            yield ("layout", "keep", index), f"the source has no {path}"
+    yield from ENGINES[recipe.family].absent(recipe, paths)
+
+
+def _lost_options(recipe: Recipe, before: SourceTree, now: SourceTree) -> Iterator[Missing]:
+    """Probed options, and their values, that the source before had.
+
+    Nothing where the family does not read both trees.
+    """
+    family = ENGINES[recipe.family]
+    probes = [(i, each) for i, each in enumerate(recipe.probe) if isinstance(each, OptionProbe)]
+    if not family.reads_trees or not probes:
+        return
+    try:
+        old = family.draft(before, recipe.cuda)
+    except RecipeError:
+        return
+    try:
+        new = family.draft(now, recipe.cuda)
+    except RecipeError as error:
+        yield ("family",), "; ".join([error.what, *error.why.splitlines()])
+        return
+    if old is None or new is None:
+        return
+    for index, probe in probes:
+        if probe.option in old.options - new.options and not probe.absent:
+            yield ("probe", index, "option"), f"the source no longer has {probe.option}"
+        elif probe.option in old.values and probe.option in new.values:
+            for place, value in enumerate(probe.has):
+                if value in {*old.values[probe.option]} - {*new.values[probe.option]}:
+                    listed = ", ".join(new.values[probe.option])
+                    message = f"{probe.option} no longer lists {value}, but {listed}"
+                    yield ("probe", index, "has", place), message
+
+
+def _lost_definitions(recipe: Recipe, before: SourceTree, now: SourceTree) -> Iterator[Missing]:
+    """Definitions that no cmake file names now, and one did before."""
+    own: list[tuple[KeyPath, str]] = []
+    for index, call in enumerate(recipe.cmake):
+        own += [(("cmake", index, "define", name), name) for name in call.define]
+        for place, each in enumerate(call.override):
+            own.append((("cmake", index, "override", place, "name"), each.name))
+    own = [(path, name) for path, name in own if not OF_CMAKE.fullmatch(name)]
+    for path, name in own:
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        old, new = (word.search(tree.cmake) for tree in (before, now))
+        if old and not new:
+            yield path, f"no cmake file of the source names {name} any more"
+
+
+def naming(recipe: Recipe, version: str) -> Iterator[Missing]:
+    """The keys whose text names a version; keys about the past are left out."""
+    for path, text in _texts(recipe.model_dump(exclude_defaults=True), ()):
+        if HISTORY.isdisjoint(path) and _whole(version).search(text):
+            yield path, f"still names {version}: {text!r}"
+
+
+def _renamed(recipe: Recipe | BaseRecipe, version: str, new: str) -> dict[KeyPath, str]:
+    """The same keys, with their texts for another version."""
+    texts = _texts(recipe.model_dump(exclude_defaults=True), ())
+    named = ((path, text) for path, text in texts if HISTORY.isdisjoint(path))
+    whole = _whole(version)
+    return {path: whole.sub(new, text) for path, text in named if whole.search(text)}
+
+
+def _whole(version: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")
+
+
+def _texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        yield at, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*at, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*at, index))
+
+
+# A recipe frozen at one state of its upstream, so that it can be built again years later.
+
+COMMIT_DIGITS = 9
+DIGEST_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRecipe:
+    """A recipe like any other, under a name of its own, with fixed pins; and a catalog with it."""
+
+    entry: Entry[Recipe]
+    base: Entry[BaseRecipe] | None
+    """The base, if it is frozen as well."""
+    catalog: Catalog
+    dropped: tuple[str, ...] = ()
+    """The patches that are left out: upstream contains them."""
+
+    @property
+    def name(self) -> str:
+        """``ENGINE-VERSION``."""
+        return self.entry.name
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The texts of the recipe, of a frozen base, and of the base of the entrypoint's compiler,
+        all with their locks, by their paths below ``recipes/``."""
+        bases = [self.base] if self.base is not None else []
+        tools = self.catalog.chain(ENGINES[self.entry.recipe.family].tools)
+        found = self.entry.texts()
+        for base in (*bases, *map(self.catalog.base, tools)):
+            found |= {f"bases/{name}": text for name, text in base.texts().items()}
+        return found
+
+    def write(self, folder: Path) -> Path:
+        """Write the files below a directory; the recipe's.  Raises ``WorldError``."""
+        for name, text in self.files.items():
+            edit.write(folder / name, text)
+        return folder / self.entry.file.name
+
+
+def version_of(channel: str, target: NamedCommit) -> str:
+    """The version of a channel's image at a target: ``nightly-b9900``, ``nightly-3f2a91c0d``."""
+    if target.kind == "tag":
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", target.name)
+        return f"{channel}-{re.sub(r'[.-]{2,}', '-', name).strip('.-')}"
+    digits = target.commit.removeprefix("sha256:")
+    length = DIGEST_DIGITS if target.kind == "image" else COMMIT_DIGITS
+    return f"{channel}-{digits[:length]}"
+
+
+def at_commit(
+    catalog: Catalog,
+    entry: Entry[Recipe],
+    target: NamedCommit,
+    count: Callable[[], int],
+    version: str,
+) -> FrozenRecipe:
+    """A recipe at a commit of its source; ``count`` is the number of commits up to it."""
+    recipe = entry.recipe
+    changes: dict[edit.Keys, object] = {
+        ("source", "commit"): target.commit,
+        ("source", "ref"): None if target.kind == "commit" else target.name,
+    }
+    recount = _recounted(recipe, count)
+    if recount is not None:
+        changes[recount.key] = recount.new
+    return _frozen(catalog, entry, target, version, changes, None)
+
+
+def _recounted(recipe: Recipe, count: Callable[[], int]) -> edit.Recount | None:
+    key = ENGINES[recipe.family].commit_count
+    if key is None:
+        return None
+    return edit.Recount(key, getattr(getattr(recipe, key[0]), key[1]), count())
+
+
+def at_image(
+    catalog: Catalog, entry: Entry[Recipe], target: NamedCommit, version: str
+) -> FrozenRecipe:
+    """A recipe over a published image; ``target.commit`` is the image's digest."""
+    recipe = entry.recipe
+    below = catalog.base(recipe.base)
+    if below.recipe.published is None:
+        problem = entry.problem(
+            ("track", "image"), f"the base {recipe.base} is not a published image"
+        )
+        raise RecipeError(f"{entry.name} cannot follow an image", problems=(problem,))
+    name = f"{below.name}-{target.commit.removeprefix('sha256:')[:DIGEST_DIGITS]}"
+    text = edit.edited(
+        below.text,
+        {
+            ("name",): name,
+            ("published", "digest"): target.commit,
+            ("published", "image"): target.name,
+            ("published", "note"): None,
+        },
+    )
+    base = _entry(text, below.file.with_name(f"{name}.toml"), BaseRecipe)
+    return _frozen(catalog, entry, target, version, {("base",): name}, base)
+
+
+def _frozen(
+    catalog: Catalog,
+    entry: Entry[Recipe],
+    target: NamedCommit,
+    version: str,
+    changes: dict[edit.Keys, object],
+    base: Entry[BaseRecipe] | None,
+) -> FrozenRecipe:
+    recipe = entry.recipe
+    changes |= {
+        ("version",): version,
+        ("image", "tags"): [version],
+        ("image", "moving"): None,
+        ("track",): None,
+    }
+    origin = f"# Frozen from {entry.name}: "
+    head = f"{origin}{target.name} was {target.commit}."
+    if farm := farm_commit(catalog.root):
+        head += f"\n# Its base, locks and patches come from commit {farm} of the farm."
+    text = _headed(edit.edited(entry.text, changes), head)
+    file = entry.file.with_name(f"{recipe.engine}-{version}.toml")
+    frozen = _entry(text, file, Recipe)
+    there = catalog.engines.get(frozen.name)
+    if there is not None and origin not in there.text:
+        raise RecipeError(
+            f"{entry.name} would be frozen as {frozen.name}, which is a recipe of its own",
+            hint="rename that recipe, or the channel",
+        )
+    bases = {base.name: base} if base is not None else {}
+    extended = replace(
+        catalog, engines={**catalog.engines, frozen.name: frozen}, bases={**catalog.bases, **bases}
+    )
+    return FrozenRecipe(frozen, base, extended)
+
+
+def without(frozen: FrozenRecipe, patches: Sequence[int]) -> FrozenRecipe:
+    """A frozen recipe without some of its patches; it keeps their probes."""
+    before = frozen.entry.recipe
+    names = tuple(before.patch[index].name for index in patches)
+    text = edit.without_patches(frozen.entry.text, patches)
+    entry = _entry(text, frozen.entry.file, Recipe)
+    catalog = replace(frozen.catalog, engines={**frozen.catalog.engines, entry.name: entry})
+    return replace(frozen, entry=entry, catalog=catalog, dropped=names)
+
+
+def fitted(frozen: FrozenRecipe, session: SourceSession) -> tuple[FrozenRecipe, list[PatchFinding]]:
+    """A frozen recipe without patches that upstream contains; and the patches that do not apply."""
+    patch_set = replace(session, catalog=frozen.catalog).patch_set(frozen.entry)
+    findings = on_pin(patch_set) if patch_set.patches else []
+    known = {PatchState.UPSTREAM, PatchState.UNTRIED}  # a build tries: it has an engine
+    unfit = [each for each in findings if not each.good and each.state not in known]
+    if unfit:
+        return frozen, unfit
+    merged = [index for index, each in enumerate(findings) if each.state == PatchState.UPSTREAM]
+    if not merged:
+        return frozen, []
+    lean = without(frozen, merged)
+    session.context.log(f"{frozen.name}: left out {', '.join(lean.dropped)}: upstream has it")
+    return lean, []
+
+
+def _entry(text: str, file: Path, model: type[R]) -> Entry[R]:
+    found, problems = parse(text, file, model)
+    if found is None:
+        raise RecipeError(f"{file.stem} would not be a valid recipe", problems=problems)
+    return Entry(found.name, file, text, found)
+
+
+def _headed(text: str, head: str) -> str:
+    first, line, rest = text.partition("\n")
+    return f"{first}{line}{head}\n{rest}" if first.startswith("#:") else f"{head}\n{text}"
+
+
+def farm_commit(root: Path) -> str:
+    """The commit of the repository that holds the catalog; empty where there is none."""
+    try:
+        return git.text(root / ".git", "rev-parse", "--verify", "HEAD")
+    except GitError:
+        return ""

@@ -23,7 +23,7 @@ from builder.checks.server import Server
 from builder.core.errors import RecipeError
 from builder.docker.client import executable
 from builder.docker.containers import Container
-from builder.engines.api_flavor import API_FLAVORS
+from builder.engines.servers import API_FLAVORS
 from builder.presets import exports, schema
 from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable

@@ -15,7 +15,7 @@ import pytest
 from builder.checks.answers import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
 from builder.docker import client, containers
-from builder.engines.api_flavor import API_FLAVORS
+from builder.engines.servers import API_FLAVORS
 from builder.presets import run as launch_start
 from builder.presets.run import existing, identity, start_service, wait_until_healthy
 from builder.presets.service import Mount, Service, ServiceOption, Variable

@@ -9,7 +9,7 @@ from typing import Any
 from builder.cli.session import BuildProgress, build_session
 from builder.upstream import bisect
 from builder.upstream import bisect as bisect_state
-from builder.upstream.bisect import BisectOptions, BisectRequest, BisectResult, BisectState
+from builder.upstream.bisect import BisectRequest, BisectResult, BisectState
 from support.commands import Builder
 from support.upstreams import Upstream
 
@@ -73,7 +73,7 @@ class Farm:
         request = BisectRequest(good, bad, **{name: more.pop(name) for name in WAY & more.keys()})
         self.lines.clear()
         builds = build_session(self.catalog, progress=Recorded(self.lines))
-        return bisect.bisect(builds, "eng", request, BisectOptions(**more))
+        return bisect.bisect(builds, "eng", request, **more)
 
     @property
     def state(self) -> BisectState | None:

@@ -21,7 +21,7 @@ from builder.checks.verdict import Verdict
 from builder.cli.session import build_session
 from builder.plan.plan import Plan
 from builder.upstream import night
-from builder.upstream.session import open_session
+from builder.upstream.patches import open_session
 from support.commands import Builder
 from support.registries import Proxy
 from support.smoke_tests import docker

@@ -227,7 +227,7 @@ EXAMPLES = {
             "builder/engines/NAME.py": text(FAMILY),
             "builder/engines/families.py": inserted(
                 (
-                    "from builder.engines.python import",
+                    "from builder.engines.overlay import",
                     "from builder.engines.tiny import Tiny",
                 ),
                 ("        Artifact(),", "        Tiny(),"),

@@ -11,7 +11,7 @@ import pytest
 from builder.checks.answers import ServerClient, UnansweredError
 from builder.checks.server import Mounts, Server, ServeSpec, arguments, mounts_of, offloaded
 from builder.engines import llama_cpp
-from builder.engines.api_flavor import API_FLAVORS
+from builder.engines.servers import API_FLAVORS
 from builder.recipes.probes import Serve
 from support.loopback import Quiet, serving_with
 

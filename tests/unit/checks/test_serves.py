@@ -11,7 +11,7 @@ import pytest
 from builder.checks import serves
 from builder.checks.answers import ServerClient
 from builder.checks.server import Server
-from builder.engines.api_flavor import API_FLAVORS
+from builder.engines.servers import API_FLAVORS
 from support.hostile import answer, closing, serving
 
 EVIL = "\u202e\x1b[31mevil\nPASS"

@@ -14,7 +14,7 @@ from identify.vendor.licenses import LICENSES
 
 from builder.recipes.edit import NamedCommit
 from builder.upstream import track
-from builder.upstream.source_tree import default_version
+from builder.upstream.new_recipe import default_version
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.llama_tree import MIT

@@ -11,7 +11,7 @@ import pytest
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.engines import layout
-from builder.engines.cmake_calls import instructions, truth
+from builder.engines.cmake import instructions, truth
 from builder.engines.families import ENGINES
 from builder.plan import dockerfile
 from builder.recipes.schema import Cuda

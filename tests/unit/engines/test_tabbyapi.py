@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.engines.families import complete
-from builder.engines.python import read_log
+from builder.engines.servers import read_tabbyapi
 from support.catalogs import load
 from support.family_recipes import CALL, GIT, LOCKED, problems
 
@@ -50,14 +50,14 @@ def test_the_card_without_room_is_read_from_the_log() -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB. GPU 0 has a total "
         "capacity of 23.46 GiB of which 1.50 GiB is free. Including non-PyTorch memory"
     )
-    assert read_log(text).no_room.startswith("Tried to allocate 2.37 GiB. GPU 0 has")
+    assert read_tabbyapi(text).no_room.startswith("Tried to allocate 2.37 GiB. GPU 0 has")
     split = "RuntimeError: Insufficient VRAM in split for model and cache\n"
-    assert read_log(split).no_room == "Insufficient VRAM in split for model and cache"
-    assert not read_log("INFO: Model successfully loaded.").no_room
+    assert read_tabbyapi(split).no_room == "Insufficient VRAM in split for model and cache"
+    assert not read_tabbyapi("INFO: Model successfully loaded.").no_room
 
 
 def test_the_cache_counts_once_the_model_is_loaded() -> None:
     cache = "INFO:     Using configured cache_size: 2048 tokens.\n"
-    assert read_log(cache).kv_tokens is None
-    found = read_log(f"{cache}INFO:     Model successfully loaded.\n")
+    assert read_tabbyapi(cache).kv_tokens is None
+    found = read_tabbyapi(f"{cache}INFO:     Model successfully loaded.\n")
     assert (found.kv_tokens, found.kinds, found.text) == (2048, {}, "2,048 tokens")

@@ -12,9 +12,8 @@ import pytest
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
-from builder.upstream import snapshot
-from builder.upstream.patches import PIN, diagnose, on_pin
-from builder.upstream.session import SourceSession
+from builder.upstream import update
+from builder.upstream.patches import PIN, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, merged_by
 from support import catalogs, faults
 from support.patch_wards import RECIPE, Ward, brought, functions
@@ -128,9 +127,9 @@ def test_a_night_keeps_a_patch_that_upstream_reverted(ward: Ward, catalog: Path)
     (catalog / "recipes" / "eng-1.toml").write_text(text)
     found = catalogs.load(catalog)
     target = NamedCommit("main", ward.upstream.head(), "branch")
-    frozen = snapshot.at_commit(found, found.engine("eng-1"), target, lambda: 4, "nightly-x")
+    frozen = update.at_commit(found, found.engine("eng-1"), target, lambda: 4, "nightly-x")
     session = SourceSession(found, Settings(cache_dir=ward.cache), ward.context)
-    lean, unfit = snapshot.fitted(frozen, session)
+    lean, unfit = update.fitted(frozen, session)
     assert [finding.state for finding in unfit] == ["conflicts"]
     assert lean.dropped == ()
     assert len(tomllib.loads(lean.entry.text)["patch"]) == 1

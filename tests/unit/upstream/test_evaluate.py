@@ -13,9 +13,10 @@ import pytest
 from builder.build.session import BuildSession
 from builder.cli.session import build_session
 from builder.core.errors import RecipeError, UntriedError, WorldError
+from builder.sources.repository import Commit
 from builder.upstream import bisect
 from builder.upstream import bisect as evaluate
-from builder.upstream.bisect import Evaluation, QuestionError, Trace
+from builder.upstream.bisect import BisectStep, QuestionError, Trace
 from support.bisects import Farm, grown
 
 
@@ -24,12 +25,12 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     """Stands for the engine: every commit is built and verified; the traces that were swept."""
     gone: list[Trace] = []
     monkeypatch.setattr(BuildSession, "resolve", lambda *_: None)
-    monkeypatch.setattr(evaluate, "trace_of", lambda subject: Trace(subject.commit, (), ()))
+    monkeypatch.setattr(evaluate, "trace_of", lambda _, commit: Trace(commit, (), ()))
     monkeypatch.setattr(evaluate, "sweep", gone.append)
     monkeypatch.setattr(
-        evaluate, "_smoke_tested", lambda *_: Evaluation("good", "built and verified")
+        evaluate, "_smoke_tested", lambda _, __, commit, ___: BisectStep(commit, "good", "built")
     )
-    monkeypatch.setattr(evaluate, "_image", lambda _: "eng:bisect")
+    monkeypatch.setattr(evaluate, "_image", lambda *_: "eng:bisect")
     return gone
 
 
@@ -74,9 +75,9 @@ def test_no_card_is_simulated_where_the_users_test_decides(
 ) -> None:
     sessions: list[BuildSession] = []
 
-    def tested(subject: evaluate.CommitBuild, _: evaluate.BisectMethod) -> Evaluation:
-        sessions.append(subject.builds)
-        return Evaluation("good", "built and verified")
+    def tested(builds: BuildSession, _: Any, commit: Commit, __: Any) -> BisectStep:
+        sessions.append(builds)
+        return BisectStep(commit, "good", "built")
 
     monkeypatch.setattr(evaluate, "_smoke_tested", tested)
     commits = grown(farm.upstream, 2)

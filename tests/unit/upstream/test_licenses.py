@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from identify.vendor.licenses import LICENSES
 
-from builder.upstream.source_tree import VERSIONS, identified
+from builder.upstream.new_recipe import VERSIONS, identified
 
 TEXTS = dict(LICENSES)
 MIT = TEXTS["MIT"].replace("[year] [fullname]", "2023-2026 The ggml authors, Somebody")

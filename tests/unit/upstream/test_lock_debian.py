@@ -18,7 +18,7 @@ from builder.plan.plan import BasePlan
 from builder.plan.resolver import plan_base
 from builder.recipes import locks
 from builder.recipes.locks import DebianFile, DebianLock
-from builder.upstream.locks import DebianSession, NewDebianLock
+from builder.upstream.locks import DebianSession, NewLock
 from support.catalogs import load, rendered, write_lock
 from support.debian_archive import SUITE, DebianArchive, served
 from support.environment import REPOSITORY
@@ -86,7 +86,7 @@ class Farm:
         (catalog / "recipes" / "x-1.toml").write_text(ENGINE)
         (catalog / "engines" / "x").mkdir(parents=True)
 
-    def lock(self, name: str, *, write: bool = True) -> NewDebianLock:
+    def lock(self, name: str, *, write: bool = True) -> NewLock:
         found = load(self.catalog)
         self.count += 1
         work = self.catalog / f"work-{self.count}"

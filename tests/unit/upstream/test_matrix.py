@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from builder.cli.app import app
 from builder.core.errors import RecipeError, WorldError
 from builder.engines import families
-from builder.upstream import ci
-from builder.upstream.ci import CLEARED, FREE, HOSTED, Job
+from builder.upstream import night as ci
+from builder.upstream.night import CLEARED, FREE, HOSTED, Job
 from support.catalogs import load, rendered, write_lock
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -139,7 +139,7 @@ def test_a_revision_is_asked_by_its_own_code(farm: Upstream) -> None:
     same = farm.record("builder itself")
     change(
         farm,
-        "builder/engines/family.py",
+        "builder/engines/cmake.py",
         '"--strip"]',
         '"--strip", "--verbose"]',
     )

@@ -17,7 +17,7 @@ from builder.core.errors import (
 )
 from builder.core.files import named_lock
 from builder.upstream import bisect
-from builder.upstream.bisect import BisectOptions, BisectRequest, QuestionError
+from builder.upstream.bisect import BisectRequest, QuestionError
 from support import faults
 from support.bisects import Farm, grown
 from support.overlaid import write_catalog
@@ -59,9 +59,7 @@ def test_recipes_that_cannot_be_bisected_are_refused(farm: Farm) -> None:
     source = f'[source]\ngit = "{farm.upstream.url}"\ncommit = "{farm.upstream.head()}"\n'
     write_catalog(farm.catalog, "", "published/engine:1", source=source)
     with pytest.raises(RecipeError, match="comes from its base, stand-in"):
-        bisect.bisect(
-            build_session(farm.catalog), "overlaid", BisectRequest("a", "b"), BisectOptions()
-        )
+        bisect.bisect(build_session(farm.catalog), "overlaid", BisectRequest("a", "b"))
     for ends in ([], ["main"]):
         with pytest.raises(QuestionError, match="there is no unfinished bisect of eng-1"):
             farm.ask(*ends)
@@ -108,9 +106,9 @@ def test_a_patch_that_does_not_fit_skips_the_commit(farm: Farm) -> None:
     outcome = farm.ask(first, last, trust_ends=True)
     assert [commit.name for commit in outcome.candidates] == [other, last]
     (step,) = outcome.steps
-    assert (step.verdict, step.evaluation.built) == ("skip", False)
+    assert (step.verdict, step.built) == ("skip", False)
     unfit = "pull 6 does not fit (conflicts); a.c, hunk 1: the lines differ, from line 17"
-    assert step.evaluation.why == unfit
+    assert step.why == unfit
     assert f"{other[:9]} is skipped: pull 6 does not fit" in farm.output
     # The merge base must be good; if it is skipped, a warning is logged.
     upstream.git("checkout", "--quiet", "-b", "release", other)

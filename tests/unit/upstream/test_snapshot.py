@@ -12,10 +12,10 @@ from builder.core.settings import Settings
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import Track
 from builder.sources.mirrors import Repositories
-from builder.upstream import snapshot
 from builder.upstream import track as tracking
+from builder.upstream import update
 from builder.upstream.night import channels
-from builder.upstream.snapshot import version_of
+from builder.upstream.update import version_of
 from support import catalogs, upstreams
 from support.environment import REPOSITORY
 
@@ -41,7 +41,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("llama-cpp-master")
     target = NamedCommit("b10000", COMMIT, "tag")
-    frozen = snapshot.at_commit(found, entry, target, lambda: 10000, version_of("master", target))
+    frozen = update.at_commit(found, entry, target, lambda: 10000, version_of("master", target))
     assert frozen.name == "llama-cpp-master-b10000"
     recipe = frozen.catalog.engine("llama-cpp-master-b10000").recipe
     assert recipe is not None
@@ -55,7 +55,7 @@ def test_a_recipe_is_frozen_at_a_commit() -> None:
     lines = frozen.entry.text.splitlines()
     assert lines[0].startswith("#:schema")
     assert lines[1] == f"# Frozen from llama-cpp-master: b10000 was {COMMIT}."
-    assert snapshot.farm_commit(REPOSITORY) in lines[2]
+    assert update.farm_commit(REPOSITORY) in lines[2]
     # All else stays, comments included; the catalog that it came from has it not.
     before, after = tomllib.loads(entry.text), tomllib.loads(frozen.entry.text)
     assert before["probe"] == after["probe"]
@@ -68,7 +68,7 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     found = catalogs.load(REPOSITORY)
     target = NamedCommit("vllm/vllm-openai:nightly", DIGEST, "image")
     entry = found.engine("vllm-nightly")
-    frozen = snapshot.at_image(found, entry, target, version_of("nightly", target))
+    frozen = update.at_image(found, entry, target, version_of("nightly", target))
     assert frozen.name == "vllm-nightly-abababababab"
     base = frozen.catalog.base("vllm-openai-nightly-abababababab").recipe
     assert base is not None
@@ -85,14 +85,14 @@ def test_a_recipe_is_frozen_over_an_image(tmp_path: Path) -> None:
     assert 'base    = "vllm-openai-nightly-abababababab"' in written.read_text()
     of_git = found.engine("llama-cpp-master")
     with pytest.raises(RecipeError, match=r"cuda-13\.0 is not a published image"):
-        snapshot.at_image(found, of_git, target, "x")
+        update.at_image(found, of_git, target, "x")
 
 
 def test_the_locks_of_a_recipe_are_kept_with_it() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("lucebox-f12a87c")
     target = NamedCommit("main", COMMIT, "branch")
-    files = snapshot.at_commit(found, entry, target, lambda: 1, "nightly-x").files
+    files = update.at_commit(found, entry, target, lambda: 1, "nightly-x").files
     assert set(files) == {
         "lucebox-nightly-x.toml",
         "locks/lucebox-f12a87c.toml",
@@ -106,15 +106,15 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
     found = catalogs.load(REPOSITORY)
     entry = found.engine("atomic-b8995")
     target = NamedCommit("main", COMMIT, "branch")
-    frozen = snapshot.at_commit(found, entry, target, lambda: 1, "nightly-x")
+    frozen = update.at_commit(found, entry, target, lambda: 1, "nightly-x")
     before = frozen.entry.recipe
     assert before is not None
     assert before.patch
     text = frozen.entry.text.replace("[[patch]]", '[[patch]]\nprobe = { file = "/x/y" }', 1)
-    frozen = snapshot.FrozenRecipe(
-        snapshot._entry(text, frozen.entry.file, type(before)), None, frozen.catalog, target
+    frozen = update.FrozenRecipe(
+        update._entry(text, frozen.entry.file, type(before)), None, frozen.catalog
     )
-    left = snapshot.without(frozen, [0])
+    left = update.without(frozen, [0])
     after = left.entry.recipe
     assert after is not None
     assert len(after.patch) == len(before.patch) - 1
@@ -126,7 +126,7 @@ def test_a_patch_that_goes_leaves_its_probe() -> None:
 def test_a_name_that_is_taken_is_refused() -> None:
     found = catalogs.load(REPOSITORY)
     with pytest.raises(RecipeError, match="would be frozen as llama-cpp-b9831, which is a recipe"):
-        snapshot.at_commit(
+        update.at_commit(
             found,
             found.engine("llama-cpp-master"),
             NamedCommit("b1", COMMIT, "tag"),
@@ -138,8 +138,8 @@ def test_a_name_that_is_taken_is_refused() -> None:
 def test_what_was_frozen_and_thawed_can_be_frozen_again() -> None:
     found = catalogs.load(REPOSITORY)
     entry, target = found.engine("llama-cpp-master"), NamedCommit("b9900", COMMIT, "tag")
-    frozen = snapshot.at_commit(found, entry, target, lambda: 1, "master-b9900")
-    again = snapshot.at_commit(frozen.catalog, entry, target, lambda: 2, "master-b9900")
+    frozen = update.at_commit(found, entry, target, lambda: 1, "master-b9900")
+    again = update.at_commit(frozen.catalog, entry, target, lambda: 2, "master-b9900")
     assert again.name == frozen.name
     assert again.catalog.engine(again.name).text == again.entry.text != frozen.entry.text
 

@@ -19,7 +19,7 @@ import typer
 import yaml
 
 from builder.cli.app import app
-from builder.upstream.ci import HOSTED, Job
+from builder.upstream.night import HOSTED, Job
 from support.environment import REPOSITORY
 
 pytestmark = pytest.mark.xdist_group("workflows")  # they share what a fixture makes
