@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
-from builder.build.trials import KeptTrials, kept
+from builder.build.record import KeptTrials, kept
 from builder.checks import preset_trial
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict

@@ -120,7 +120,6 @@ def trials(
     a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
     from builder.build import record, reports
-    from builder.build import trials as kept_trials
     from builder.core import settings
     from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
@@ -133,7 +132,7 @@ def trials(
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
         if kept is not None and (recipes or kept.verdict.device is not None):
-            files[name] = kept_trials.write_trials(found.root, kept)
+            files[name] = record.write_trials(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
@@ -212,7 +211,7 @@ def _carry(
     as_json: bool,
 ) -> None:
     """Save or load the cache of the recipe's engine, if it compiles anything."""
-    from builder.build.ccache import compile_image
+    from builder.build.build import compile_image
     from builder.cli.session import build_session
     from builder.core.files import workspace
 

@@ -22,9 +22,8 @@ from typing import Any
 from builder.core import files
 from builder.core.errors import BuildError, FetchError, SpaceError, WorldError
 from builder.core.parallel import ends_with_its_work, lines_of
-from builder.docker import client
 from builder.docker import engine as docker
-from builder.docker.client import LateError, call
+from builder.docker.engine import LateError, call
 
 TARGET = "linux/amd64"  # the platform of most images
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
@@ -82,7 +81,7 @@ def _inspect(name: str) -> Builder:
 
 def _fields(name: str) -> list[tuple[str, str]]:
     """The driver, the errors and the platforms of a builder's nodes."""
-    done = client.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
+    done = docker.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
     found: list[tuple[str, str]] = FIELD.findall(done.stdout)
     if done.returncode != 0 or not any(key == "Platforms" for key, _ in found):
         errors = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
@@ -120,7 +119,7 @@ def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], N
     command += ["buildx", "build", f"--builder={builder.name}", "--progress=plain", *arguments]
     environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
     with (
-        client.stream(*command, stderr=subprocess.STDOUT, env=environment) as process,
+        docker.stream(*command, stderr=subprocess.STDOUT, env=environment) as process,
         ends_with_its_work(process),
     ):
         try:

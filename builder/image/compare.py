@@ -1,4 +1,7 @@
-"""Two images compared: their files, their configurations and their layers."""
+"""Two images compared: their files, their configurations and their layers.
+
+In every difference, ``before`` is the first thing compared and ``after`` the second one.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,22 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeVar
 
 from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.files import require_space
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.image import layers as images
-from builder.image.device_code import compare_code, may_have_code, on_card
+from builder.image.code_paths import (
+    CodeDifference,
+    CodePaths,
+    DifferenceState,
+    compare_code,
+    may_have_code,
+    on_card,
+    state_of,
+)
 from builder.image.layers import (
     Content,
     DamagedImageError,
@@ -35,19 +46,153 @@ from builder.image.layers import (
     layer_entries,
     manifest_of,
 )
-from builder.image.results import (
-    Aspect,
-    Comparison,
-    Difference,
-    ElfDifference,
-    FileDifference,
-    LayerDifference,
-    LayerSide,
-    LayerState,
-)
 from simulator.elf import Elf, MalformedElf, Section, is_elf
 from simulator.ledger import library_name
 from simulator.library import linking, versioned_symbols
+
+Aspect = Literal[
+    "name", "kind", "content", "target", "mode", "owner", "attributes", "hard link", "time"
+]
+
+LayerState = Literal["equal", "compression", "times", "order", "tar", "files", "added", "removed"]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[T]):
+    """A named value, or a list of values; empty or None where a side has none."""
+
+    name: str
+    before: T
+    after: T
+
+
+Values = tuple[Difference[tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElfDifference:
+    """How two ELF files differ."""
+
+    values: Values
+    """The values that differ: of ``machine``, ``type``, ``interpreter``, ``soname``, ``needed``,
+    ``runpath``, ``rpath`` and ``build id``."""
+    symbols_added: tuple[str, ...]
+    """Dynamic symbols, ``cudaFree@libcudart.so.13``; ``U`` before an undefined one."""
+    symbols_removed: tuple[str, ...]
+    sections: tuple[Difference[int | None], ...]
+    """Bytes of sections that differ, or that one file lacks, in the order of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A path that differs; ``time`` is among the aspects where only that differs, too."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+    former: str = ""
+    """The path of the first one, where a library has another version in its name."""
+    aspects: tuple[Aspect, ...] = ()
+    """The differences of a path that both have."""
+    lines: tuple[str, str] | None = None
+    """The first line that differs in two texts."""
+    elf: ElfDifference | None = None
+    """The differences of two ELF files."""
+    code: CodeDifference | None = None
+    """Set where one of the files has device code."""
+    on_card: tuple[CodePaths, CodePaths] | None = None
+    """With ``code``: what the card does with the device code of both files."""
+    unread: str = ""
+    """Why ELF sections or device code could not be compared."""
+
+    @property
+    def state(self) -> DifferenceState:
+        """Which of both sides has it, or whether it differs."""
+        return state_of(self.before, self.after)
+
+    @property
+    def only_time(self) -> bool:
+        """Whether nothing but the modification time differs."""
+        return self.aspects == ("time",)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSide:
+    """A layer of an image."""
+
+    number: int
+    """From 1, the lowest."""
+    digest: str
+    size: int
+    """Bytes of the blob."""
+    created_by: str
+    """The instruction that made it, from the image's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDifference:
+    """Two layers, or one layer without a counterpart.
+
+    ``state`` names the difference: none; the compression of the same tar; the modification times,
+    the order of the entries, or other bytes of the tar, of the same files; or the files.
+    """
+
+    before: LayerSide | None
+    after: LayerSide | None
+    state: LayerState
+    paths: tuple[str, ...] = ()
+    """With ``times`` and ``files``: the paths that differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two trees, or two images, compared.
+
+    Two images with one digest are equal: nothing else is read.
+    """
+
+    before: str
+    """Name."""
+    after: str
+    digests: tuple[str, str] | None
+    """The manifests' of two images."""
+    equal: int
+    """Paths that are equal, apart from times."""
+    files: tuple[FileDifference, ...]
+    """The files that differ, by path; also files that differ in their time only."""
+    config: Values = ()
+    """Values of two images' configurations, ``config.Env``; values with times are in ``times``."""
+    times: Values = ()
+    """Times in two images' configurations: ``created``, ``history``."""
+    layers: tuple[LayerDifference, ...] = ()
+    """All layers of two images, also equal ones."""
+
+    def differing(self, *, times: bool = False) -> list[FileDifference]:
+        """The files that differ; with ``times`` also files that differ in their time only."""
+        return [each for each in self.files if times or not each.only_time]
+
+    def same(self, *, times: bool = False) -> bool:
+        """Whether files and configuration are equal, with ``times`` also all times."""
+        return not self.differing(times=times) and not self.config and not (times and self.times)
+
+    @property
+    def codes(self) -> Iterator[tuple[FileDifference, CodeDifference]]:
+        """The files whose device code was compared."""
+        return ((each, each.code) for each in self.files if each.code is not None)
+
+    @property
+    def unread(self) -> list[FileDifference]:
+        """The files whose sections or device code could not be compared."""
+        return [each for each in self.files if each.unread]
+
+    @property
+    def same_code(self) -> bool:
+        """Whether the device code is the same, byte for byte; False where some is unread."""
+        return all(code.same for _, code in self.codes) and not self.unread
+
 
 # Files with their properties: of an image as a container sees it, of a directory, or one file.
 

@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 
 from builder.core.errors import SpaceError, UntriedError
 from builder.core.files import atomic_write, keep_newest
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.image import layers as images
 from builder.image.layers import Content, Kind, LayerEntry, Node, final, first_names, layer_entries
 from simulator import ledger

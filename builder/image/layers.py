@@ -27,7 +27,7 @@ from typing import IO, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from builder.core.errors import UntriedError
 from builder.core.files import is_disk_full
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 
 # An image in a directory of blobs: its manifest and its configuration.
 #

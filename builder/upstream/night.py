@@ -16,8 +16,8 @@ from pathlib import Path
 
 from builder.build import build as pipeline
 from builder.build import record, reports
+from builder.build.build import BuildSession
 from builder.build.record import Record
-from builder.build.session import BuildSession
 from builder.core import settings
 from builder.core.errors import (
     BuilderError,

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from builder.checks.answers import ServerClient
 from builder.checks.server import Server
 from builder.core.errors import RecipeError
-from builder.docker.client import executable
 from builder.docker.containers import Container
+from builder.docker.engine import executable
 from builder.engines.api_flavor import API_FLAVORS
 from builder.presets import exports, schema
 from builder.presets.exports import LOST

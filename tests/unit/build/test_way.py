@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import stages
-from builder.build.stages import way_name, way_text
+from builder.build import build
+from builder.build.build import way_name, way_text
 from builder.core.errors import WorldError
 from builder.core.platforms import Platforms
 from builder.docker import buildx
@@ -62,12 +62,12 @@ def test_a_build_without_an_emulator_is_refused_before_it_starts(
     use_arm64_builder(tmp_path, monkeypatch)
     mac = buildx.builder("mac")
     assert buildx.platforms("mac") == ["linux/arm64", "linux/arm/v7"]
-    stages.require_emulators(Platforms("arm64", "arm64"), mac)
+    build.require_emulators(Platforms("arm64", "arm64"), mac)
     with pytest.raises(WorldError) as cross:
-        stages.require_emulators(Platforms("arm64"), mac)
+        build.require_emulators(Platforms("arm64"), mac)
     assert "runs no programs of linux/amd64" in str(cross.value)
     assert "the compile needs no emulation" in str(cross.value)
     with pytest.raises(WorldError) as emulated:
-        stages.require_emulators(Platforms("amd64"), mac)
+        build.require_emulators(Platforms("amd64"), mac)
     assert "emulated on arm64" in str(emulated.value)
     assert "qemu-user-static" in str(emulated.value)

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.image.device_code import compare_code, device_entries, differing, left_over
-from builder.image.results import CodeDifference, CodeTotals
+from builder.image.code_paths import (
+    CodeDifference,
+    CodeTotals,
+    compare_code,
+    device_entries,
+    differing,
+    left_over,
+)
 from simulator.elf import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
