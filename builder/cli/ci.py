@@ -124,6 +124,7 @@ def trials(
     from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
     from builder.presets.schema import TRIALS
+    from builder.presets.shapes import own_contexts
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
@@ -132,13 +133,13 @@ def trials(
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
         if kept is not None and (recipes or kept.verdict.device is not None):
-            files[name] = record.write_trials(found.root, kept)
+            files[name] = reports.write_trials(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
-        reports.write_trials_page(found, presets)
+        reports.write_trials_page(found, presets, own_contexts())
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:

@@ -30,7 +30,7 @@ from builder.core.platforms import Platform
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
     from builder.build.compilers import Table
-    from builder.build.record import EnginePaths
+    from builder.build.reports import EnginePaths
     from simulator.cubin import Kernel
     from simulator.ledger import Ledger
     from simulator.work import WorkPath
@@ -249,7 +249,7 @@ def paths_paths(
     The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
     is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
-    from builder.build.record import paths_of
+    from builder.build.reports import paths_of
     from builder.cli.session import build_session
     from builder.core import settings
 
@@ -281,7 +281,7 @@ def paths_paths(
 
 def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
     """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.build.record import EnginePaths
+    from builder.build.reports import EnginePaths
     from builder.presets import cards
     from builder.presets.fit import FitRequest, fit
 

@@ -37,7 +37,7 @@ from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.build.record import ImageCode
+    from builder.build.reports import ImageCode
     from builder.plan.explain import Checked
 
 
@@ -243,7 +243,7 @@ def explain(
     test; its presets; and what cards do with the device code of its newest verified image, each
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
-    from builder.build.record import code_of
+    from builder.build.reports import code_of
     from builder.core import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from builder.build import build as pipeline
-from builder.build import record, reports
+from builder.build import log, record
 from builder.build.build import BuildSession
 from builder.build.record import Record
 from builder.core import settings
@@ -375,9 +375,9 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
 
 def _reason(session: BuildSession, error: Exception) -> str:
     """Why a run failed, for everybody to read; the report of an internal error stays here."""
-    known = reports.as_builder_error(error)
+    known = log.as_builder_error(error)
     if known is None:
-        session.log(f"internal error: the report is {reports.write_report(error)}")
+        session.log(f"internal error: the report is {log.write_report(error)}")
         known = BuilderError(f"internal error: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build import record
-from builder.build.record import ImageCode, Record, code_of
+from builder.build import record, reports
+from builder.build.record import Record
+from builder.build.reports import ImageCode, code_of
 from builder.checks.verdict import Check
 from builder.image.code_paths import CodePaths, sums
 from support.bills import CREATED, of_catalog, record_of
@@ -28,7 +29,7 @@ def test_the_record_of_this_machine_comes_before_the_sums_of_the_repository(
     state = tmp_path / "state"
     assert code_of(tmp_path, RECIPE, "linux/amd64", state) is None
     kept = checked(OTHERS)
-    record.write_trials(tmp_path, kept)
+    reports.write_trials(tmp_path, kept)
     file = f"trials/{RECIPE}.json"
     theirs = ImageCode(kept.key, CREATED, file, sums(OTHERS))
     assert code_of(tmp_path, RECIPE, "linux/amd64", state) == theirs
@@ -42,15 +43,15 @@ def test_the_record_of_this_machine_comes_before_the_sums_of_the_repository(
 def test_an_image_for_another_platform_has_other_code(tmp_path: Path) -> None:
     state = tmp_path / "state"
     record.write(state, checked(OWN))
-    record.write_trials(tmp_path, checked(OTHERS))
+    reports.write_trials(tmp_path, checked(OTHERS))
     assert code_of(tmp_path, RECIPE, "linux/arm64", state) is None
     arm64 = {"platform": "linux/arm64", "key": "a" * 64}
-    record.write_trials(tmp_path, checked(OTHERS).model_copy(update=arm64))
+    reports.write_trials(tmp_path, checked(OTHERS).model_copy(update=arm64))
     found = code_of(tmp_path, RECIPE, "linux/arm64", state)
     assert found is not None
     assert found.sums == sums(OTHERS)
 
 
 def test_a_file_without_code_is_as_good_as_none(tmp_path: Path) -> None:
-    record.write_trials(tmp_path, checked(()))
+    reports.write_trials(tmp_path, checked(()))
     assert code_of(tmp_path, RECIPE, "linux/amd64", tmp_path / "state") is None

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builder.build import record, reports
-from builder.build.record import KeptBuild, KeptTrials, Record
-from builder.build.reports import Pinned
+from builder.build.record import Record
+from builder.build.reports import KeptBuild, KeptTrials, Pinned
 from builder.checks.verdict import Check, DeviceUse
 from builder.cli.ci import trials as command
 from builder.core.errors import RecipeError, UntriedError
@@ -20,6 +20,7 @@ from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.known import tried
 from builder.presets.schema import ContextUse, PresetUse
+from builder.presets.shapes import own_contexts
 from simulator.work import WorkPath
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
@@ -69,7 +70,7 @@ def of(found: PresetUse | None) -> Record:
 
 def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> None:
     assert known(tmp_path) is None
-    written = record.write_trials(tmp_path, of(use(7)))
+    written = reports.write_trials(tmp_path, of(use(7)))
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
     assert known(tmp_path) == use(7)
     other = entry().preset.model_copy(update={"recipe": "another-1"})
@@ -77,12 +78,12 @@ def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> No
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
-    record.write_trials(tmp_path, of(use(7)))
+    reports.write_trials(tmp_path, of(use(7)))
     record.write(tmp_path / "state", of(use(8)))
     assert known(tmp_path) == use(8)
     record.write(tmp_path / "state", of(use(8, "earlier")))
     assert known(tmp_path) == use(7)
-    record.write_trials(tmp_path, of(use(7, "earlier")))
+    reports.write_trials(tmp_path, of(use(7, "earlier")))
     assert known(tmp_path) is None
 
 
@@ -108,7 +109,7 @@ def test_the_newest_verified_record_is_the_one_that_records_have(tmp_path: Path)
 def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
     tmp_path: Path,
 ) -> None:
-    file = record.write_trials(tmp_path, of(use(7)))
+    file = reports.write_trials(tmp_path, of(use(7)))
     for text in ("{", "[]", file.read_text().replace('"peak": 7', '"peak": "much"')):
         file.write_text(text)
         with pytest.raises(RecipeError) as caught:
@@ -160,8 +161,8 @@ def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, 
     found = of(None)
     check = Check.of("numbers", subject, "anything", "9 cases", True)
     found = found.model_copy(update={"verdict": replace(found.verdict, checks=(check,))})
-    record.write_trials(tmp_path, found)
-    written = record.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found)
+    written = reports.kept_of(tmp_path, RECIPE)
     assert written is not None
     assert written.coverage == kept
 
@@ -215,8 +216,8 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
     ) -> list[tuple[float, int]]:
         took = dict.fromkeys(of(None).seconds, seconds)
         changes = {"seconds": took, "objects": objects, "reused": reused, "commit": commit}
-        record.write_trials(tmp_path, of(None).model_copy(update=changes))
-        kept = record.kept_of(tmp_path, RECIPE)
+        reports.write_trials(tmp_path, of(None).model_copy(update=changes))
+        kept = reports.kept_of(tmp_path, RECIPE)
         assert kept is not None
         return [(each.seconds, each.reused) for each in kept.builds]
 
@@ -276,7 +277,7 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
         smaller=ContextUse(66560 - 32768, 1 << 30, {}),
     )
     image = kept_of(presets={NAME: tried})
-    page = reports.trials_page([image], {}, {NAME: entry().preset}, {})
+    page = reports.trials_page([image], {}, {NAME: entry().preset}, {}, own_contexts())
     assert f"| {largest} |" in page
 
 
@@ -300,7 +301,8 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     ]
     pinned = reports.pinned(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    made = reports.trials_page(kept, pinned, presets, reports.why_untried(RECIPES, presets))
+    untried = reports.why_untried(RECIPES, presets)
+    made = reports.trials_page(kept, pinned, presets, untried, own_contexts())
     same = (root / "README.md").read_text() == made  # pytest takes minutes to compare such lines
     assert same, "`./farm ci trials` writes it anew"
 
@@ -324,9 +326,9 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     record.write(tmp_path, refused)
     assert record.newest_good(tmp_path, RECIPE) is None
     assert record.newest_refused(tmp_path, RECIPE) == refused
-    record.write_trials(tmp_path, refused)
+    reports.write_trials(tmp_path, refused)
     assert known(tmp_path) is None
-    page = reports.trials_page(record.kept(tmp_path), {}, {}, {})
+    page = reports.trials_page(reports.kept(tmp_path), {}, {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
 
 
@@ -344,8 +346,8 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     device = replace(found.verdict.device, paths=STARTED, stated="FLASH_ATTN")
     verdict = replace(found.verdict, device=device, code=LIBRARIES)
     found = found.model_copy(update={"verdict": verdict, "platform": "linux/arm64"})
-    record.write_trials(tmp_path, found)
-    kept = record.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found)
+    kept = reports.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == (STARTED, "FLASH_ATTN", (SUMS,))
     assert (kept.platform, kept.check_seconds) == ("linux/arm64", 9.0)
@@ -353,8 +355,8 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     # What a refused image computes does not count; its code does.
     wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
     refused = replace(verdict, checks=(*verdict.checks, wrong))
-    record.write_trials(tmp_path, found.model_copy(update={"verdict": refused}))
-    kept = record.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found.model_copy(update={"verdict": refused}))
+    kept = reports.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == ((), "", (SUMS,))
 
