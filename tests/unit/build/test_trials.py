@@ -190,7 +190,8 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     filled = {NAME: replace(use(7 << 30), filled=262080)}
     image = kept_of(builds=(COLD, WARM), presets=filled)
-    page = reports.trials_page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
+    recipes = {RECIPE: Pinned("beellama", "c" * 40, 9)}
+    page = reports.trials_page([image], recipes, presets, {}, own_contexts())
     builds = "1 min 30 s (41 of 453) | 30.0 s (450 of 453)"
     cells = f"2026-11-27 | {builds} | 5.0 MB | 7 |  | 3 |  | 9 cases |"
     assert f"| {RECIPE} | cccccccccccc | {cells}" in page
