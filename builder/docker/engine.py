@@ -89,20 +89,24 @@ def _has_buildx(path: str) -> bool:
         return False
 
 
-def client_info() -> dict[str, Any]:
+@cache
+def _info(path: str) -> dict[str, Any]:
     """The JSON of ``docker info``, asked once: of the client, and of an engine that answers.
 
     Empty where the client gives no JSON within 20 seconds.
     """
-    return _info(executable())
-
-
-@cache
-def _info(path: str) -> dict[str, Any]:
     command = [path, "system", "info", "--format", "{{json .}}"]
     try:
-        found = json.loads(_run(command, INFO_TIMEOUT).stdout)
-    except (OSError, LateError, ValueError):
+        return _object(_run(command, INFO_TIMEOUT).stdout)
+    except (OSError, LateError):
+        return {}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; empty for any other text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -282,25 +286,21 @@ def context() -> str:
 
     Not every client names it in ``docker info``.  Raises ``WorldError``.
     """
-    named = (client_info().get("ClientInfo") or {}).get("Context")
+    named = (_info(executable()).get("ClientInfo") or {}).get("Context")
     return str(named or call("context", "show").stdout.strip() or "default")
 
 
 @cache
 def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
-    found = client_info()
+    found = _info(executable())
     return _properties(found) if found.get("ServerVersion") else ask_engine()
 
 
 def ask_engine() -> Engine:
     """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
     done = call("system", "info", "--format={{json .}}")
-    try:
-        found = json.loads(done.stdout)
-    except ValueError:
-        found = None
-    found = found if isinstance(found, dict) else {}
+    found = _object(done.stdout)
     if done.returncode != 0 or not found.get("ServerVersion"):
         # Clients before 27 exit with 0, and name the errors.
         lines = done.stderr.strip().splitlines()

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CodePaths:
-    """The device code of a library; sizes are bytes in the file."""
+    """The device code of a library by its path in the image; sizes are bytes in the file."""
 
     path: str
-    """Where the library is in the image."""
     native: int = 0
     """Machine code that the card runs."""
     compiled: int = 0
@@ -113,28 +112,27 @@ def text_of(found: Sequence[CodePaths]) -> str:
 
 def text_of_sums(found: Sequence[CodeSums]) -> str:
     """The sums by card, in one line."""
-    if len(found) < 2:
-        return "".join(each.text for each in found)
-    return "; ".join(f"{each.card}: {each.text}" for each in found)
+    several = len(found) > 1
+    return "; ".join(f"{each.card}: {each.text}" if several else each.text for each in found)
 
 
 def sums(found: Sequence[CodePaths]) -> tuple[CodeSums, ...]:
     """The sums of an image's libraries, by card."""
-    by_card: dict[str, list[CodePaths]] = {}
-    for each in found:
-        by_card.setdefault(each.card, []).append(each)
-    return tuple(
-        CodeSums(
-            card,
-            native=sum(each.native for each in libraries),
-            compiled=sum(each.compiled for each in libraries),
-            dead=sum(each.dead for each in libraries),
-            removed=sum(each.removed for each in libraries),
-            late=tuple(posixpath.basename(each.path) for each in libraries if each.compiled),
-            pathless=tuple(posixpath.basename(each.path) for each in libraries if each.pathless),
+    made = []
+    for card in dict.fromkeys(each.card for each in found):
+        own = [each for each in found if each.card == card]
+        made.append(
+            CodeSums(
+                card,
+                native=sum(each.native for each in own),
+                compiled=sum(each.compiled for each in own),
+                dead=sum(each.dead for each in own),
+                removed=sum(each.removed for each in own),
+                late=tuple(posixpath.basename(each.path) for each in own if each.compiled),
+                pathless=tuple(posixpath.basename(each.path) for each in own if each.pathless),
+            )
         )
-        for card, libraries in by_card.items()
-    )
+    return tuple(made)
 
 
 def code_paths(
@@ -158,15 +156,13 @@ def code_paths(
 
 @dataclass(frozen=True, slots=True)
 class SpillingKernel:
-    """A kernel that spills registers to local memory."""
+    """A kernel that spills registers: its demangled name without parameters, the bytes of local
+    memory of a thread, and the bytes of its spill stores and loads."""
 
     name: str
-    """Demangled, without parameters."""
     registers: int
     local: int
-    """Bytes of local memory of a thread."""
     spills: int
-    """Bytes of its spill stores and loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +186,9 @@ class LibrarySummary:
 
 @dataclass(frozen=True, slots=True)
 class KernelSummary:
-    """The kernels of an image for one card."""
+    """The kernels of an image for one card, by its compute capability: ``12.0``."""
 
     card: str
-    """Compute capability: ``12.0``."""
     libraries: tuple[LibrarySummary, ...]
 
     def shortened(self, most: int) -> KernelSummary:
@@ -215,26 +210,27 @@ class KernelSummary:
 
 def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSummary:
     """The summary of a ledger."""
-    return KernelSummary(str(card), tuple(_summary_of(library) for library in libraries))
-
-
-def _summary_of(library: Library) -> LibrarySummary:
-    from simulator.cubin import demangled, short
-
-    found = [
-        SpillingKernel(short(demangled(each.name)), each.registers, each.local, each.spills)
-        for each in library.kernels
-        if each.spills
-    ]
-    return LibrarySummary(
-        library.name,
-        tuple(sorted(library.codes)),
-        len(library.kernels),
-        sum(kernel.size for kernel in library.kernels),
-        sum(each.spills for each in found),
-        len(found),
-        tuple(sorted(found, key=lambda each: (-each.spills, each.name))),
-    )
+    made = []
+    for library in libraries:
+        found = [
+            SpillingKernel(
+                cubin.short(demangled(each.name)), each.registers, each.local, each.spills
+            )
+            for each in library.kernels
+            if each.spills
+        ]
+        made.append(
+            LibrarySummary(
+                library.name,
+                tuple(sorted(library.codes)),
+                len(library.kernels),
+                sum(kernel.size for kernel in library.kernels),
+                sum(each.spills for each in found),
+                len(found),
+                tuple(sorted(found, key=lambda each: (-each.spills, each.name))),
+            )
+        )
+    return KernelSummary(str(card), tuple(made))
 
 
 def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
@@ -283,13 +279,15 @@ _PTX_HEAD = 1 << 16  # bytes in which they are, after comments
 
 @dataclass(frozen=True, slots=True)
 class ModuleEntry:
-    """One entry of a fat binary; or a cubin or PTX by itself."""
+    """One entry of a fat binary; or a cubin or PTX by itself.
+
+    ``module`` is the number of the fat binary in the file, from 1; ``stored`` the sha256 (hex) of
+    the payload as it is in the file.
+    """
 
     module: int
-    """Number of the fat binary in the file, from 1."""
     entry: FatbinEntry
     stored: str
-    """sha256 (hex) of the payload as it is in the file."""
 
     @property
     def code(self) -> str:
@@ -308,11 +306,12 @@ def device_entries(stream: IO[bytes]) -> list[ModuleEntry]:
     The file may be an ELF file, a fat binary, a cubin or PTX; each of the last two is one entry.
     Raises ``MalformedElf``.
     """
-    return [
-        ModuleEntry(number, entry, _stored(stream, entry))
-        for number, region in enumerate(_regions(stream), 1)
-        for entry in region.entries
-    ]
+    found = []
+    for number, region in enumerate(_regions(stream), 1):
+        for entry in region.entries:
+            stream.seek(entry.offset)
+            found.append(ModuleEntry(number, entry, _digest(stream.read(entry.stored))))
+    return found
 
 
 def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
@@ -323,13 +322,9 @@ def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
     """
     if stream is None:
         return CodePaths(path)
-    return code_paths(path, fatbin.modules(_regions(stream)), _card(stream))
-
-
-def _card(stream: IO[bytes]) -> Capability:
     stream.seek(0)
     arm = is_elf(stream.read(4)) and MACHINES.get(Elf(stream).machine) == "aarch64"
-    return Capability(12, 1 if arm else 0)
+    return code_paths(path, fatbin.modules(_regions(stream)), Capability(12, 1 if arm else 0))
 
 
 def _regions(stream: IO[bytes]) -> Iterator[Region]:
@@ -340,40 +335,25 @@ def _regions(stream: IO[bytes]) -> Iterator[Region]:
     if is_elf(head):
         elf = Elf(stream)
         if elf.machine == CUDA:
-            yield Region(0, size, (FatbinEntry(Code("elf", _cubin_arch(elf)), *whole),))
+            # The place of a cubin's architecture (120: 12.0; 120a and 120f do not differ there)
+            # depends on the ABI: EF_CUDA_SM of LLVM's llvm/include/llvm/BinaryFormat/ELF.h.
+            arch = (elf.flags >> (8 if elf.abi >= _SHIFTED_ABI else 0)) & 0xFF
+            yield Region(0, size, (FatbinEntry(Code("elf", arch), *whole),))
             return
         for section in elf.fatbins():
             end = section.offset + section.size
             yield from fatbin.regions(stream, section.offset, end)
     elif head.startswith(fatbin.MAGIC):
         yield from fatbin.regions(stream, 0, size)
-    elif (code := _ptx_code(head)) is not None:
-        yield Region(0, size, (FatbinEntry(code, *whole),))
+    elif found := _PTX.match(head):
+        suffix = cast("Literal['', 'a', 'f']", found[2].decode())
+        yield Region(0, size, (FatbinEntry(Code("ptx", int(found[1]), suffix), *whole),))
 
 
-def _cubin_arch(elf: Elf) -> int:
-    """The architecture of a cubin (120: 12.0; 120a and 120f do not differ there).
-
-    Its place in e_flags depends on the version of the ABI: EF_CUDA_SM and EF_CUDA_SM_MASK of LLVM's
-    llvm/include/llvm/BinaryFormat/ELF.h.
-    """
-    return (elf.flags >> (8 if elf.abi >= _SHIFTED_ABI else 0)) & 0xFF
-
-
-def _ptx_code(head: bytes) -> Code | None:
-    """The target of a PTX text; None for other files."""
-    found = _PTX.match(head)
-    if found is None:
-        return None
-    return Code("ptx", int(found[1]), cast("Literal['', 'a', 'f']", found[2].decode()))
-
-
-def _stored(stream: IO[bytes], entry: FatbinEntry) -> str:
-    stream.seek(entry.offset)
-    return hashlib.sha256(stream.read(entry.stored)).hexdigest()
-
-
-# Entries, then functions.
+# The device code of two files: entry by entry, then function by function where entries differ.
+#
+# Entries with equal bytes in the file are never unpacked; of the others, one is in memory at a
+# time.
 
 DifferenceState = Literal["added", "removed", "changed"]
 
@@ -403,16 +383,17 @@ class FunctionCode:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDifference:
-    """A kernel or device function that differs for one code (``sm_120a``, ``compute_120``)."""
+    """A kernel or device function, by its demangled name, that differs for one code (``sm_120a``).
+
+    ``parts`` are the parts that differ: ``SASS``, ``PTX``, or sections of the kernel, such as
+    ``.nv.info`` and ``.nv.constant0``.
+    """
 
     code: str
     name: str
-    """Demangled."""
     before: FunctionCode | None
     after: FunctionCode | None
     parts: tuple[str, ...]
-    """The parts that differ: ``SASS``, ``PTX``, or sections of the kernel, such as ``.nv.info`` and
-    ``.nv.constant0``."""
 
     @property
     def state(self) -> DifferenceState:
@@ -428,26 +409,25 @@ class FunctionDifference:
 
 @dataclass(frozen=True, slots=True)
 class CodeTotals:
-    """One kind of code of a file (``sm_120a``, ``compute_120``), by its fat binary entries."""
+    """The fat binary entries of a file for one code (``sm_120a``, ``compute_120``).
+
+    ``equal`` are entries whose unpacked bytes are equal.
+    """
 
     code: str
     before: int
-    """Entries."""
     after: int
     equal: int
-    """Entries whose unpacked bytes are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherDifference:
-    """A difference of modules outside of their functions: a section, or PTX."""
+    """A difference of so many modules outside of their functions: a section, or PTX; in bytes."""
 
     code: str
     name: str
     modules: int
-    """In so many modules."""
     before: int
-    """Bytes in these modules."""
     after: int
 
 
@@ -474,8 +454,6 @@ _FUNCTION = re.compile(
     rb"(?:\.(?:visible|weak|extern)\s+)*"
     rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
 )
-
-
 Function = tuple[FunctionCode, Mapping[str, str]]
 """With digests of its compared parts."""
 
@@ -497,12 +475,15 @@ def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDiffe
     new = device_entries(after) if after else []
     if not old and not new:
         return None
-    left, right = _unequal(old, new, {id(each): each.stored for each in (*old, *new)})
+    left, right = left_over(old, new, lambda each: (each.code, each.stored))
     if before and after:
-        # What is not compressed is padded with zeros.
-        digests = {id(each): _digest(each.entry.payload(before).rstrip(b"\0")) for each in left}
-        digests |= {id(each): _digest(each.entry.payload(after).rstrip(b"\0")) for each in right}
-        left, right = _unequal(left, right, digests)
+        digests = {
+            # What is not compressed is padded with zeros.
+            id(each): _digest(each.entry.payload(stream).rstrip(b"\0"))
+            for stream, entries in ((before, left), (after, right))
+            for each in entries
+        }
+        left, right = left_over(left, right, lambda each: (each.code, digests[id(each)]))
     was, now, unequal = (Counter(each.code for each in of) for of in (old, new, left))
     totals = tuple(
         CodeTotals(code, was[code], now[code], was[code] - unequal[code])
@@ -518,15 +499,20 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _unequal(
-    before: Sequence[ModuleEntry], after: Sequence[ModuleEntry], digests: Mapping[int, str]
-) -> tuple[list[ModuleEntry], list[ModuleEntry]]:
-    """The entries of each side that have no equal one for the same code on the other side."""
-
-    def facts(each: ModuleEntry) -> tuple[str, str]:
-        return each.code, digests[id(each)]
-
-    return left_over(before, after, facts), left_over(after, before, facts)
+def left_over(
+    before: Iterable[T], after: Iterable[T], facts: Callable[[T], Hashable]
+) -> tuple[list[T], list[T]]:
+    """The members of each side that no equal member of the other one is left for."""
+    sides = [*before], [*after]
+    found: tuple[list[T], list[T]] = ([], [])
+    for these, those, left in ((*sides, found[0]), (*sides[::-1], found[1])):
+        counts = Counter(map(facts, those))
+        for each in these:
+            if counts[facts(each)]:
+                counts[facts(each)] -= 1
+            else:
+                left.append(each)
+    return found
 
 
 def _sides(
@@ -558,27 +544,20 @@ def split_ptx(text: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
     """
     functions: list[tuple[str, bytes]] = []
     others: list[bytes] = []
-    done = 0
-    for start, brace, end in _blocks(text):
-        found = _FUNCTION.search(text, start, brace)
-        if found is not None:
-            others.append(text[done : found.start()])
-            name = found[1].decode(errors="replace")
-            functions.append((name, text[found.start() : end]))
-            done = end
-    others.append(text[done:])
-    return functions, b"".join(others)
-
-
-def _blocks(text: bytes) -> Iterator[tuple[int, int, int]]:
-    start = at = 0
+    start = at = done = 0
     while (token := _TOP.search(text, at)) is not None:
         at = token.end()
         if token[0] == b"{":
             at = _closing(text, at)
-            yield start, token.start(), at
+            found = _FUNCTION.search(text, start, token.start())
+            if found is not None:
+                others.append(text[done : found.start()])
+                functions.append((found[1].decode(errors="replace"), text[found.start() : at]))
+                done = at
         if token[0] in (b"{", b";"):
             start = at
+    others.append(text[done:])
+    return functions, b"".join(others)
 
 
 def _closing(text: bytes, at: int) -> int:
@@ -633,11 +612,13 @@ def _by_code(
     others: list[OtherDifference] = []
     for code in sorted(before.keys() | after.keys()):
         old, new = before.get(code, _Side()), after.get(code, _Side())
-        pairs = differing(old.functions, new.functions, lambda each: frozenset(each[1].items()))
-        functions += (_difference(code, *pair) for pair in pairs)
+        for name in sorted(old.functions.keys() | new.functions.keys()):
+            sides = old.functions.get(name, ()), new.functions.get(name, ())
+            unequal = left_over(*sides, lambda each: frozenset(each[1].items()))
+            for one, other in zip_longest(*unequal):
+                functions.append(_difference(code, name, one, other))
         for name in {**old.others, **new.others}:
-            left = left_over(old.others[name], new.others[name], tuple)
-            right = left_over(new.others[name], old.others[name], tuple)
+            left, right = left_over(old.others[name], new.others[name], tuple)
             if left or right:
                 modules = max(len(left), len(right))
                 sizes = [sum(size for _, size in side) for side in (left, right)]
@@ -652,27 +633,3 @@ def _difference(
     new, now = after or (None, {})
     parts = [part for part in {**was, **now} if was.get(part) != now.get(part)]
     return FunctionDifference(code, name, old, new, tuple(parts) if before and after else ())
-
-
-def left_over(these: Iterable[T], those: Iterable[T], facts: Callable[[T], Hashable]) -> list[T]:
-    """The members of ``these`` that no equal member of ``those`` is left for."""
-    counts = Counter(map(facts, those))
-    found = []
-    for each in these:
-        if counts[facts(each)]:
-            counts[facts(each)] -= 1
-        else:
-            found.append(each)
-    return found
-
-
-def differing(
-    before: Mapping[str, Sequence[T]],
-    after: Mapping[str, Sequence[T]],
-    facts: Callable[[T], Hashable],
-) -> Iterator[tuple[str, T | None, T | None]]:
-    """The pairs of a name that differ in ``facts``, by their names; None: it has no counterpart."""
-    for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name, ()), after.get(name, ())
-        pairs = zip_longest(left_over(old, new, facts), left_over(new, old, facts))
-        yield from ((name, *pair) for pair in pairs)
