@@ -1,4 +1,5 @@
-"""Images of the engine are checked against their recipes, and the verdicts recorded."""
+"""Which images are there, by recipe, key or name; checked against their recipes, the verdicts
+recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from builder.checks.check import CHECKS_VERSION, check_image, check_layers, run_
 from builder.checks.device import card_for
 from builder.checks.simulated import why_not
 from builder.checks.subject import Context, DeviceTest, NumbersTest, Subject
-from builder.checks.verdict import Check, Verdict
+from builder.checks.verdict import Verdict
 from builder.core.errors import (
     BuilderError,
     RecipeError,
@@ -61,11 +62,6 @@ FOLDER = "numbers"
 KEPT = 60  # programs; each has some megabytes
 
 
-def are_expected(plan: Plan) -> bool:
-    """Whether the image of a plan will have numbers to compare, as far as its recipe shows."""
-    return plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
-
-
 def test_of(
     plan: Plan, image: docker.Image, context: Context, session: BuildSession
 ) -> NumbersTest | str | BuilderError:
@@ -73,25 +69,31 @@ def test_of(
 
     Files are made in a directory of their own below the context's.
     """
+    devel = plan.base.references.get("devel")
     if not context.wants_numbers:
         return "its server is not tried on a simulated card"
+    if devel is None or not plan.has_nvcc:
+        return "the base has no nvcc: there is no PTX to compute from"
     work = Path(tempfile.mkdtemp(prefix="numbers-", dir=context.work))
     work.chmod(0o755)  # the image's own user reads the PTX
     try:
-        return _made(plan, image, session, context.contents, work)
+        return _numbers_test(plan, devel, image, session, context.contents, work)
     except BuilderError as error:
         return error
 
 
-def _made(
-    plan: Plan, image: docker.Image, session: BuildSession, contents: Contents, work: Path
+def _numbers_test(
+    plan: Plan,
+    devel: str,
+    image: docker.Image,
+    session: BuildSession,
+    contents: Contents,
+    work: Path,
 ) -> NumbersTest | str:
-    devel = plan.base.references.get("devel")
-    if devel is None or not plan.has_nvcc:
-        return "the base has no nvcc: there is no PTX to compute from"
+    settings, cache = session.settings, session.settings.cache_dir
     kept_work = work / "kept"
     kept_work.mkdir()
-    kept = ccache.keep(plan, image, session.settings, kept_work)
+    kept = ccache.keep(plan, image, settings, kept_work)
     if kept is None or not kept.known:
         return (
             "its PTX is not known, so its kernels cannot be computed: "
@@ -102,11 +104,13 @@ def _made(
     texts.chmod(0o755)
     if not kernel_test.libraries(contents):
         return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
-    folder = session.settings.cache_dir / FOLDER
+    folder = cache / FOLDER
     binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
-    with named_lock(session.settings.cache_dir, f"numbers-{plan.key[:12]}"):
+    with named_lock(cache, f"numbers-{plan.key[:12]}"):
         if not binary.exists():
-            tests = kernel_test.in_tree(_source(plan, devel, session, work))
+            servers = settings.debian_servers
+            options = gather.GatherOptions(cache, session.log, devel, session.offline, servers)
+            tests = kernel_test.in_tree(gather.source_of(plan, options, work)[0])
             if tests is None:
                 return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}")
             session.log(f"compiling {kernel_test.PROGRAM} of the source tree of {plan.title}")
@@ -116,15 +120,6 @@ def _made(
             binary.chmod(0o755)  # the image's own user runs it
             keep_newest(folder, KEPT)
     return NumbersTest(texts, binary)
-
-
-def _source(plan: Plan, devel: str, session: BuildSession, work: Path) -> Path:
-    """The patched source tree of a plan, below ``work``."""
-    settings = session.settings
-    options = gather.GatherOptions(
-        settings.cache_dir, session.log, devel, session.offline, settings.debian_servers
-    )
-    return gather.source_of(plan, options, work)[0]
 
 
 # The check of one image, and its record.
@@ -221,12 +216,12 @@ def verdict_of(
 def compile_simulators(plan: Plan, session: BuildSession) -> None:
     """Compile the simulated cards that the check of an image will need.
 
-    Raises like ``simulator.build.libraries``.
+    Raises like ``simulated.libraries``.
     """
-    if plan.devel is None or not session.simulated:
-        return
-    for computes in simulators(plan):
-        simulated.libraries(session.settings.cache_dir, plan.devel, session.log, computes=computes)
+    cache = session.settings.cache_dir
+    if plan.devel is not None and session.simulated:
+        for computes in simulators(plan):
+            simulated.libraries(cache, plan.devel, session.log, computes=computes)
 
 
 def simulators(plan: Plan) -> list[bool]:
@@ -238,7 +233,8 @@ def simulators(plan: Plan) -> list[bool]:
     serve = plan.family.server_of(plan.recipe)
     if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
         return []
-    return [False, True] if are_expected(plan) else [False]
+    compares = plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
+    return [False, True] if compares else [False]
 
 
 def check(
@@ -292,19 +288,17 @@ why   = "REASON\""""
 def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
     """The error that names every failed check, or else every check that could not be run."""
     kept = f"the image is {reference}: it is kept to look at"
-    count = len(verdict.checks)
+    bad, what = verdict.untried, "could not be run"
+    kind: type[BuilderError] = UntriedError
     if verdict.failures:
-        what = f"{name} is built, and {len(verdict.failures)} of {count} checks failed"
-        if any(check.kind in ACCEPTABLE for check in verdict.failures):
-            kept += ACCEPT
-        return SmokeError(what, _lines(verdict.failures), kept)
-    what = f"{name} is built, and {len(verdict.untried)} of {count} checks could not be run"
-    return UntriedError(what, _lines(verdict.untried), kept)
+        bad, what, kind = verdict.failures, "failed", SmokeError
+        kept += ACCEPT if any(check.kind in ACCEPTABLE for check in bad) else ""
+    lines = (f"{check.kind}: {check.subject}: {check.comparison}" for check in bad)
+    what = f"{name} is built, and {len(bad)} of {len(verdict.checks)} checks {what}"
+    return kind(what, "\n".join(lines), kept)
 
 
-def _lines(checks: Sequence[Check]) -> str:
-    return "\n".join(f"{check.kind}: {check.subject}: {check.comparison}" for check in checks)
-
+# Images found by recipe, key or name, checked again, or read.
 
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 

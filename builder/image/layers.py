@@ -221,15 +221,13 @@ class Node:
 
 
 class HasKind(Protocol):
-    """The kept value of an entry: a ``Node``, or a value made of it."""
+    """The kept value of an entry, a ``Node`` or one made of it: with its kind and its target."""
 
     @property
-    def kind(self) -> str:
-        """As ``Node.kind``."""
+    def kind(self) -> str: ...  # noqa: D102
 
     @property
-    def target(self) -> str:
-        """As ``Node.target``."""
+    def target(self) -> str: ...  # noqa: D102
 
 
 N = TypeVar("N", bound=HasKind)
