@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -45,7 +45,6 @@ from builder.engines.families import load_catalog
 from builder.engines.layout import LABEL_KEY
 from builder.image.compare import (
     Comparison,
-    FileTree,
     compare_images,
     compare_trees,
     read_files,
@@ -102,22 +101,18 @@ def compare_named(
             raise UsageError(
                 "--platform is for images", hint=f"neither {before} nor {after} is an image"
             )
-        _require_alike(before, old, after, new)
-        return compare_trees(_tree(before, old), _tree(after, new), work)
-
-
-def _require_alike(before: str, old: Source, after: str, new: Source) -> None:
-    files = [isinstance(each, Path) and not each.is_dir() for each in (old, new)]
-    if files[0] != files[1]:
-        file, other = (before, after) if files[0] else (after, before)
-        raise UsageError(
-            f"{file} is a file, and {other} is not",
-            hint="compare two files, or two of images and directories",
-        )
-
-
-def _tree(name: str, source: Source) -> FileTree:
-    return read_files(source) if isinstance(source, Path) else read_image(name, source)
+        files = [isinstance(each, Path) and not each.is_dir() for each in (old, new)]
+        if files[0] != files[1]:
+            file, other = (before, after) if files[0] else (after, before)
+            raise UsageError(
+                f"{file} is a file, and {other} is not",
+                hint="compare two files, or two of images and directories",
+            )
+        trees = [
+            read_files(each) if isinstance(each, Path) else read_image(name, each)
+            for name, each in ((before, old), (after, new))
+        ]
+        return compare_trees(trees[0], trees[1], work)
 
 
 @contextmanager
@@ -125,32 +120,27 @@ def _found(
     session: BuildSession, name: str, work: Path, platform: Platform | None
 ) -> Iterator[Source]:
     """The image, directory or file of a name; an image that was pulled is removed afterwards."""
-    path = Path(name).expanduser()
+    path, images = Path(name).expanduser(), Images(session)
     with ExitStack() as stack:
-        if not Images(session).is_recipe(name) and path.exists():
+        if not images.is_recipe(name) and path.exists():
             found: Source = _layout(path) or path
         elif name.startswith(PATH_STARTS):
             raise WorldError(f"there is no file or directory {name}")
         else:
             stack.enter_context(pulled_if_remote(session, name, platform or AMD64))
-            image = Images(session).named(name, platform)
+            image = images.named(name, platform)
             found = blobs_of(image.reference, work, image.digest)
-        yield _for_platform(name, found, platform) if platform else found
-
-
-def _for_platform(name: str, source: Source, platform: Platform) -> Source:
-    """The same source, read for this platform."""
-    if isinstance(source, Path):
-        return source
-    with damage_reported():
-        there = platforms_of(source)
-    if platform not in there:
-        raise WorldError(
-            f"{name} has no image for {platform}",
-            f"it is there for {', '.join(there)}",
-            f"`docker pull --platform {platform} NAME` gets the image of a registry",
-        )
-    return replace(source, platform=platform)
+        if platform and isinstance(found, Blobs):
+            with damage_reported():
+                there = platforms_of(found)
+            if platform not in there:
+                raise WorldError(
+                    f"{name} has no image for {platform}",
+                    f"it is there for {', '.join(there)}",
+                    f"`docker pull --platform {platform} NAME` gets the image of a registry",
+                )
+            found = replace(found, platform=platform)
+        yield found
 
 
 def _layout(folder: Path) -> Blobs | None:
@@ -168,23 +158,17 @@ def _layout(folder: Path) -> Blobs | None:
 def pulled_if_remote(
     session: BuildSession, name: str, platform: Platform = AMD64
 ) -> Iterator[None]:
-    """Keep an image in the engine that only a registry can have; it is removed afterwards.
+    """Keep an image in the engine that only a registry can have: ``OWNER/NAME``, ``NAME:TAG``.
 
-    Nothing is done where the name is another one.
+    It is removed afterwards.  Nothing is done where the name is another one.
     """
-    if not _is_remote(session, name):
+    is_name = not Images(session).is_recipe(name) and REFERENCE.fullmatch(name)
+    if not is_name or not {"/", ":"} & {*name} or docker.image(name) is not None:
         yield
         return
     session.log(f"Docker does not have {name}: pulling it")
     with docker.pulled(name, platform):
         yield
-
-
-def _is_remote(session: BuildSession, name: str) -> bool:
-    """Whether a name can only mean an image of a registry: ``OWNER/NAME``, ``NAME:TAG``."""
-    if Images(session).is_recipe(name) or not REFERENCE.fullmatch(name):
-        return False
-    return bool({"/", ":"} & {*name}) and docker.image(name) is None
 
 
 # The results of two images: the same cases and prompts on both, and where they part.
@@ -195,23 +179,28 @@ COMPUTED = {Outcome.EQUAL, Outcome.DIFFERS}
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A case, or a model of the servers, with its outcomes; None: the tree does not have it."""
+    """A case, or a model of the servers, with its outcomes; None: the tree does not have it.
+
+    ``launch`` is the first launch that is not the same, of the first cases that both compute.
+    """
 
     name: str
     before: CaseResult | None
     after: CaseResult | None
     launch: str = ""
-    """The first launch that is not the same, of the first cases that both compute."""
+
+    @property
+    def same(self) -> bool:
+        """Whether both have one outcome."""
+        return bool(self.before and self.after and self.before.outcome == self.after.outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class NumbersComparison:
-    """The cases of two images."""
+    """The cases of two images: how many have the same outcome; the others by name, then models."""
 
     same: int
-    """How many have the same outcome."""
     parted: tuple[Parted, ...]
-    """The others: first the cases by name, then the models."""
 
 
 def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersComparison:
@@ -222,6 +211,7 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
     """
     found: list[Parted] = []
     lacking: list[str] = []
+    session.settings.require_directories()
     with _read(session, before) as old, _read(session, after) as new:
         for compare in (_compare_cases, _compare_servers):
             try:
@@ -231,12 +221,19 @@ def compare_numbers(session: BuildSession, before: str, after: str) -> NumbersCo
                 session.log(f"not compared: {error}")
     if len(lacking) == 2:
         raise UntriedError("the images have no numbers to compare", "; ".join(lacking))
-    parted = tuple(each for each in found if not _same(each.before, each.after))
+    parted = tuple(each for each in found if not each.same)
     return NumbersComparison(len(found) - len(parted), parted)
 
 
-def _same(before: CaseResult | None, after: CaseResult | None) -> bool:
-    return before is not None and after is not None and before.outcome == after.outcome
+@contextmanager
+def _read(session: BuildSession, name: str) -> Iterator[Context]:
+    plan = session.resolve(name)
+    with workspace(session.settings.cache_dir) as work, containers.removed_together():
+        image = Images(session).require(plan)
+        subject = subject_of(plan, image, session)
+        context = Context(subject, check.read(subject, work), work)
+        context.numbers = test_of(plan, image, context, session)
+        yield context
 
 
 def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
@@ -249,30 +246,28 @@ def _compare_cases(old: Context, new: Context, log: Log) -> list[Parted]:
     found = []
     traced = 0
     for name in sorted({*first, *second}):
-        before, after, launch = first.get(name), second.get(name), ""
-        computed = before and after and {before.outcome, after.outcome} <= COMPUTED
-        if before and computed and not _same(before, after) and traced < TRACED:
+        each = Parted(name, first.get(name), second.get(name))
+        one, other = each.before, each.after
+        computed = one and other and {one.outcome, other.outcome} <= COMPUTED
+        if one and computed and not each.same and traced < TRACED:
             traced += 1
-            again = trials[0].outputs(before.case), trials[0].outputs(before.case)
-            launch = parting(*again, trials[1].outputs(before.case))
-        found.append(Parted(name, before, after, launch))
+            again = trials[0].outputs(one.case), trials[0].outputs(one.case)
+            each = replace(each, launch=parting(*again, trials[1].outputs(one.case)))
+        found.append(each)
     return found
 
 
 def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
     sides = [numbers_of(each, outputs=True) for each in (old, new)]
     log("computing the answers of both servers")
-    work = shared_folder(old.work / "servers")
-    found = [*servers_compared(sides[0], sides[1], work)]
-    silent = [
-        each
-        for each in found
-        if {side.outcome for side in (each.before, each.after) if side} == {Outcome.NOT_COMPUTED}
-    ]
-    for each in silent:
-        model = each.name.removeprefix("server(").removesuffix(")")
-        log(f"{model} is not compared: neither server answers with it")
-    return [each for each in found if each not in silent]
+    found = []
+    for each in servers_compared(sides[0], sides[1], shared_folder(old.work / "servers")):
+        if {side.outcome for side in (each.before, each.after) if side} == {Outcome.NOT_COMPUTED}:
+            model = each.name.removeprefix("server(").removesuffix(")")
+            log(f"{model} is not compared: neither server answers with it")
+        else:
+            found.append(each)
+    return found
 
 
 def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Parted]:
@@ -304,24 +299,11 @@ def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Pa
         yield Parted(case.name, results[0], results[1], launch)
 
 
-@contextmanager
-def _read(session: BuildSession, name: str) -> Iterator[Context]:
-    session.settings.require_directories()
-    plan = session.resolve(name)
-    with workspace(session.settings.cache_dir) as work, containers.removed_together():
-        image = Images(session).require(plan)
-        subject = subject_of(plan, image, session)
-        context = Context(subject, check.read(subject, work), work)
-        context.numbers = test_of(plan, image, context, session)
-        yield context
-
-
 # Images are built again without a layer from any cache, under names that go afterwards.
 
 NAMES = "builder-reproduce"
 """The repository of images that are built again, in the engine."""
 OWNED = "__"  # before the parts of an owner; no stage, key or host name has it (RFC 1123, 2.1)
-IMAGE = "image"  # the stage that is an engine's image
 
 
 @contextmanager
@@ -352,39 +334,34 @@ def remove_orphans() -> None:
             docker.untag(name)
 
 
-@dataclass
 class Rebuilder:
-    """Builds images again, each once."""
+    """Builds images again, each once; ``bases`` are the bases' images by name and by stage."""
 
-    active: ActiveBuild
-    names: list[str] = field(default_factory=list)
-    """Names of the images in the engine."""
-    bases: dict[str, dict[str, docker.Image]] = field(default_factory=dict)
-    """The images of the bases that were built again: by the base's name, and by stage."""
+    def __init__(self, active: ActiveBuild) -> None:
+        self.active = active
+        self.names: list[str] = []
+        self.bases: dict[str, dict[str, docker.Image]] = {}
 
     def engine(self, plan: Plan, *, with_bases: bool = False) -> docker.Image:
         """Build an engine, compiled without the compiler cache.
 
         On the bases that Docker has, or on ones built again.  Raises like ``build_stages``.
         """
-        if with_bases:
-            found: dict[str, docker.Image] = {}
-            for base in plan.bases():
-                found = self.base(base) | found
-        else:
-            found = ensure_bases_of(plan, self.active)
-        return self._built(plan, found, anew(compiles=True, ccache=False))[IMAGE]
+        found: dict[str, docker.Image] = {}
+        for base in plan.bases() if with_bases else ():
+            found = self.base(base) | found
+        found = found or ensure_bases_of(plan, self.active)
+        return self._built(plan, found, anew(compiles=True, ccache=False))["image"]
 
     def base(self, plan: BasePlan) -> dict[str, docker.Image]:
         """Build a base on the bases below it, built again; its images by stage.
 
         A published image is taken unchanged.  Raises like ``build_stages``.
         """
-        name = plan.name
-        if name not in self.bases:
+        if plan.name not in self.bases:
             below = self.base(plan.base) if plan.base else pulled_root(plan, self.active)
-            self.bases[name] = self._built(plan, below, anew(compiles=False))
-        return self.bases[name]
+            self.bases[plan.name] = self._built(plan, below, anew(compiles=False))
+        return self.bases[plan.name]
 
     def _built(
         self, plan: AnyPlan, below: Mapping[str, docker.Image], options: list[str]
@@ -501,18 +478,17 @@ ReproductionState = Literal["reproduced", "compression", "different"]
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """An image that was built again."""
+    """An image that was built again, by its recipe or its base and stage ("cuda-13.0 runtime").
+
+    ``reference`` is the image that it was compared with, ``expected`` its digest, ``found`` the
+    digest of the build; ``comparison`` has the differences where the digests differ.
+    """
 
     name: str
-    """The recipe's; a base's with the stage: "cuda-13.0 runtime"."""
     reference: str
-    """The image that it was compared with."""
     expected: str
-    """Its digest."""
     found: str
-    """The digest of the build."""
     comparison: Comparison | None = None
-    """The differences, where the digests differ."""
 
     @property
     def state(self) -> ReproductionState:
@@ -535,14 +511,15 @@ class Reproduction:
 
 @dataclass(frozen=True, slots=True)
 class ReproducedImages:
-    """The images of a command that were built again."""
+    """The images of a command that were built again by a buildx ``builder``.
+
+    ``taken`` are the images that were taken as they are, with digests: bases, published ones.
+    """
 
     target: str
     reproductions: tuple[Reproduction, ...]
     builder: str
-    """The buildx builder that built them."""
     taken: tuple[str, ...]
-    """The images that were taken as they are, with digests: bases of an engine, published ones."""
 
     @property
     def good(self) -> bool:
@@ -574,10 +551,9 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
         else:
             stack.enter_context(pulled_if_remote(session, target, session.platform or AMD64))
             plan = image_of(session, target, images.named(target), work)
-        name = plan.name
-        active = stack.enter_context(session.active(f"reproduce-{name}"))
+        active = stack.enter_context(session.active(f"reproduce-{plan.name}"))
         rebuilder = stack.enter_context(rebuilding(active))
-        builder = buildx.builder(session.settings.buildx).name
+        builder = active.builder.name
         if isinstance(plan, BasePlan):
             originals = _originals(plan)
             rebuilder.base(plan)
@@ -588,7 +564,7 @@ def reproduce(session: BuildSession, target: str, *, with_bases: bool = False) -
             return ReproducedImages(target, tuple(found), builder, ())
         original = images.require(plan) if images.is_recipe(target) else images.named(target)
         new = rebuilder.engine(plan, with_bases=with_bases)
-        result = _reproduction(name, original, new, work)
+        result = _reproduction(plan.name, original, new, work)
         taken = () if rebuilder.bases else tuple(plan.base_references.values())
         return ReproducedImages(target, (result,), builder, taken)
 
