@@ -452,8 +452,7 @@ def compile_image(plan: Plan, session: BuildSession) -> str | None:
 def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
     """The images that an engine's stages begin with, by stage.
 
-    Before minutes of work on a base, the commits of the engine are fetched.  Raises like
-    ``ensure_bases`` and ``gather.fetch_commits``.
+    Before minutes of work on a base, the commits of the engine are fetched.
     """
     there = {base.name: _there(base) for base in plan.bases()}
     if any(len(there[base.name]) < len(base.references) for base in plan.bases()):
@@ -590,10 +589,7 @@ def build_stages(
 def lay_out(
     plan: AnyPlan, base_images: Mapping[str, docker.Image], active: ActiveBuild, work: Path
 ) -> BuildContext:
-    """Gather a plan's inputs into a build context, below the empty directory ``work``.
-
-    Raises like ``gather.gather``.
-    """
+    """Gather a plan's inputs into a build context, below the empty directory ``work``."""
     names = {stage: base.reference for stage, base in base_images.items()}
     config = base_images["runtime"].config if plan.extends_base else {}
     starts = {"entrypoint": config.get("Entrypoint") or [], "command": config.get("Cmd") or []}

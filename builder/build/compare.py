@@ -273,8 +273,7 @@ def _compare_servers(old: Context, new: Context, log: Log) -> list[Parted]:
 def servers_compared(before: Numbers, after: Numbers, work: Path) -> Iterator[Parted]:
     """Compare the servers of two images, model by model: the second's answer with the first's.
 
-    Both have ``outputs``; ``work`` is a directory that the images' own users may enter.  Raises
-    ``InapplicableError`` where a server has no probabilities, and like ``SimulatedServer.on``.
+    Both have ``outputs``; ``work`` is a directory that the images' own users may enter.
     """
     folders = [shared_folder(work / name) for name in ("before", "after", "again")]
     sides = zip((before, after, before), folders, strict=True)
@@ -432,10 +431,7 @@ def _planned(session: BuildSession, recipe: str, key: str, target: str) -> tuple
 
 
 def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> Catalog:
-    """The catalog with the recipe, the bases and the locks that are attached to an image.
-
-    Raises ``RegistryError``, ``FetchError``, ``UsageError``.
-    """
+    """The catalog with the recipe, the bases and the locks that are attached to an image."""
     if session.offline:
         raise FetchError("nothing is fetched (--offline)")
     repository, reference = place_of(session, target)
@@ -454,8 +450,7 @@ def _with_attached_recipe(session: BuildSession, target: str, folder: Path) -> C
 def place_of(session: BuildSession, target: str) -> tuple[Repository, str]:
     """The repository of an image, and its tag or digest there.
 
-    ``target`` is a recipe, or the name of an image.  Raises ``UsageError`` where an image of a
-    registry cannot have that name.
+    ``target`` is a recipe, or the name of an image.
     """
     if Images(session).is_recipe(target):
         plan = session.resolve(target)

@@ -171,10 +171,7 @@ def extended_image(plan: Plan) -> docker.Image | None:
 
 
 def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subject:
-    """An image of the engine and all that its recipe asks of it.
-
-    Raises like ``extended_image``, ``card_for`` and ``contract_of``.
-    """
+    """An image of the engine and all that its recipe asks of it."""
     recipe, cache = plan.recipe, session.settings.cache_dir
     presets = _presets(plan)
     card = card_for(_root(plan), recipe, session.card)
@@ -204,8 +201,7 @@ def verdict_of(
 ) -> Verdict:
     """All checks of an image of a plan.
 
-    ``before_programs`` is called before the first program of the image is run.  Raises
-    ``UntriedError`` when not even the image can be read.
+    ``before_programs`` is called before the first program of the image is run.
     """
     context = check_layers(subject, work)
     before_programs()
@@ -214,10 +210,7 @@ def verdict_of(
 
 
 def compile_simulators(plan: Plan, session: BuildSession) -> None:
-    """Compile the simulated cards that the check of an image will need.
-
-    Raises like ``simulated.libraries``.
-    """
+    """Compile the simulated cards that the check of an image will need."""
     cache = session.settings.cache_dir
     if plan.devel is not None and session.simulated:
         for computes in simulators(plan):

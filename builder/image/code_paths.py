@@ -304,7 +304,6 @@ def device_entries(stream: IO[bytes]) -> list[ModuleEntry]:
     """The entries of all fat binaries of a file, in file order; none of files without any.
 
     The file may be an ELF file, a fat binary, a cubin or PTX; each of the last two is one entry.
-    Raises ``MalformedElf``.
     """
     found = []
     for number, region in enumerate(_regions(stream), 1):
@@ -469,7 +468,7 @@ class _Side:
 def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:
     """The difference of two files' device code; None where neither has any.
 
-    A file that does not exist is None.  Raises ``MalformedElf``.
+    A file that does not exist is None.
     """
     old = device_entries(before) if before else []
     new = device_entries(after) if after else []

@@ -429,7 +429,7 @@ def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:
 
 
 def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
-    """The difference of two ELF files.  Raises ``MalformedElf`` where one is damaged."""
+    """The difference of two ELF files."""
     old, new = Elf(before), Elf(after)
     was, now = versioned_symbols(old), versioned_symbols(new)
     values = zip(_linking(old).items(), _linking(new).values(), strict=True)

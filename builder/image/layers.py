@@ -282,11 +282,7 @@ Look = Callable[[str, Node, Content | None], N]
 
 
 def layer_entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[LayerEntry[N]]:
-    """The entries of a layer, in its order; then the digest of the whole blob is checked.
-
-    Raises the exceptions that ``damage_reported`` catches, and ``StoppedError`` at the next block
-    after ``stop`` is set.
-    """
+    """The entries of a layer, in its order; then the digest of the whole blob is checked."""
     with _unpacked(blob, stop) as stream:
         for member in _members(stream):
             path, hides = _place(member.name)
@@ -482,10 +478,7 @@ class Placed(NamedTuple, Generic[N]):
 
 
 def final(layers: Sequence[Sequence[LayerEntry[N]]]) -> dict[str, Placed[N]]:
-    """The paths that a container sees.
-
-    Raises ``DamagedImageError`` where a layer cannot be applied.
-    """
+    """The paths that a container sees."""
     image: _Tree[N] = _Tree()
     for number, entries in enumerate(layers):
         try:
