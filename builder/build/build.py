@@ -457,10 +457,8 @@ def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
     there = {base.name: _there(base) for base in plan.bases()}
     if any(len(there[base.name]) < len(base.references) for base in plan.bases()):
         gather.fetch_commits(plan, active.options)
-    found: dict[str, docker.Image] = {}
-    for base in plan.bases():
-        found = ensure_bases(base, active, there[base.name]) | found
-    return found
+    images = [ensure_bases(base, active, there[base.name]) for base in plan.bases()]
+    return {name: image for found in reversed(images) for name, image in found.items()}
 
 
 def ensure_bases(
@@ -499,8 +497,8 @@ def ensure_bases(
 
 def _there(base: BasePlan) -> dict[str, docker.Image]:
     """The images of a base that the engine has, by stage."""
-    asked = ((stage, in_engine(base, name)) for stage, name in base.references.items())
-    return {stage: image for stage, image in asked if image is not None}
+    names = base.references.items()
+    return {stage: image for stage, name in names if (image := in_engine(base, name))}
 
 
 def pulled_root(base: BasePlan, active: ActiveBuild) -> dict[str, docker.Image]:

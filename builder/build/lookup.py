@@ -407,8 +407,8 @@ class Images:
             plan = session.resolve(target, own if several else None)
             return self.require(plan), plan.recipe
         found = self.named(target)
-        named = self.recipe_in_label(target, found)
-        return found, complete(session.catalog.engine(named).recipe.on(found.platform))
+        entry = session.catalog.engine(self.recipe_in_label(target, found))
+        return found, complete(entry.recipe.on(found.platform))
 
     def recipe_in_label(self, target: str, found: docker.Image) -> str:
         """The recipe that an image names; ``RecipeError`` where the catalog has none of it."""
@@ -508,24 +508,36 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
     """Smoke-test the images of a recipe again, or any image of the engine.
 
     A ``target`` that is no recipe is an image, which is checked against the recipe that its label
-    names; without one, only the checks for every image run.  Raises
-    ``WorldError`` where the engine does not have an image, ``RecipeError`` for a preset.
+    names, for its platform, else for the first one; without one, only the checks for every image
+    run.  Raises ``WorldError`` where the engine does not have an image, ``RecipeError`` for a
+    preset.
     """
     images, cache = Images(session), session.settings.cache_dir
     session.settings.require_directories()
     if images.is_recipe(target):
-        there = [(plan, images.require(plan)) for plan in session.plans(target)]
         checked = []
-        for plan, image in there:
+        for plan, image in [(plan, images.require(plan)) for plan in session.plans(target)]:
             with workspace(cache) as work:
                 kept = images.check_again(plan, image, work)
             checked.append(CheckedImage(plan.title, kept.references[0], kept.verdict, kept))
         return tuple(checked)
     found = images.named(target)
-    named = found.labels.get(LABEL_RECIPE, "")
+    named, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     with workspace(cache) as work:
         if named in session.catalog.engines:
-            verdict = _verdict_on(images, found, named, work)
+            platforms = session.catalog.engine(named).recipe.platform
+            same = (platform for platform in platforms if platform == found.platform)
+            plan = session.resolve(named, next(same, platforms[0]))
+            if key != plan.key:
+                other = images.compiled_on(plan, key)
+                session.log(
+                    f"the image was compiled on {other}, not on {plan.platforms.build}"
+                    if other
+                    else f"the image was not built from the current recipe {plan.name}"
+                )
+            subject = subject_of(plan, found, session)
+            subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
+            verdict = verdict_of(plan, found, subject, session, work)
         else:
             session.log("no recipe describes this image: only the checks for every image are made")
             gpu_test = session.gpu_test
@@ -533,25 +545,6 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
             verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
-
-
-def _verdict_on(images: Images, found: docker.Image, recipe: str, work: Path) -> Verdict:
-    """The checks against the recipe as it is now: for the image's platform, else for the first."""
-    session = images.session
-    platforms = session.catalog.engine(recipe).recipe.platform
-    same = (platform for platform in platforms if platform == found.platform)
-    plan = session.resolve(recipe, next(same, platforms[0]))
-    key = found.labels.get(LABEL_KEY, "")
-    if key != plan.key:
-        other = images.compiled_on(plan, key)
-        session.log(
-            f"the image was compiled on {other}, not on {plan.platforms.build}"
-            if other
-            else f"the image was not built from the current recipe {plan.name}"
-        )
-    subject = subject_of(plan, found, session)
-    subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
-    return verdict_of(plan, found, subject, session, work)
 
 
 def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
