@@ -40,7 +40,7 @@ from builder.core.errors import (
 from builder.core.files import atomic_write, named_lock, require_space, require_writable, workspace
 from builder.core.log import Timings, build_stage
 from builder.core.parallel import beside
-from builder.core.platforms import PLATFORMS, Platform, Platforms, architecture
+from builder.core.platforms import PLATFORMS, Platform
 from builder.core.settings import Settings
 from builder.docker import buildx, containers
 from builder.docker import engine as docker
@@ -213,7 +213,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
         require_space(work, WORK_SPACE, f"the inputs of {name}")
         with session.active(name) as active:
             started = datetime.now(UTC).isoformat(timespec="seconds")
-            require_emulators(plan.platforms, active.builder)
+            buildx.require_emulators(plan.platforms, active.builder)
             try:
                 base_images = ensure_bases_of(plan, active)
             except GoneError as error:
@@ -234,7 +234,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
                 else:
                     facts = {
                         "created": started,
-                        "way": way_name(plan.platforms, active.builder),
+                        "way": buildx.way_name(plan.platforms, active.builder),
                         "built_here": True,
                         "log": str(log.path),
                         "objects": log.objects,
@@ -326,8 +326,8 @@ def _compiled(
             f"`builder pin lock {name}` and `builder pin mirror {name}`, with a network",
         )
     session.log(f"building {plan.title} ({plan.short_key}); the full log is {active.log.path}")
-    before = record.last_time(state, way_name(plan.platforms, active.builder), name)
-    way = way_text(plan.platforms, active.builder)
+    before = record.last_time(state, buildx.way_name(plan.platforms, active.builder), name)
+    way = buildx.way_text(plan.platforms, active.builder)
     session.log(way + (f"; last time {before}" if before else ""))
     options = anew(compiles=True) if session.rebuild else ()
     stages = {"image": plan.candidate}
@@ -719,55 +719,6 @@ def _explained(reference: str, log: BuildLog, builder: Builder) -> BuilderError:
     return BuildError(
         what, why, hints or "read the first error above; the log has the command that it came from"
     )
-
-
-# The way of a compile: on the engine's machine or another one, for its own architecture or not.
-
-EMULATORS = (
-    "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, which needs "
-    "systemd; elsewhere "
-    "`docker run --privileged --rm tonistiigi/binfmt --install all`"
-)
-
-
-def is_emulated(platforms: Platforms, builder: Builder) -> bool:
-    """Whether the compiler itself runs under emulation."""
-    return architecture(builder.architecture) not in {None, platforms.build}
-
-
-def way_name(platforms: Platforms, builder: Builder) -> str:
-    """ "native", "cross" or "emulated", or several: "remote cross"."""
-    ways = ["cross"] if platforms.cross else []
-    ways += ["emulated"] if is_emulated(platforms, builder) else []
-    return " ".join([*([] if builder.is_engine else ["remote"]), *(ways or ["native"])])
-
-
-def way_text(platforms: Platforms, builder: Builder) -> str:
-    """For people: "cross: compiled on linux/arm64 for linux/amd64"."""
-    parts = [f"compiled on linux/{platforms.build}"]
-    if is_emulated(platforms, builder):
-        parts.append(f"(emulated on {architecture(builder.architecture)})")
-    parts += [f"for linux/{platforms.target}"] if platforms.cross else []
-    parts += [] if builder.is_engine else [f"by the builder {builder.name}"]
-    return f"{way_name(platforms, builder)}: {' '.join(parts)}"
-
-
-def require_emulators(platforms: Platforms, builder: Builder) -> None:
-    """Raise ``WorldError`` where the builder cannot run the programs of both platforms.
-
-    Programs of the build platform compile.  Programs of the target install Debian's packages in the
-    image, and run in its smoke test.
-    """
-    if not is_emulated(platforms, builder) and not platforms.cross:
-        return
-    runs = buildx.platforms(builder.name)
-    for name in platforms.both:
-        if f"linux/{name}" not in runs:
-            why = f"it runs {', '.join(runs)}; the build is {way_text(platforms, builder)}"
-            if name != platforms.build:
-                why += "\nthe compile needs no emulation, but the packages of the image and its "
-                why += "smoke test run programs of the image"
-            raise WorldError(f"the builder runs no programs of linux/{name}", why, EMULATORS)
 
 
 # The files of an artifact, taken out of its image.

@@ -74,12 +74,8 @@ def render_template(folder: Path, name: str, **variables: Any) -> str:
 
 def instructions(text: str) -> list[tuple[str, str]]:
     """The instructions of a Dockerfile of ours, one a line: keyword and the rest."""
-    found = []
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            keyword, _, rest = line.partition(" ")
-            found.append((keyword, rest))
-    return found
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [(keyword, rest) for keyword, _, rest in (line.partition(" ") for line in lines)]
 
 
 LONGEST_LINE = 65_535  # bytes: BuildKit's parser reads no longer ones
@@ -101,8 +97,13 @@ def lints(text: str) -> Iterable[str]:
             yield f"{keyword or rest!r}: not an instruction that our templates use"
         if rest.endswith("\\"):
             yield f"{keyword} {rest}: continues on the next line"
-        if keyword == "RUN":
-            yield from _run_lints(rest)
+        options, bracket, _ = rest.partition("[")
+        if keyword == "RUN" and not bracket:
+            yield f"RUN {rest}: needs the JSON form, which no shell reads"
+        if keyword == "RUN" and "--network=" not in options:
+            yield f"RUN {rest}: lacks --network"
+        elif keyword == "RUN" and "--network=none" not in options and "apt-get" not in rest:
+            yield f"RUN {rest}: only Debian's packages are fetched while building"
 
 
 def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
@@ -115,16 +116,6 @@ def link_lints(text: str, recipe: Recipe, no_vmm: str | None) -> Iterable[str]:
         _, bracket, command = rest.partition("[")
         if keyword == "RUN" and bracket:
             yield from link_faults(json.loads(bracket + command), recipe, no_vmm)
-
-
-def _run_lints(rest: str) -> Iterable[str]:
-    options, bracket, _ = rest.partition("[")
-    if not bracket:
-        yield f"RUN {rest}: needs the JSON form, which no shell reads"
-    if "--network=" not in options:
-        yield f"RUN {rest}: lacks --network"
-    elif "--network=none" not in options and "apt-get" not in rest:
-        yield f"RUN {rest}: only Debian's packages are fetched while building"
 
 
 FORMAT = 1

@@ -68,7 +68,7 @@ for folder, _, names in os.walk("/"):
 @pytest.fixture(autouse=True)
 def emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine runs programs of arm64; images have names of their own."""
-    found = buildx.platforms()
+    found = buildx.platforms_of()
     assert "linux/arm64" in found, f"install qemu-user-static: the engine runs {', '.join(found)}"
     monkeypatch.setenv("BUILDER_NAMESPACE", "builder-test/cross")
 
