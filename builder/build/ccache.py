@@ -245,13 +245,14 @@ def unpack(file: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The PTX that is kept for an image."""
+    """The PTX that is kept for an image, of so many different modules of machine code.
+
+    ``missing`` are sha256 (hex) of the modules whose PTX is not known.
+    """
 
     file: Path
     modules: int
-    """How many different modules of machine code the image has."""
     missing: frozenset[str]
-    """sha256 (hex) of the modules whose PTX is not known."""
 
     @property
     def known(self) -> int:

@@ -14,10 +14,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from platformdirs import user_cache_path, user_state_path
@@ -136,8 +136,7 @@ EXPLANATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildStep:
+class BuildStep(NamedTuple):
     """The progress of a compile: ``done`` of ``total`` commands."""
 
     done: int
@@ -222,15 +221,13 @@ class BuildLog:
 
     def _diagnose(self, line: str) -> None:
         """Remember the output of a step: it counts only if the step fails."""
-        found = PRINTED_OR_FAILED.match(line)
-        if found is None:
-            return
-        number, failed, text = found.groups()
-        for pattern, hint in BREAKDOWNS:
-            if pattern.search(text):
-                self._breakdowns.setdefault(number, hint)
-        if failed:
-            self.breakdown = self.breakdown or self._breakdowns.get(number, "")
+        if found := PRINTED_OR_FAILED.match(line):
+            number, failed, text = found.groups()
+            for pattern, hint in BREAKDOWNS:
+                if pattern.search(text):
+                    self._breakdowns.setdefault(number, hint)
+            if failed:
+                self.breakdown = self.breakdown or self._breakdowns.get(number, "")
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty."""

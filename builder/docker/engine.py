@@ -331,15 +331,12 @@ def image(reference: str) -> Image | None:
     None also where another user removes it at this moment.
     """
     done = call("image", "inspect", reference)
-    if done.returncode == 0:
-        return _read(reference, json.loads(done.stdout)[0])
-    if "no such image" in done.stderr.lower():
-        return None
-    ask_engine()  # raises where it does not answer
-    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
-
-
-def _read(reference: str, found: Mapping[str, Any]) -> Image:
+    if done.returncode != 0:
+        if "no such image" in done.stderr.lower():
+            return None
+        ask_engine()  # raises where it does not answer
+        raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+    found = json.loads(done.stdout)[0]
     others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
     return Image(
         reference,

@@ -85,18 +85,17 @@ def platforms_of(blobs: Blobs) -> list[str]:
 
     Raises the exceptions that ``damage_reported`` catches.
     """
-    return list(dict.fromkeys(_platforms(blobs, blobs.index)))
 
+    def platforms(found: Mapping[str, Any]) -> Iterator[str]:
+        if "manifests" not in found:
+            yield _platform({"platform": image_document(blobs.file(found["config"]["digest"]))})
+        for entry in _images(blobs, found) if "manifests" in found else ():
+            if named := _platform(entry):
+                yield named
+            else:
+                yield from platforms(image_document(blobs.file(entry["digest"])))
 
-def _platforms(blobs: Blobs, found: Mapping[str, Any]) -> Iterator[str]:
-    if "manifests" not in found:
-        yield _platform({"platform": image_document(blobs.file(found["config"]["digest"]))})
-        return
-    for entry in _images(blobs, found):
-        if named := _platform(entry):
-            yield named
-        else:
-            yield from _platforms(blobs, image_document(blobs.file(entry["digest"])))
+    return list(dict.fromkeys(platforms(blobs.index)))
 
 
 def _images(blobs: Blobs, index: Mapping[str, Any]) -> list[Mapping[str, Any]]:
