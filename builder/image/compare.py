@@ -441,7 +441,7 @@ def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
         tuple(Difference(name, value, other) for (name, value), other in values if value != other),
         tuple(sorted(now - was)),
         tuple(sorted(was - now)),
-        # Of several with one name, the first is compared with the first.
+        # The first of several with one name is compared with the first.
         tuple(
             Difference(name, one and one.size, other and other.size)
             for name, sides in by_name.items()

@@ -90,9 +90,9 @@ class Layer:
     size: int
     """As stored and downloaded."""
     unpacked: int
-    """Of its files."""
+    """The bytes of its files."""
     hidden: int
-    """Of its files that no container sees: later layers remove or replace them."""
+    """Bytes of its files that no container sees: later layers remove or replace them."""
     created_by: str
     """The instruction that made it, from the image's history."""
     files: tuple[File, ...]
