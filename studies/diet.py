@@ -26,7 +26,7 @@ from typing import Any
 from image_numbers import smoked
 from wheels import libraries, unpacked
 
-from builder.docker import client
+from builder.docker import engine
 from builder.engines.families import complete, load_catalog
 from builder.engines.layout import LAYOUT
 from builder.recipes import locks
@@ -40,7 +40,7 @@ WHOLE = "builder-bench-diet:whole"
 
 def docker(*arguments: str) -> str:
     """What a command of Docker prints."""
-    command = [client.executable(), *arguments]
+    command = [engine.executable(), *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 

@@ -25,8 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from builder.build.session import BuildSession
-from builder.build.stages import ensure_bases_of, lay_out
+from builder.build.build import BuildSession, ensure_bases_of, lay_out
 from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.engines.families import load_catalog

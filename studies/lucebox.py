@@ -20,13 +20,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.build.session import BuildSession
 from builder.checks import test_model
 from builder.checks.server import ServeSpec, launched
 from builder.checks.simulated import SimulatedServer
 from builder.cli.session import build_session
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.engines.layout import LAYOUT
 from builder.image.contents import ReadOptions, read_contents
 from builder.presets import cards, shapes

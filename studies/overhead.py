@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import ccache, record
-from builder.build.session import BuildSession
-from builder.build.stages import ensure_bases_of, lay_out
+from builder.build.build import BuildSession, ensure_bases_of, lay_out
 from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.core.errors import FetchError
-from builder.docker import client
 from builder.docker import engine as docker
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.engines.families import load_catalog
 from builder.image.contents import read_contents
 
@@ -58,7 +56,7 @@ def bare(session: BuildSession, recipe: str, work: Path) -> float:
         laid_out = lay_out(plan, ensure_bases_of(plan, active), active, work)
     file = laid_out.folder / "Dockerfile"
     file.write_text(file.read_text().replace(f"id={ccache.ID},", "id=bench-ccache,"))
-    command = [client.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
+    command = [docker.executable(), "buildx", "build", "--progress=quiet", "--no-cache"]
     command += ["--target=image", "--provenance=false", "--output=type=image,name=bench:bare"]
     started = time.monotonic()
     subprocess.run([*command, *laid_out.arguments("image")], check=True, capture_output=True)

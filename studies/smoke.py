@@ -22,7 +22,7 @@ from typing import Any
 
 from builder.checks.check import check_image
 from builder.checks.subject import Subject
-from builder.docker import client
+from builder.docker import engine as docker
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def save(image: str) -> float:
     """Seconds of a bare ``docker image save``."""
     started = time.monotonic()
-    command = [client.executable(), "image", "save", image]
+    command = [docker.executable(), "image", "save", image]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - started
 

@@ -35,7 +35,7 @@ from builder.checks.subject import Context, Subject
 from builder.checks.verdict import Check, CheckState
 from builder.core import sizes
 from builder.core.errors import BuilderError
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.engines.families import complete, load_catalog
 from builder.engines.layout import LAYOUT, SYSTEM_PATH
 from builder.image.code_paths import CodePaths, code_paths

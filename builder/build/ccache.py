@@ -23,26 +23,16 @@ from uuid import uuid4
 
 from backports import zstd
 
-from builder.build.session import BuildSession
-from builder.build.stages import (
-    ActiveBuild,
-    anew,
-    build_stages,
-    ensure_bases,
-    ensure_bases_of,
-    require_disk,
-)
 from builder.core import archives, farm
-from builder.core.errors import BuilderError, BuildError, FetchError, UntriedError, WorldError
-from builder.core.files import atomic_write, keep_newest, mentions_full_disk, named_lock, workspace
+from builder.core.errors import BuildError, FetchError, WorldError
+from builder.core.files import atomic_write, keep_newest, mentions_full_disk
 from builder.core.settings import Settings
 from builder.docker import buildx
 from builder.docker import engine as docker
-from builder.docker.blobs import blobs_of, build_contexts
+from builder.docker.containers import blobs_of, build_contexts
 from builder.engines.layout import LAYOUT
 from builder.image.contents import ReadOptions, read_contents
-from builder.plan.dockerfile import render_template
-from builder.plan.plan import Plan
+from builder.plan.plan import Plan, render_template
 from simulator.selection import Capability
 
 ID = "builder-ccache"
@@ -56,19 +46,6 @@ FOLDER = re.compile(r"\.|(?:\./)?(?:[0-9a-f](?:/[0-9a-f])*|ptx(?:/[0-9a-f]{2})?)
 PTX_LIMIT = 4 << 30  # bytes of PTX; ccache has 20 GB
 END = bytes(2 * tarfile.BLOCKSIZE)  # after the last file (tar(5), "POSIX ustar Archives")
 TAIL = 8  # lines of a log that show why it failed
-
-
-def compile_image(plan: Plan, session: BuildSession) -> str | None:
-    """The image in which a recipe compiles, built where it is missing; None: it compiles nothing.
-
-    Raises like ``ensure_bases``.
-    """
-    if not plan.family.uses_ccache:
-        return None
-    session.settings.require_directories()
-    with session.active(f"base-{plan.base.name}") as active:
-        ensure_bases(plan.base, active)
-    return plan.devel
 
 
 def save(
@@ -268,13 +245,14 @@ def unpack(file: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The PTX that is kept for an image."""
+    """The PTX that is kept for an image, of so many different modules of machine code.
+
+    ``missing`` are sha256 (hex) of the modules whose PTX is not known.
+    """
 
     file: Path
     modules: int
-    """How many different modules of machine code the image has."""
     missing: frozenset[str]
-    """sha256 (hex) of the modules whose PTX is not known."""
 
     @property
     def known(self) -> int:
@@ -313,58 +291,3 @@ def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kep
             pack(folder, file)
             known = frozenset(taken)
     return Kept(file, len(wanted), frozenset(wanted - known))
-
-
-def keep_built(plan: Plan, image: docker.Image, active: ActiveBuild, work: Path) -> None:
-    """Keep the PTX of an image that was just built; missing PTX and errors are logged.
-
-    The image is the same without.
-    """
-    log = active.progress.log
-    try:
-        with active.seconds.stage("keep PTX"):
-            kept = keep(plan, image, active.settings, work)
-    except (BuilderError, OSError) as error:
-        log(f"the PTX of {plan.title} is not kept: {error}")
-        return
-    if kept is not None and kept.missing:
-        log(
-            f"the PTX of {len(kept.missing)} of {kept.modules} modules of {plan.title} is not "
-            f"known: `builder ptx {plan.name} --compile` compiles them again"
-        )
-
-
-def of_image(plan: Plan, image: docker.Image, session: BuildSession, *, compiles: bool) -> Kept:
-    """The PTX of the image of a recipe that the engine has.
-
-    ``compiles``: where some is not known, the engine is compiled again without the results of the
-    compiler cache, so that its PTX is written; the image stays.  Raises ``UntriedError`` where it
-    has no machine code of nvcc's, and like ``keep`` and ``build_stages``.
-    """
-    settings = session.settings
-    settings.require_directories()
-    with workspace(settings.cache_dir) as work:
-        kept = keep(plan, image, settings, work)
-    if kept is not None and kept.missing and compiles:
-        with (
-            workspace(settings.cache_dir) as work,
-            session.active(plan.name) as active,
-            named_lock(settings.cache_dir, plan.name),
-        ):
-            base_images = ensure_bases_of(plan, active)
-            require_disk(settings, plan.recipe.build.disk, f"the build of {plan.title}")
-            session.log(
-                f"compiling {plan.title} without the compiler cache; the log is {active.log.path}"
-            )
-            options = anew(compiles=True, ccache=False)
-            build_stages(plan, {"image": plan.candidate}, base_images, active, work, options)
-            docker.untag(plan.candidate)
-        with workspace(settings.cache_dir) as work:
-            kept = keep(plan, image, settings, work)
-    if kept is None:
-        raise UntriedError(
-            f"{plan.title} has no machine code that nvcc compiled from PTX",
-            f"looked at {image.reference}",
-            "engines on published images, and engines without CUDA code, have none",
-        )
-    return kept

@@ -1,30 +1,177 @@
-"""A table of compilers for the source tree of a recipe: every nvcc of the package index."""
+"""Tables of compilers: every nvcc of the package index, tried on the kernels of a recipe.
+
+They stand in ``compilers/RECIPE.toml``, and threads about compilers in ``threads.toml`` beside
+them: `recipe lint` and the site read both.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from builder.build.compiler_table import Compiler, Table
+from pydantic import Field, StringConstraints
+
 from builder.checks import simulated
-from builder.core import archives
+from builder.core import archives, farm
 from builder.core.errors import GoneError, UntriedError, UsageError
-from builder.core.files import workspace
+from builder.core.files import atomic_write, workspace
 from builder.core.log import Log, duration
 from builder.core.settings import Settings
 from builder.plan.inputs import GitCommit, where
 from builder.plan.resolver import Resolver
-from builder.recipes.catalog import Catalog
+from builder.recipes.catalog import Catalog, read_model
+from builder.recipes.fields import THREAD, Model, Text
 from builder.sources import gather, pypi
 from builder.sources.gather import GatherOptions
 from builder.sources.pypi import IndexFile
 from simulator import compilers
 from simulator.compilers import Kernels, find_kernels
 from simulator.errors import SimulatorError
+
+Result = float | str
+"""The normalized mean square error, or how the kernel ended."""
+NOT_RUN = "not "
+"""Begins a result that says nothing about the compiler: not run, not computed, not compiled."""
+FOLDER = "compilers"
+THREADS = "threads.toml"
+LIMIT = 5e-4
+"""The largest error that ggml accepts for products of matrices (tests/test-backend-ops.cpp)."""
+
+
+class Compiler(Model):
+    """The results of an nvcc: by type, the error, or how a kernel ended that gave no numbers."""
+
+    nvcc: Text
+    """Version."""
+    released: Text
+    """Day on which the package index got it."""
+    nmse: dict[str, float]
+    ended: dict[str, Text] = Field(default_factory=dict)
+
+    @property
+    def results(self) -> Mapping[str, Result]:
+        """The result of each type."""
+        return {**self.nmse, **self.ended}
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """The types that it miscompiles."""
+        return tuple(sorted(name for name, each in self.results.items() if is_wrong(each)))
+
+
+def is_wrong(result: Result) -> bool:
+    """Whether a result shows a wrong kernel: an error above the limit, or a fault."""
+    if isinstance(result, str):
+        return not result.startswith(NOT_RUN)
+    return not result <= LIMIT
+
+
+class Table(Model):
+    """All results for the tree of a recipe."""
+
+    recipe: Text
+    source: Text
+    """Repository, or the origin of other sources."""
+    commit: Text | None = None
+    committed: Text | None = None
+    """Day of the commit."""
+    tried: Text
+    """Day."""
+    architecture: Text
+    not_compared: dict[str, Text] = Field(default_factory=dict)
+    """Why, by type."""
+    compiler: list[Compiler]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of all rows, by name; the kernels with a name of two words come last."""
+        names = {name for each in self.compiler for name in each.results}
+        return tuple(sorted(names, key=lambda name: (" " in name, name.lower())))
+
+
+class Thread(Model):
+    """A thread of GitHub about a compiler, and the findings of the tables about it."""
+
+    thread: Annotated[str, StringConstraints(pattern=THREAD)]
+    about: Text
+    nvcc: list[Text]
+    """Versions."""
+    types: list[Text]
+    answer: Text | None = None
+
+
+class _Threads(Model):
+    thread: list[Thread]
+
+
+def load(root: Path) -> tuple[Table, ...]:
+    """All tables, by name of the recipe.  Raises ``RecipeError`` where a file is invalid."""
+    files = sorted(farm.folder(root, FOLDER).glob("*.toml"))
+    return tuple(read_model(file, Table) for file in files if file.name != THREADS)
+
+
+def threads(root: Path) -> tuple[Thread, ...]:
+    """The threads.  Raises ``RecipeError`` where the file is invalid."""
+    file = farm.folder(root, FOLDER) / THREADS
+    return tuple(read_model(file, _Threads).thread) if file.is_file() else ()
+
+
+def about(found: Iterable[Thread], compiler: Compiler) -> list[Thread]:
+    """The threads about the version of a compiler and a type that it miscompiles."""
+    wrong = {*compiler.wrong}
+    return [each for each in found if compiler.nvcc in each.nvcc and wrong & {*each.types}]
+
+
+def warnings(root: Path) -> dict[str, list[str]]:
+    """What the tables say against versions of nvcc, by version.
+
+    Raises ``RecipeError`` where a file is invalid.
+    """
+    found: dict[str, list[str]] = {}
+    known = threads(root)
+    for table in load(root):
+        for each in table.compiler:
+            if each.wrong:
+                named = ", ".join(thread.thread for thread in about(known, each))
+                message = f"nvcc {each.nvcc} miscompiles {', '.join(each.wrong)} of {table.recipe}"
+                found.setdefault(each.nvcc, []).append(f"{message}{f': {named}' if named else ''}")
+    return found
+
+
+def write(table: Table, root: Path) -> Path:
+    """Write a table to its file, and return the file.
+
+    Raises ``SpaceError`` where the disk is full, ``OSError`` where the directory is not writable.
+    """
+    head = table.model_dump(exclude={"not_compared", "compiler"}, exclude_none=True)
+    text = [f"# Made by `builder compilers {table.recipe} --save`.", *_lines(head)]
+    text += (
+        ["", "[not_compared]", *_lines(table.not_compared, json.dumps)]
+        if table.not_compared
+        else []
+    )
+    for each in table.compiler:
+        text += ["", "[[compiler]]", *_lines({"nvcc": each.nvcc, "released": each.released})]
+        text += ["", "[compiler.nmse]", *_lines(each.nmse, json.dumps)]
+        text += ["", "[compiler.ended]", *_lines(each.ended, json.dumps)] if each.ended else []
+    file = root / FOLDER / f"{table.recipe}.toml"
+    with atomic_write(file) as new:
+        new.write_text("\n".join(text) + "\n", "utf-8")
+    return file
+
+
+def _lines(values: Mapping[str, Any], key: Callable[[str], str] = str) -> list[str]:
+    """Basic strings and floats of TOML; JSON escapes as TOML does."""
+    shown = {
+        name: f"{x:.1e}" if isinstance(x, float) else json.dumps(x) for name, x in values.items()
+    }
+    return [f"{key(name)} = {value}" for name, value in shown.items()]
+
 
 # nvcc's releases on the package index, each with the wheels that it compiles with.
 
@@ -36,17 +183,14 @@ SAME_DAY = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
 CUBLAS = "nvidia-cublas"
 """Headers again; the wheel has 400 MB, so only its texts are read."""
 CUDA = "13."
-PROGRAMS = ("bin", "nvvm/bin")
 PYTHON = "3.11"  # the wheels fit every version
 
 
-@dataclass(frozen=True, slots=True)
-class Toolkit:
-    """A release of nvcc."""
+class Toolkit(NamedTuple):
+    """A release of nvcc, and the day of its upload (YYYY-MM-DD)."""
 
     version: str
     day: str
-    """Day of its upload (YYYY-MM-DD)."""
     wheels: tuple[IndexFile, ...]
     cublas: IndexFile
 
@@ -57,9 +201,8 @@ def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
     Raises ``FetchError`` where the index does not answer, or lacks a part; ``UsageError`` where it
     lacks one of the ``versions``.
     """
-    offered = {
-        name: pypi.releases(name, PYTHON) for name in (NVCC, *SAME_VERSION, *SAME_DAY, CUBLAS)
-    }
+    names = (NVCC, *SAME_VERSION, *SAME_DAY, CUBLAS)
+    offered = {name: pypi.releases(name, PYTHON) for name in names}
     found = [each for each in offered[NVCC] if each.version.startswith(CUDA)]
     missing = sorted({*(versions or [])} - {each.version for each in found})
     if missing:
@@ -67,21 +210,21 @@ def listed(versions: Sequence[str] | None = None) -> list[Toolkit]:
             f"the package index has no nvcc {', '.join(missing)}",
             f"it has {', '.join(each.version for each in found)}",
         )
-    return [_toolkit(each, offered) for each in found if not versions or each.version in versions]
-
-
-def _toolkit(nvcc: IndexFile, offered: Mapping[str, Sequence[IndexFile]]) -> Toolkit:
-    same = [_of_version(name, nvcc, offered[name]) for name in SAME_VERSION]
-    headers = [_of_day(name, nvcc, offered[name]) for name in SAME_DAY]
-    cublas = _of_day(CUBLAS, nvcc, offered[CUBLAS])
-    return Toolkit(nvcc.version, nvcc.day, (nvcc, *same, *headers), cublas)
+    made = []
+    for nvcc in found:
+        if not versions or nvcc.version in versions:
+            parts = [_of_version(name, nvcc, offered[name]) for name in SAME_VERSION]
+            parts += [_of_day(name, nvcc, offered[name]) for name in SAME_DAY]
+            cublas = _of_day(CUBLAS, nvcc, offered[CUBLAS])
+            made.append(Toolkit(nvcc.version, nvcc.day, (nvcc, *parts), cublas))
+    return made
 
 
 def _of_version(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
-    for each in releases:
-        if each.version == nvcc.version:
-            return each
-    raise GoneError(f"the package index has no {name} {nvcc.version}, which nvcc needs")
+    found = next((each for each in releases if each.version == nvcc.version), None)
+    if found is None:
+        raise GoneError(f"the package index has no {name} {nvcc.version}, which nvcc needs")
+    return found
 
 
 def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexFile:
@@ -102,12 +245,11 @@ def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
 
     The wheels are kept in ``cache``.  Raises ``FetchError``.
     """
-    parts = target / "parts"
+    parts, root = target / "parts", target / "cuda"
     parts.mkdir(parents=True)
     for file in pypi.fetch(toolkit.wheels, cache, log):
         archives.unpack(file, parts / file.name, texts_only=True)
     pypi.fetch_text_files(toolkit.cublas, parts / CUBLAS, log)
-    root = target / "cuda"
     for tree in parts.glob("*/nvidia/*"):
         shutil.copytree(tree, root, copy_function=shutil.move, dirs_exist_ok=True)
     shutil.rmtree(parts)
@@ -115,10 +257,9 @@ def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
     if elsewhere.exists() and not expected.exists():  # in 13.0.48
         expected.parent.mkdir(parents=True, exist_ok=True)
         elsewhere.rename(expected)
-    for folder in PROGRAMS:
-        for program in (root / folder).glob("*"):
-            if program.is_file():
-                program.chmod(0o755)
+    for program in (*root.glob("bin/*"), *root.glob("nvvm/bin/*")):
+        if program.is_file():
+            program.chmod(0o755)
     return root / "bin" / "nvcc"
 
 

@@ -1,15 +1,30 @@
-"""The log of a build, searched for the first errors and their causes; the times of its stages."""
+"""Why something failed: a build, by its log; builder itself, by its exception.
+
+The log is searched for the first errors and their causes, and names the steps of a build.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import sys
+import tempfile
+import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
-from builder.core.files import mentions_full_disk
+from packaging.requirements import Requirement
+from platformdirs import user_cache_path, user_state_path
+
+from builder import __version__
+from builder.core.errors import BuilderError, WorldError
+from builder.core.files import full_disk, is_disk_full, mentions_full_disk
 
 # "#14 26.59   [22/339] ccache ..." : step, seconds, what the command printed.
 STEP_LINE = re.compile(r"#(\d+) (\d+\.\d+) (.*)")
@@ -121,8 +136,7 @@ EXPLANATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildStep:
+class BuildStep(NamedTuple):
     """The progress of a compile: ``done`` of ``total`` commands."""
 
     done: int
@@ -207,15 +221,13 @@ class BuildLog:
 
     def _diagnose(self, line: str) -> None:
         """Remember the output of a step: it counts only if the step fails."""
-        found = PRINTED_OR_FAILED.match(line)
-        if found is None:
-            return
-        number, failed, text = found.groups()
-        for pattern, hint in BREAKDOWNS:
-            if pattern.search(text):
-                self._breakdowns.setdefault(number, hint)
-        if failed:
-            self.breakdown = self.breakdown or self._breakdowns.get(number, "")
+        if found := PRINTED_OR_FAILED.match(line):
+            number, failed, text = found.groups()
+            for pattern, hint in BREAKDOWNS:
+                if pattern.search(text):
+                    self._breakdowns.setdefault(number, hint)
+            if failed:
+                self.breakdown = self.breakdown or self._breakdowns.get(number, "")
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty."""
@@ -296,3 +308,68 @@ def step_name(line: str) -> str | None:
     name = next((name for pattern, name in NAMES if pattern.search(instruction)), instruction)
     text = f"[{position}] {name}"
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
+
+
+# Unexpected exceptions: an error message where the machine is the cause, else a crash report.
+
+
+def as_builder_error(error: BaseException) -> BuilderError | None:
+    """The error that an exception of the operating system means; None for a bug of builder."""
+    if isinstance(error, BuilderError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and _is_optional(error.name or ""):
+        return WorldError(
+            "the packages for builds and tests of images are not installed",
+            f"there is no {error.name}",
+            "install builder with its extra `build`: uv tool install '.[build]' or "
+            "pipx install '.[build]', in a checkout",
+        )
+    if not isinstance(error, OSError):
+        return None
+    if is_disk_full(error):
+        named = [Path(error.filename)] if isinstance(error.filename, str) else []
+        why = ": ".join([*map(str, named), str(error.strerror)])
+        return full_disk(why, *(named or [*_directories(), Path(tempfile.gettempdir())]))
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return WorldError(
+            f"cannot read or write {error.filename or 'a file that builder needs'}",
+            str(error.strerror or error),
+            "check who owns it; BUILDER_CACHE_DIR and BUILDER_STATE_DIR name the directories that "
+            "builder writes to",
+        )
+    return None
+
+
+def _is_optional(module: str) -> bool:
+    """Whether a module is of a package that only the extra ``build`` installs."""
+    markers = {
+        requirement.name.replace("-", "_"): requirement.marker
+        for requirement in map(Requirement, metadata.requires("builder") or ())
+    }
+    marker = markers.get(module.partition(".")[0])
+    return marker is not None and not marker.evaluate({"extra": ""})
+
+
+def write_report(error: BaseException) -> str:
+    """Write a crash report; its path, or its text where no file can be written."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        _, state = _directories()
+        folder = state / "crashes"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
+        file.write_text(f"builder {__version__}, Python {sys.version}\n{text}")
+    except OSError:
+        return text
+    return str(file)
+
+
+def _directories() -> tuple[Path, Path]:
+    """The cache and the state directory, from the settings if they can be read."""
+    try:
+        from builder.core import settings
+
+        chosen = settings.load()
+    except Exception:  # reading the settings may be the failure
+        return user_cache_path("builder"), user_state_path("builder")
+    return chosen.cache_dir, chosen.state_dir

@@ -1,36 +1,297 @@
-"""What is there already, and which: images found by recipe, key or name, checked again, or read."""
+"""Which images are there, by recipe, key or name; checked against their recipes, the verdicts
+recorded."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from builder.build import ccache
 from builder.build import record as records
 from builder.build.record import Record
 from builder.build.roots import in_engine
-from builder.build.session import BuildSession
-from builder.build.verify import check, contract_of, subject_of, verdict_of
-from builder.checks.check import check_image
-from builder.checks.subject import Subject
+from builder.checks import kernel_test, simulated
+from builder.checks.check import CHECKS_VERSION, check_image, check_layers, run_programs
+from builder.checks.device import card_for
+from builder.checks.simulated import why_not
+from builder.checks.subject import Context, DeviceTest, NumbersTest, Subject
 from builder.checks.verdict import Verdict
-from builder.core.errors import BuilderError, RecipeError, UntriedError, WorldError, suggestion
-from builder.core.files import workspace
-from builder.core.log import Timings
+from builder.core.errors import (
+    BuilderError,
+    RecipeError,
+    SmokeError,
+    UntriedError,
+    WorldError,
+    suggestion,
+)
+from builder.core.files import atomic_write, keep_newest, named_lock, workspace
+from builder.core.log import CHECK_STAGE, Timings
 from builder.core.platforms import GNU_TRIPLETS, Architecture, Platform, platform_of
 from builder.docker import engine as docker
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.engines.families import complete
-from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
-from builder.image.contents import ReadOptions, read_contents
+from builder.engines.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, LABEL_RECIPE, REVISION
+from builder.image.contents import Contents, ReadOptions, read_contents
 from builder.plan.plan import Plan
+from builder.presets import cards
 from builder.presets import catalog as preset_files
+from builder.presets.catalog import of_recipe
+from builder.presets.schema import Preset
 from builder.presets.short_names import is_preset
+from builder.recipes.probes import Accept
 from builder.recipes.schema import Recipe
+from builder.sources import gather
+from builder.sources.git import COMMIT
 from simulator.ledger import Ledger
 from simulator.selection import Capability
+
+if TYPE_CHECKING:
+    from builder.build.build import BuildSession
+
+# The sources of a comparison of numbers: the tests of the image's tree, and the kept PTX.
+
+FOLDER = "numbers"
+"""The directory, in the cache, of compiled tests: by build key and by ``program_key``."""
+KEPT = 60  # programs; each has some megabytes
+
+
+def test_of(
+    plan: Plan, image: docker.Image, context: Context, session: BuildSession
+) -> NumbersTest | str | BuilderError:
+    """The sources of the comparison of an image's numbers, as ``Context.numbers`` has them.
+
+    Files are made in a directory of their own below the context's.
+    """
+    devel = plan.base.references.get("devel")
+    if not context.wants_numbers:
+        return "its server is not tried on a simulated card"
+    if devel is None or not plan.has_nvcc:
+        return "the base has no nvcc: there is no PTX to compute from"
+    work = Path(tempfile.mkdtemp(prefix="numbers-", dir=context.work))
+    work.chmod(0o755)  # the image's own user reads the PTX
+    try:
+        return _numbers_test(plan, devel, image, session, context.contents, work)
+    except BuilderError as error:
+        return error
+
+
+def _numbers_test(
+    plan: Plan,
+    devel: str,
+    image: docker.Image,
+    session: BuildSession,
+    contents: Contents,
+    work: Path,
+) -> NumbersTest | str:
+    settings, cache = session.settings, session.settings.cache_dir
+    kept_work = work / "kept"
+    kept_work.mkdir()
+    kept = ccache.keep(plan, image, settings, kept_work)
+    if kept is None or not kept.known:
+        return (
+            "its PTX is not known, so its kernels cannot be computed: "
+            f"`builder ptx {plan.name} --compile` compiles it again"
+        )
+    texts = work / "ptx"
+    ccache.unpack(kept.file, texts)
+    texts.chmod(0o755)
+    if not kernel_test.libraries(contents):
+        return NumbersTest(texts, "the image has no libggml-base.so to call from outside")
+    folder = cache / FOLDER
+    binary = folder / f"{plan.key[:12]}-{kernel_test.program_key()}"
+    with named_lock(cache, f"numbers-{plan.key[:12]}"):
+        if not binary.exists():
+            servers = settings.debian_servers
+            options = gather.GatherOptions(cache, session.log, devel, session.offline, servers)
+            tests = kernel_test.in_tree(gather.source_of(plan, options, work)[0])
+            if tests is None:
+                return NumbersTest(texts, f"the source tree has no {kernel_test.SOURCE}")
+            session.log(f"compiling {kernel_test.PROGRAM} of the source tree of {plan.title}")
+            made = kernel_test.compiled(tests, image.reference, contents, devel, work)
+            with atomic_write(binary) as waiting:
+                waiting.write_bytes(made.read_bytes())
+            binary.chmod(0o755)  # the image's own user runs it
+            keep_newest(folder, KEPT)
+    return NumbersTest(texts, binary)
+
+
+# The check of one image, and its record.
+
+
+def contract_of(plan: Plan) -> str:
+    """sha256 (hex) over the checks that an image must pass: its recipe's, and its presets'.
+
+    Raises ``RecipeError`` where a preset is invalid.
+    """
+    parts = {"probe", "patch", "cuda", "image", "serve", "budget", "accept", "start", "artifact"}
+    # The recipe is for one platform: its code and its probes have been chosen.
+    chosen: dict[str, Any] = {
+        "cuda": {"arm64"},
+        "probe": {"__all__": {"platform"}},
+        "patch": {"__all__": {"probe": {"platform"}}},
+    }
+    contract = plan.recipe.model_dump(mode="json", include=parts, exclude=chosen)
+    del contract["budget"]["update"]  # a promise of the tags, not of the image
+    if plan.platform != "linux/amd64":
+        contract["platform"] = plan.platform
+    contract["checks"] = CHECKS_VERSION
+    contract["presets"] = {name: each.identity for name, each in _presets(plan).items()}
+    return hashlib.sha256(json.dumps(contract, sort_keys=True).encode()).hexdigest()
+
+
+def _presets(plan: Plan) -> dict[str, Preset]:
+    return of_recipe(_root(plan), plan.name)
+
+
+def _root(plan: Plan) -> Path:
+    """The farm that has the recipe."""
+    return plan.file.parents[1]
+
+
+def extended_image(plan: Plan) -> docker.Image | None:
+    """The image of the engine that an image extends; None where it extends none."""
+    if not plan.extends_base:
+        return None
+    name = plan.base.references["runtime"]
+    found = docker.image(name)
+    if found is None:
+        raise WorldError(
+            f"Docker does not have the base of {plan.name}",
+            f"looked for {name}",
+            f"build it: `builder build {plan.name}`",
+        )
+    return found
+
+
+def subject_of(plan: Plan, image: docker.Image, session: BuildSession) -> Subject:
+    """An image of the engine and all that its recipe asks of it."""
+    recipe, cache = plan.recipe, session.settings.cache_dir
+    presets = _presets(plan)
+    card = card_for(_root(plan), recipe, session.card)
+    theirs = cards.known(_root(plan), {preset.card for preset in presets.values()})
+    return Subject(
+        image.reference,
+        image.digest,
+        recipe,
+        plan.platform,
+        plan.labels,
+        plan.devel,
+        session.gpu_test,
+        DeviceTest(card, cache, session.log, theirs) if session.simulated else None,
+        extended_image(plan),
+        cache,
+        presets,
+    )
+
+
+def verdict_of(
+    plan: Plan,
+    image: docker.Image,
+    subject: Subject,
+    session: BuildSession,
+    work: Path,
+    before_programs: Callable[[], None] = lambda: None,
+) -> Verdict:
+    """All checks of an image of a plan.
+
+    ``before_programs`` is called before the first program of the image is run.
+    """
+    context = check_layers(subject, work)
+    before_programs()
+    context.numbers = test_of(plan, image, context, session)
+    return run_programs(context)
+
+
+def compile_simulators(plan: Plan, session: BuildSession) -> None:
+    """Compile the simulated cards that the check of an image will need."""
+    cache = session.settings.cache_dir
+    if plan.devel is not None and session.simulated:
+        for computes in simulators(plan):
+            simulated.libraries(cache, plan.devel, session.log, computes=computes)
+
+
+def simulators(plan: Plan) -> list[bool]:
+    """The simulated cards that the check of an image will need, by whether they compute.
+
+    A card that counts kernels is False.  A card that computes them is True, and takes most of the
+    time to compile.
+    """
+    serve = plan.family.server_of(plan.recipe)
+    if plan.devel is None or why_not(plan.recipe, serve, plan.platform, extends=False):
+        return []
+    compares = plan.has_nvcc and plan.family.compiles_ggml(plan.recipe, plan.platforms)
+    return [False, True] if compares else [False]
+
+
+def check(
+    plan: Plan,
+    image: docker.Image,
+    session: BuildSession,
+    seconds: Timings,
+    work: Path,
+    before_programs: Callable[[], None] = lambda: None,
+) -> Record:
+    """Check an image; the record is not written, and knows nothing of its build.
+
+    ``seconds`` are its build's times, and get the time of the check; ``work`` is a directory for
+    unpacked files.  Raises like ``verdict_of``, which says what ``before_programs`` is.
+    """
+    with seconds.stage(CHECK_STAGE):
+        subject = subject_of(plan, image, session)
+        verdict = verdict_of(plan, image, subject, session, work, before_programs)
+    session.reporter.on_verdict(plan.title, verdict)
+    revision = image.labels.get(REVISION, "")
+    return Record(
+        recipe=plan.name,
+        platform=plan.platform,
+        key=plan.key,
+        contract=contract_of(plan),
+        references=plan.references,
+        digest=verdict.digest,
+        verdict=verdict,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=dict(seconds),
+        base={image.labels.get(BASE_NAME, ""): image.labels.get(BASE_DIGEST, "")},
+        commit=revision if COMMIT.fullmatch(revision) else "",
+    )
+
+
+def require_good(kept: Record, reference: str) -> None:
+    """Raise ``SmokeError`` or ``UntriedError`` unless the verdict on an image is good."""
+    if not kept.verdict.good:
+        raise smoke_error(kept.recipe, reference, kept.verdict)
+
+
+ACCEPTABLE = {*get_args(Accept.model_fields["check"].annotation)}
+ACCEPT = """
+the engine does without a file that is at fault? accept it in the recipe:
+[[accept]]
+check = "KIND"
+path  = "/THE/FILE"
+why   = "REASON\""""
+
+
+def smoke_error(name: str, reference: str, verdict: Verdict) -> BuilderError:
+    """The error that names every failed check, or else every check that could not be run."""
+    kept = f"the image is {reference}: it is kept to look at"
+    bad, what = verdict.untried, "could not be run"
+    kind: type[BuilderError] = UntriedError
+    if verdict.failures:
+        bad, what, kind = verdict.failures, "failed", SmokeError
+        kept += ACCEPT if any(check.kind in ACCEPTABLE for check in bad) else ""
+    lines = (f"{check.kind}: {check.subject}: {check.comparison}" for check in bad)
+    what = f"{name} is built, and {len(bad)} of {len(verdict.checks)} checks {what}"
+    return kind(what, "\n".join(lines), kept)
+
+
+# Images found by recipe, key or name, checked again, or read.
 
 REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
@@ -146,8 +407,8 @@ class Images:
             plan = session.resolve(target, own if several else None)
             return self.require(plan), plan.recipe
         found = self.named(target)
-        named = self.recipe_in_label(target, found)
-        return found, complete(session.catalog.engine(named).recipe.on(found.platform))
+        entry = session.catalog.engine(self.recipe_in_label(target, found))
+        return found, complete(entry.recipe.on(found.platform))
 
     def recipe_in_label(self, target: str, found: docker.Image) -> str:
         """The recipe that an image names; ``RecipeError`` where the catalog has none of it."""
@@ -247,24 +508,36 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
     """Smoke-test the images of a recipe again, or any image of the engine.
 
     A ``target`` that is no recipe is an image, which is checked against the recipe that its label
-    names; without one, only the checks for every image run.  Raises
-    ``WorldError`` where the engine does not have an image, ``RecipeError`` for a preset.
+    names, for its platform, else for the first one; without one, only the checks for every image
+    run.  Raises ``WorldError`` where the engine does not have an image, ``RecipeError`` for a
+    preset.
     """
     images, cache = Images(session), session.settings.cache_dir
     session.settings.require_directories()
     if images.is_recipe(target):
-        there = [(plan, images.require(plan)) for plan in session.plans(target)]
         checked = []
-        for plan, image in there:
+        for plan, image in [(plan, images.require(plan)) for plan in session.plans(target)]:
             with workspace(cache) as work:
                 kept = images.check_again(plan, image, work)
             checked.append(CheckedImage(plan.title, kept.references[0], kept.verdict, kept))
         return tuple(checked)
     found = images.named(target)
-    named = found.labels.get(LABEL_RECIPE, "")
+    named, key = found.labels.get(LABEL_RECIPE, ""), found.labels.get(LABEL_KEY, "")
     with workspace(cache) as work:
         if named in session.catalog.engines:
-            verdict = _verdict_on(images, found, named, work)
+            platforms = session.catalog.engine(named).recipe.platform
+            same = (platform for platform in platforms if platform == found.platform)
+            plan = session.resolve(named, next(same, platforms[0]))
+            if key != plan.key:
+                other = images.compiled_on(plan, key)
+                session.log(
+                    f"the image was compiled on {other}, not on {plan.platforms.build}"
+                    if other
+                    else f"the image was not built from the current recipe {plan.name}"
+                )
+            subject = subject_of(plan, found, session)
+            subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
+            verdict = verdict_of(plan, found, subject, session, work)
         else:
             session.log("no recipe describes this image: only the checks for every image are made")
             gpu_test = session.gpu_test
@@ -272,25 +545,6 @@ def smoke_test(session: BuildSession, target: str) -> tuple[CheckedImage, ...]:
             verdict = check_image(subject, work)
     session.reporter.on_verdict(target, verdict)
     return (CheckedImage(target, target, verdict),)
-
-
-def _verdict_on(images: Images, found: docker.Image, recipe: str, work: Path) -> Verdict:
-    """The checks against the recipe as it is now: for the image's platform, else for the first."""
-    session = images.session
-    platforms = session.catalog.engine(recipe).recipe.platform
-    same = (platform for platform in platforms if platform == found.platform)
-    plan = session.resolve(recipe, next(same, platforms[0]))
-    key = found.labels.get(LABEL_KEY, "")
-    if key != plan.key:
-        other = images.compiled_on(plan, key)
-        session.log(
-            f"the image was compiled on {other}, not on {plan.platforms.build}"
-            if other
-            else f"the image was not built from the current recipe {plan.name}"
-        )
-    subject = subject_of(plan, found, session)
-    subject = replace(subject, labels={**subject.labels, LABEL_KEY: key})
-    return verdict_of(plan, found, subject, session, work)
 
 
 def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:

@@ -28,8 +28,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    format: Literal[3] = 3
-    """The file's; a file of another one is not read."""
+    format: Literal[3] = 3  # a file of another one is not read
     recipe: str
     platform: Platform = "linux/amd64"
     key: str
@@ -135,9 +134,8 @@ def last_time(state: Path, way: str, recipe: str = "*") -> str:
     "*" is any recipe; empty where there is none.
     """
     kept = newest_good(state, recipe, way)
-    if kept is None or kept.build_seconds is None:
-        return ""
-    return f"{kept.recipe}: {duration(kept.build_seconds)}"
+    took = kept.build_seconds if kept else None
+    return f"{kept.recipe}: {duration(took)}" if kept and took is not None else ""
 
 
 def candidate_path(state: Path, recipe: str, key: str) -> Path:

@@ -1,53 +1,61 @@
-"""Verdicts and tables as Markdown, for a job's summary page."""
+"""What records show: verdicts as Markdown and JUnit XML, and the trials that the repository keeps.
+
+A record is of this machine; ``trials/RECIPE.json`` is in the repository, for machines that never
+built the image.  ``trials/README.md`` has tables of all these files.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from packaging.requirements import Requirement
-from platformdirs import user_cache_path, user_state_path
+from pydantic import BaseModel, ConfigDict
 
-from builder import __version__
-from builder.build.trials import KeptTrials, kept
+from builder.build.record import Record, newest_good
 from builder.checks import preset_trial
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict
 from builder.core import sizes
-from builder.core.errors import BuilderError, WorldError
-from builder.core.files import atomic_write, full_disk, is_disk_full
+from builder.core.errors import RecipeError, WorldError
+from builder.core.files import atomic_write, write_json
 from builder.core.log import duration
-from builder.image.code_paths import HEADER, shown_parts, text_of, worse
-from builder.presets import cards, shapes
-from builder.presets.schema import TRIALS, Preset, PresetUse
-from builder.presets.shapes import number
+from builder.core.platforms import Platform
+from builder.image.code_paths import (
+    HEADER,
+    CodePaths,
+    CodeSums,
+    KernelSummary,
+    shown_parts,
+    sums,
+    text_of,
+    worse,
+)
+from builder.presets import cards
+from builder.presets.schema import TRIALS, Preset, PresetUse, read_trials
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import GitSource
 from simulator.report import mib
-from simulator.work import texts_by_work
+from simulator.work import WorkPath, texts_by_work
+
+# Verdicts and tables as Markdown, for a job's summary page.
 
 CELL_LIMIT = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A table with a title, for the terminal and for Markdown."""
+    """A table with a title, for the terminal and for Markdown; ``notes`` are lines below it."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
-    """Lines below the table."""
 
 
 def of_verdict(name: str, verdict: Verdict) -> str:
@@ -130,7 +138,33 @@ def junit(verdicts: Mapping[str, Verdict]) -> str:
     ``error``, a skipped one ``skipped``, each with the expected and the found value.
     """
     root = ElementTree.Element("testsuites")
-    root.extend(_suite(name, verdict) for name, verdict in verdicts.items())
+    for name, verdict in verdicts.items():
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=name,
+            tests=str(len(verdict.checks)),
+            failures=str(len(verdict.failures)),
+            errors=str(len(verdict.untried)),
+            skipped=str(len(verdict.skipped)),
+            time=f"{sum(check.seconds for check in verdict.checks):.3f}",
+        )
+        properties = ElementTree.SubElement(suite, "properties")
+        for key in ("digest", "download_size", "unpacked_size"):
+            value = str(getattr(verdict, key))
+            ElementTree.SubElement(properties, "property", name=key, value=value)
+        for check in verdict.checks:
+            case = ElementTree.SubElement(
+                suite,
+                "testcase",
+                classname=f"{name}.{check.kind}",
+                name=f"{check.subject}: {check.expected}".translate(ILLEGAL),
+                time=f"{check.seconds:.3f}",
+            )
+            if tag := ELEMENTS.get(check.state):
+                text = check.comparison.translate(ILLEGAL)
+                short = text[:MESSAGE_LIMIT]
+                ElementTree.SubElement(case, tag, message=short, type=check.kind).text = text
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
 
@@ -141,45 +175,216 @@ def write_junit(file: Path, verdicts: Mapping[str, Verdict]) -> None:
     file.write_text(junit(verdicts), encoding="utf-8")
 
 
-def _suite(name: str, verdict: Verdict) -> ElementTree.Element:
-    suite = ElementTree.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(verdict.checks)),
-        failures=str(len(verdict.failures)),
-        errors=str(len(verdict.untried)),
-        skipped=str(len(verdict.skipped)),
-        time=f"{sum(check.seconds for check in verdict.checks):.3f}",
+# What images showed without a GPU, such as the memory of presets: ``trials/RECIPE.json``.
+
+WORST = 3
+"""Spilling kernels of each library that a file keeps."""
+COVERAGE = ("coverage", "kernels on a simulated card that computes")
+"""Subjects of the check ``numbers``: how many cases were compared, or why none could be."""
+
+
+class KeptBuild(BaseModel):
+    """One build of an image, without its base; ``objects`` and ``reused`` are as in ``Record``."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    seconds: float
+    objects: int = 0
+    reused: int = 0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the compiler cache had at least half of its objects."""
+        return self.objects > 0 and 2 * self.reused >= self.objects
+
+
+class KeptTrials(BaseModel):
+    """One image: its builds, its checks, and the presets that were tried."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    recipe: str
+    platform: Platform = "linux/amd64"
+    key: str
+    digest: str
+    commit: str
+    created: str
+    builds: tuple[KeptBuild, ...] = ()
+    """The newest cold build of the commit, and the newest warm one."""
+    check_seconds: float | None = None
+    download_size: int
+    """Bytes."""
+    checks: int
+    """The number of checks that passed."""
+    failed: Mapping[str, int] = {}
+    """The number of checks that failed, by kind; empty: the image is verified."""
+    kernels: int
+    """Different kernels that the server launched on its simulated card."""
+    code: KernelSummary | None = None
+    """Its libraries that spill, with the kernels that spill most; None: not known."""
+    device_code: tuple[CodeSums, ...] = ()
+    """What each card does with the device code of all libraries; empty: not known."""
+    paths: tuple[WorkPath, ...] = ()
+    """As in ``DeviceUse``, of the server with the test model; empty: none, or not known."""
+    stated: str = ""
+    """As in ``DeviceUse``."""
+    coverage: str
+    """The cases that the check ``numbers`` compared, or why there are none; empty: not known."""
+    presets: Mapping[str, PresetUse]
+
+
+def write_trials(root: Path, record: Record) -> Path:
+    """Keep the facts of a record's image in the repository; an earlier file is replaced.
+
+    The earlier file's builds stay if they are of the same commit and the file is valid.
+    Of a refused image, the paths and the memory of the presets are left out: they may be wrong.
+    Raises ``OSError`` where the file cannot be written.
+    """
+    before = None
+    with suppress(RecipeError):
+        before = kept_of(root, record.recipe)
+    verdict = record.verdict
+    ran = None if verdict.failures else verdict.device
+    numbers = (each for each in verdict.checks if each.kind == "numbers")
+    kept = KeptTrials(
+        recipe=record.recipe,
+        platform=record.platform,
+        key=record.key,
+        digest=record.digest,
+        commit=record.commit,
+        created=record.created,
+        builds=_builds(before, record),
+        check_seconds=record.check_seconds,
+        download_size=verdict.download_size,
+        checks=sum(verdict.passed_by_kind.values()),
+        failed=verdict.failed_by_kind,
+        kernels=len(verdict.device.launches) if verdict.device else 0,
+        code=verdict.kernels.shortened(WORST) if verdict.kernels else None,
+        device_code=sums(verdict.code),
+        paths=ran.paths if ran else (),
+        stated=ran.stated if ran else "",
+        coverage=next((each.found for each in numbers if each.subject in COVERAGE), ""),
+        presets={} if verdict.failures else dict(sorted(verdict.presets.items())),
     )
-    properties = ElementTree.SubElement(suite, "properties")
-    facts = {
-        "digest": verdict.digest,
-        "download_size": str(verdict.download_size),
-        "unpacked_size": str(verdict.unpacked_size),
-    }
-    for key, value in facts.items():
-        ElementTree.SubElement(properties, "property", name=key, value=value)
-    suite.extend(_case(name, check) for check in verdict.checks)
-    return suite
+    path = root / TRIALS / f"{record.recipe}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, kept.model_dump(mode="json"))
+    return path
 
 
-def _case(name: str, check: Check) -> ElementTree.Element:
-    case = ElementTree.Element(
-        "testcase",
-        classname=f"{name}.{check.kind}",
-        name=_legal(f"{check.subject}: {check.expected}"),
-        time=f"{check.seconds:.3f}",
-    )
-    tag = ELEMENTS.get(check.state)
-    if tag is not None:
-        text = _legal(check.comparison)
-        child = ElementTree.SubElement(case, tag, message=text[:MESSAGE_LIMIT], type=check.kind)
-        child.text = text
-    return case
+def _builds(before: KeptTrials | None, record: Record) -> tuple[KeptBuild, ...]:
+    source = (record.platform, record.commit)
+    known = before.builds if before and (before.platform, before.commit) == source else ()
+    took = record.build_seconds
+    if took is not None:
+        newest = KeptBuild(seconds=took, objects=record.objects, reused=record.reused)
+        # A build without objects, and a shorter one of an engine that has none, had layers in
+        # BuildKit's cache.
+        if not newest.objects and any(each.objects or each.seconds > took for each in known):
+            return known
+        known = (newest, *(each for each in known if each.is_warm != newest.is_warm))
+    return known
 
 
-def _legal(text: str) -> str:
-    return text.translate(ILLEGAL)
+def kept(root: Path) -> list[KeptTrials]:
+    """All files of ``trials/``, by recipe.  Raises ``RecipeError`` where one is invalid."""
+    found = (read_trials(file, KeptTrials) for file in sorted((root / TRIALS).glob("*.json")))
+    return [each for each in found if each is not None]
+
+
+def kept_of(root: Path, recipe: str) -> KeptTrials | None:
+    """The file of a recipe; None where it has none."""
+    return read_trials(root / TRIALS / f"{recipe}.json", KeptTrials)
+
+
+# What cards do with a recipe's image, and its paths: from records and ``trials/``.
+
+TEST_MODEL = "the smoke test's model"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCode:
+    """The device code of one image.
+
+    ``source`` is "the record of this machine" or "trials/RECIPE.json"; only a record has the
+    ``libraries``, the largest first.
+    """
+
+    key: str
+    created: str
+    source: str
+    sums: tuple[CodeSums, ...]
+    libraries: tuple[CodePaths, ...] = ()
+
+
+def code_of(root: Path, recipe: str, platform: Platform, state: Path) -> ImageCode | None:
+    """The code of the newest verified image of this machine; without one, what the repository has.
+
+    None where neither has any.  Raises ``RecipeError`` where the file of ``trials/`` is invalid.
+    """
+    own = newest_good(state, recipe, platform=platform)
+    if own is not None and own.verdict.code:
+        code = own.verdict.code
+        return ImageCode(own.key, own.created, "the record of this machine", sums(code), code)
+    kept = kept_of(root, recipe)
+    if kept is None or kept.platform != platform or not kept.device_code:
+        return None
+    return ImageCode(kept.key, kept.created, f"{TRIALS}/{recipe}.json", kept.device_code)
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePaths:
+    """The paths of the newest verified image of a recipe.
+
+    ``by_model`` has them by preset, the small model of the smoke test first; ``stated`` is what the
+    engine's own log says of its choices with it; ``kept``: it was started on another machine,
+    ``trials/`` has it, and no record.
+    """
+
+    recipe: str
+    by_model: Mapping[str, tuple[WorkPath, ...]]
+    stated: str = ""
+    kept: bool = False
+
+
+def paths_of(catalog: Catalog, recipe: str, state: Path) -> EnginePaths:
+    """The paths of this machine's image; where it has none, those that the repository keeps.
+
+    Raises ``WorldError`` where none are known, ``RecipeError`` where there is no such recipe, or
+    the file of ``trials/`` is invalid.
+    """
+    kept, own = kept_of(catalog.root, recipe), newest_good(state, recipe)
+    device = own.verdict.device if own else None
+    started = device or kept
+    uses = {**(kept.presets if kept else {}), **(own.verdict.presets if own else {})}
+    found = {TEST_MODEL: started.paths if started else ()}
+    found |= {name: use.paths for name, use in sorted(uses.items())}
+    known = {model: paths for model, paths in found.items() if paths}
+    if not known:
+        raise _unknown(catalog, recipe)
+    stated = started.stated if started else ""
+    return EnginePaths(recipe, known, stated, kept=device is None and TEST_MODEL in known)
+
+
+def _unknown(catalog: Catalog, name: str) -> WorldError:
+    what, recipe = f"the paths of {name} are not known", catalog.engine(name).recipe
+    never = why_never(catalog, recipe)
+    if not never:
+        return WorldError(
+            what,
+            f"neither a record of this machine nor {TRIALS}/ has any: its server was not "
+            "started on a simulated card by this version of builder, or launched no kernel that "
+            "simulator/work.toml has",
+            f"`builder smoke {name}` starts it, after `builder build {name}`",
+        )
+    recipes = [each.recipe for each in catalog.engines.values() if each.recipe]
+    same = [each for each in recipes if each.engine == recipe.engine]
+    others = [each.name for each in same if not why_never(catalog, each)]
+    hint = "on a GPU, the log of the engine or a profiler shows its choices"
+    if others:
+        names = " and ".join(f"`builder paths {each}`" for each in others)
+        hint = f"{names}: other images of {recipe.engine}, which are started on one; {hint}"
+    return WorldError(what, f"its server is never started on a simulated card: {never}", hint)
 
 
 # ``trials/README.md``: tables of the images that were tried, and their presets.
@@ -197,17 +402,18 @@ counts while its preset is unchanged. There, `paths` and `recipe explain` read t
 SHORT = 12  # digits of a commit
 DAY = len("2026-11-27")
 STEP = 1024  # tokens
+IMAGES = "recipe|built from|built on|build, cold|build, warm|to download|checks|checked in|kernels|"
+IMAGES += "spills|numbers"
+PRESETS = "preset|card|context|largest that fits|peak|filled|published|peak with another context"
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """What the page says of a recipe."""
+class Pinned(NamedTuple):
+    """What the page says of a recipe: empty without a git repository, 0 where not known."""
 
     engine: str
     commit: str
-    """The source's; empty: it is no git repository."""
     build: int
-    """The number of its commits; 0: not known."""
+    """The number of its commits."""
 
 
 def pinned(catalog: Catalog) -> dict[str, Pinned]:
@@ -223,12 +429,16 @@ def pinned(catalog: Catalog) -> dict[str, Pinned]:
     }
 
 
-def write_trials_page(catalog: Catalog, presets: Mapping[str, Preset]) -> None:
+def write_trials_page(
+    catalog: Catalog, presets: Mapping[str, Preset], longest: Mapping[str, int]
+) -> None:
     """Write the page anew from the files of ``trials/``.
 
-    Raises ``RecipeError`` where a file is invalid, ``OSError`` where the page cannot be written.
+    ``longest`` are the models' own contexts, in tokens, by repository.  Raises ``RecipeError``
+    where a file is invalid, ``OSError`` where the page cannot be written.
     """
-    text = trials_page(kept(catalog.root), pinned(catalog), presets, why_untried(catalog, presets))
+    untried = why_untried(catalog, presets)
+    text = trials_page(kept(catalog.root), pinned(catalog), presets, untried, longest)
     with atomic_write(catalog.root / TRIALS / "README.md") as new:
         new.write_text(text, "utf-8")
 
@@ -251,23 +461,12 @@ def trials_page(
     recipes: Mapping[str, Pinned],
     presets: Mapping[str, Preset],
     untried: Mapping[str, str],
+    longest: Mapping[str, int] | None = None,
 ) -> str:
-    """The page as Markdown; ``untried`` is as ``why_untried`` returns it."""
+    """The page as Markdown; ``untried`` and ``longest`` are as for ``write_trials_page``."""
     built = Overview(
         "Images",
-        (
-            "recipe",
-            "built from",
-            "built on",
-            "build, cold",
-            "build, warm",
-            "to download",
-            "checks",
-            "checked in",
-            "kernels",
-            "spills",
-            "numbers",
-        ),
+        tuple(IMAGES.split("|")),
         tuple(_image(each, recipes.get(each.recipe)) for each in images),
         (
             "built from another commit: a copy of the recipe's tree, with placeholders for files "
@@ -289,17 +488,8 @@ def trials_page(
     )
     used = Overview(
         "Presets on their simulated cards",
-        (
-            "preset",
-            "card",
-            "context",
-            "largest that fits",
-            "peak",
-            "filled",
-            "published",
-            "peak with another context",
-        ),
-        tuple(row for each in images for row in _presets(each, presets)),
+        tuple(PRESETS.split("|")),
+        tuple(row for each in images for row in _presets(each, presets, longest or {})),
         (
             "largest that fits: what was not tried is on the line through both peaks, which was "
             "wrong by at most 150 MiB where it was tried.",
@@ -320,7 +510,15 @@ def trials_page(
     taken = Overview(
         "Paths",
         ("recipe or preset", "work", "paths"),
-        tuple(row for each in images for row in _paths(each)),
+        tuple(
+            (name, work, text)
+            for image in images
+            for name, paths in (
+                (image.recipe, image.paths),
+                *((preset, use.paths) for preset, use in image.presets.items()),
+            )
+            for work, text in texts_by_work(paths).items()
+        ),
         (
             "by the kernels that the server launched: docs/checks.md, Paths.",
             "a recipe: with the small model of the smoke test.",
@@ -329,7 +527,16 @@ def trials_page(
     code = Overview(
         "Device code",
         ("recipe", *HEADER[1:], "removed", "files with code that the driver compiles"),
-        tuple(row for each in images for row in _device_code(each)),
+        tuple(
+            (
+                f"{image.recipe} ({each.card})" if len(image.device_code) > 1 else image.recipe,
+                *shown_parts(each),
+                each.shown_removed,
+                ", ".join(each.late),
+            )
+            for image in images
+            for each in image.device_code
+        ),
         (
             "of all libraries in the image, whoever built them: docs/checks.md, Device code.",
             "removed: by the diet of wheels, before the image was made.",
@@ -377,7 +584,9 @@ def _grown(
                 yield after, before, text
 
 
-def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple[str, ...]]:
+def _presets(
+    image: KeptTrials, presets: Mapping[str, Preset], longest: Mapping[str, int]
+) -> Iterator[tuple[str, ...]]:
     for name, use in image.presets.items():
         preset = presets.get(name)
         stated = preset.memory.whole if preset is not None and preset.memory else None
@@ -385,101 +594,21 @@ def _presets(image: KeptTrials, presets: Mapping[str, Preset]) -> Iterator[tuple
         card = f"{use.cards} x {use.card}" if use.cards > 1 else use.card
         published = mib(stated) if stated is not None else "unknown"
         context, filled = str(use.context), str(use.filled or "")
-        yield name, card, context, _largest(use, preset), mib(use.peak), filled, published, smaller
+        largest = _largest(use, preset, longest)
+        yield name, card, context, largest, mib(use.peak), filled, published, smaller
 
 
-def _largest(use: PresetUse, preset: Preset | None) -> str:
+def _largest(use: PresetUse, preset: Preset | None, longest: Mapping[str, int]) -> str:
     """The model's own context if it was tried; else the line through both peaks shows it, except
     for a preset whose published context was too large."""
     if preset is not None and use.context < (preset.published_context or 0):
         return f"at least {use.context}; the published {preset.published_context} is too large"
-    names = shapes.published_shape()
-    name = names.get(preset.model.repository or "") if preset is not None else None
-    longest = number(shapes.shape_of(name), "context_length", 0) if name else 0
-    if longest == use.context:
-        return f"{longest}, the model's"
+    own = longest.get(preset.model.repository or "", 0) if preset is not None else 0
+    if own == use.context:
+        return f"{own}, the model's"
     least = use.smaller
-    if not longest or least is None or use.peak <= least.peak:
+    if not own or least is None or use.peak <= least.peak:
         return f"at least {use.context}"
     of_token = (use.peak - least.peak) / (use.context - least.context)
     reached = int(use.context + (use.memory - use.peak) / of_token) // STEP * STEP
-    return f"about {reached}" if reached < longest else f"{longest}, the model's (not tried)"
-
-
-def _device_code(image: KeptTrials) -> Iterator[tuple[str, ...]]:
-    several = len(image.device_code) > 1
-    for each in image.device_code:
-        name = f"{image.recipe} ({each.card})" if several else image.recipe
-        yield name, *shown_parts(each), each.shown_removed, ", ".join(each.late)
-
-
-def _paths(image: KeptTrials) -> Iterator[tuple[str, ...]]:
-    taken = {image.recipe: image.paths, **{name: use.paths for name, use in image.presets.items()}}
-    for name, paths in taken.items():
-        for work, text in texts_by_work(paths).items():
-            yield name, work, text
-
-
-# Unexpected exceptions: an error message where the machine is the cause, else a crash report.
-
-
-def as_builder_error(error: BaseException) -> BuilderError | None:
-    """The error that an exception of the operating system means; None for a bug of builder."""
-    if isinstance(error, BuilderError):
-        return error
-    if isinstance(error, ModuleNotFoundError) and _is_optional(error.name or ""):
-        return WorldError(
-            "the packages for builds and tests of images are not installed",
-            f"there is no {error.name}",
-            "install builder with its extra `build`: uv tool install '.[build]' or "
-            "pipx install '.[build]', in a checkout",
-        )
-    if not isinstance(error, OSError):
-        return None
-    if is_disk_full(error):
-        named = [Path(error.filename)] if isinstance(error.filename, str) else []
-        why = ": ".join([*map(str, named), str(error.strerror)])
-        return full_disk(why, *(named or [*_directories(), Path(tempfile.gettempdir())]))
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        return WorldError(
-            f"cannot read or write {error.filename or 'a file that builder needs'}",
-            str(error.strerror or error),
-            "check who owns it; BUILDER_CACHE_DIR and BUILDER_STATE_DIR name the directories that "
-            "builder writes to",
-        )
-    return None
-
-
-def _is_optional(module: str) -> bool:
-    """Whether a module is of a package that only the extra ``build`` installs."""
-    markers = {
-        requirement.name.replace("-", "_"): requirement.marker
-        for requirement in map(Requirement, metadata.requires("builder") or ())
-    }
-    marker = markers.get(module.partition(".")[0])
-    return marker is not None and not marker.evaluate({"extra": ""})
-
-
-def write_report(error: BaseException) -> str:
-    """Write a crash report; its path, or its text where no file can be written."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        _, state = _directories()
-        folder = state / "crashes"
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
-        file.write_text(f"builder {__version__}, Python {sys.version}\n{text}")
-    except OSError:
-        return text
-    return str(file)
-
-
-def _directories() -> tuple[Path, Path]:
-    """The cache and the state directory, from the settings if they can be read."""
-    try:
-        from builder.core import settings
-
-        chosen = settings.load()
-    except Exception:  # reading the settings may be the failure
-        return user_cache_path("builder"), user_state_path("builder")
-    return chosen.cache_dir, chosen.state_dir
+    return f"about {reached}" if reached < own else f"{own}, the model's (not tried)"

@@ -25,7 +25,7 @@ from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.plan import AnyPlan
 from builder.plan.resolver import Resolver, bootstrapped_root, plan_base
 from builder.recipes.catalog import Catalog, Entry
-from builder.recipes.schema import BaseRecipe, Published, Root
+from builder.recipes.schema import BaseRecipe, Published
 
 PATIENCE = 10.0  # seconds for a registry to answer
 
@@ -61,20 +61,17 @@ class AskingResolver(Resolver):
         if self.offline:
             return pinned or bootstrapped
         try:
-            return self._from_registry(below)
+            reference = f"{below.image}@{below.digest}" if below.digest else below.image
+            digest = registry_digest(reference, PATIENCE)
         except (FetchError, RegistryError) as error:
             if self.root_way == "registry":
                 error.hint += '; debian_root = "mmdebstrap" (BUILDER_DEBIAN_ROOT) needs no registry'
                 raise
             self.log(f"{error.what}: mmdebstrap makes the Debian root")
-        return bootstrapped
-
-    def _from_registry(self, root: Root) -> RegistryRoot:
-        reference = f"{root.image}@{root.digest}" if root.digest else root.image
-        digest = registry_digest(reference, PATIENCE)
-        if root.digest is None:
-            self.log(f"{root.image} is not pinned; its digest today is {digest}")
-        return RegistryRoot(root.image, root.digest or digest)
+            return bootstrapped
+        if pinned is None:
+            self.log(f"{below.image} is not pinned; its digest today is {digest}")
+        return pinned or RegistryRoot(below.image, digest)
 
 
 def resolver_of(
@@ -151,30 +148,19 @@ def choose(published: Published, log: Log, *, offline: bool) -> RegistryRoot:
     return RegistryRoot(name, found.digest)
 
 
-def pinned(entry: Entry[BaseRecipe]) -> str:
-    """The text of a base with the digest that its image has in the registry today.
+def digest_today(entry: Entry[BaseRecipe]) -> str:
+    """The digest that the image of a base has in the registry today.
 
     Raises ``RecipeError`` where it starts from none, and like ``registry_digest``.
     """
-    base = entry.recipe
-    table = "published" if base.published else "root"
-    starts_from = base.published or base.root
+    starts_from = entry.recipe.published or entry.recipe.root
     if starts_from is None:
         raise RecipeError(f"{entry.name} starts from no image, so there is nothing to pin")
-    digest = registry_digest(starts_from.image, PATIENCE)
-    from builder.recipes import edit  # slow to import
-
-    changes: dict[edit.Keys, str | None] = {(table, "digest"): digest}
-    if base.published is not None:
-        changes[table, "note"] = None
-    return edit.edited(entry.text, changes)
+    return registry_digest(starts_from.image, PATIENCE)
 
 
 def reference(root: RegistryRoot) -> str:
-    """The reference of that image by digest.
-
-    Raises ``FetchError`` where the digest is not known.
-    """
+    """The reference of that image by digest.  Raises ``FetchError`` where it is not known."""
     if not root.digest:
         raise FetchError(
             f"the digest of {root.image} is not known",
@@ -186,9 +172,8 @@ def reference(root: RegistryRoot) -> str:
 def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
     """When an image for linux/``target`` was created, in seconds since 1970.
 
-    The engine says it, or else its registry.
-
-    Raises ``FetchError`` where neither has it, and like ``registry_digest``.
+    The engine says it, or else its registry.  Raises ``FetchError`` where neither has it, and like
+    ``registry_digest``.
     """
     exact = reference(root)
     for name in (exact, root.image):
@@ -200,8 +185,7 @@ def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
             f"the configuration of {root.image} is not known: Docker does not have the image",
             "nothing is fetched (--offline)",
         )
-    image = config(exact, f"linux/{target}", PATIENCE)
-    return docker.epoch_of(image.get("created"))
+    return docker.epoch_of(config(exact, f"linux/{target}", PATIENCE).get("created"))
 
 
 def fetch(

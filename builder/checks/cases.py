@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from builder.core.errors import UntriedError
-from builder.docker.client import Finished
+from builder.docker.engine import Finished
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
 from builder.recipes.probes import Accept

@@ -34,7 +34,7 @@ from builder.checks.subject import Context, Subject, guarded
 from builder.checks.verdict import Check, Verdict, timed
 from builder.core.errors import UntriedError
 from builder.docker import containers
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.engines.layout import LAYOUT
 from builder.image.code_paths import KernelSummary, kernel_summary
 from builder.image.contents import Contents, ReadOptions, read_contents

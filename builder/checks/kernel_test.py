@@ -20,8 +20,8 @@ from builder.checks.verdict import Check
 from builder.core.errors import UntriedError
 from builder.core.farm import installed
 from builder.docker import buildx, containers
-from builder.docker.client import Finished
 from builder.docker.containers import mount_options
+from builder.docker.engine import Finished
 from builder.image.contents import Contents
 from builder.presets.cards import Card
 from simulator.cubin import function_of

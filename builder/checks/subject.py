@@ -17,8 +17,8 @@ from builder.core.log import Log
 from builder.core.platforms import Platform
 from builder.docker import containers
 from builder.docker import engine as docker
-from builder.docker.client import Finished
 from builder.docker.containers import copy_out
+from builder.docker.engine import Finished
 from builder.engines.families import ENGINES
 from builder.engines.servers import FolderServer
 from builder.image.code_paths import CodePaths

@@ -161,11 +161,11 @@ def main() -> NoReturn:
         typer.echo("builder: interrupted; the command can be run again", err=True)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        from builder.build import reports  # slow to import
+        from builder.build import log  # slow to import
 
-        known = reports.as_builder_error(error)
+        known = log.as_builder_error(error)
         if known is None:
-            _print_crash(error, reports.write_report(error))
+            _print_crash(error, log.write_report(error))
             sys.exit(INTERNAL)
         _print_error(known)
         sys.exit(known.exit_code)

@@ -64,7 +64,6 @@ def build(
     of them fails.
     """
     from builder.build import build as pipeline
-    from builder.build import stages
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
 
@@ -80,14 +79,14 @@ def build(
             platform=platform,
         )
         wanted = session.catalog.engine(recipe).recipe
-        artifact = stages.require_artifact(wanted, output) if output is not None else None
+        artifact = pipeline.require_artifact(wanted, output) if output is not None else None
         # The files of an artifact have the same names on each platform.
         plans = session.plans(recipe) if artifact is None else (session.resolve(recipe),)
         results = pipeline.build_all(plans, session)
     good = [result for result in results if isinstance(result, pipeline.BuildOutcome)]
     files: list[Path] = []
     if artifact is not None and output is not None and good:
-        files = stages.deliver(artifact, plans[0].references[0], output)
+        files = pipeline.deliver(artifact, plans[0].references[0], output)
     if as_json:
         _print_json(plans, results, files)
     else:
@@ -210,7 +209,7 @@ def smoke(
     The exit code is 7 if a check failed and 8 if a check could not be run.
     """
     from builder.build import lookup
-    from builder.build.verify import smoke_error
+    from builder.build.lookup import smoke_error
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
     from builder.presets import cards

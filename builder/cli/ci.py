@@ -120,11 +120,11 @@ def trials(
     a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
     from builder.build import record, reports
-    from builder.build import trials as kept_trials
     from builder.core import settings
     from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
     from builder.presets.schema import TRIALS
+    from builder.presets.shapes import own_contexts
 
     found, state = catalog_at(catalog), settings.load().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
@@ -133,13 +133,13 @@ def trials(
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
         if kept is not None and (recipes or kept.verdict.device is not None):
-            files[name] = kept_trials.write_trials(found.root, kept)
+            files[name] = reports.write_trials(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
-        reports.write_trials_page(found, presets)
+        reports.write_trials_page(found, presets, own_contexts())
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:
@@ -212,7 +212,7 @@ def _carry(
     as_json: bool,
 ) -> None:
     """Save or load the cache of the recipe's engine, if it compiles anything."""
-    from builder.build.ccache import compile_image
+    from builder.build.build import compile_image
     from builder.cli.session import build_session
     from builder.core.files import workspace
 

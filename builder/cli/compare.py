@@ -27,18 +27,18 @@ from builder.core.platforms import Platform
 from builder.image.code_paths import HEADER
 
 if TYPE_CHECKING:
-    from builder.build.reproduce import ReproducedImages, Reproduction
-    from builder.build.session import BuildSession
+    from builder.build.build import BuildSession
+    from builder.build.compare import ReproducedImages, Reproduction
     from builder.checks.cases import CaseResult
-    from builder.image.layers import Node
-    from builder.image.results import (
+    from builder.image.code_paths import FunctionDifference
+    from builder.image.compare import (
         Comparison,
         Difference,
         FileDifference,
-        FunctionDifference,
         LayerDifference,
         LayerSide,
     )
+    from builder.image.layers import Node
 
 KINDS = "RECIPE|IMAGE|PATH"
 
@@ -384,8 +384,8 @@ def reproduce(
 
     The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
-    from builder.build.reproduce import attestation
-    from builder.build.reproduce import reproduce as build_again
+    from builder.build.compare import attestation
+    from builder.build.compare import reproduce as build_again
     from builder.cli.session import build_session, reporter
     from builder.core.errors import DifferenceError
 

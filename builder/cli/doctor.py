@@ -55,19 +55,20 @@ def ways(settings: Settings) -> Iterator[Finding]:
 
 
 def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
-    from builder.build import record, stages
+    from builder.build import record
+    from builder.docker import buildx
     from builder.measure.doctor import Finding
 
     # Most recipes have an image for linux/amd64 alone.
     needed = platforms.image == "linux/amd64"
     what = "way" if needed else f"way to {platforms.image}"
-    last = record.last_time(state, stages.way_name(platforms, builder))
-    found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+    last = record.last_time(state, buildx.way_name(platforms, builder))
+    found = buildx.way_text(platforms, builder) + (f"; last time {last}" if last else "")
     try:
-        stages.require_emulators(platforms, builder)
+        buildx.require_emulators(platforms, builder)
     except WorldError as error:
         return Finding(what, "missing" if needed else "could", f"{found}; {error.what}", error.hint)
-    if stages.is_emulated(platforms, builder):
+    if buildx.is_emulated(platforms, builder):
         advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
         return Finding(what, "could", found, advice)
     return Finding(what, "has", found)

@@ -28,9 +28,9 @@ from builder.core import sizes
 from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
-    from builder.build.compiler_table import Table
-    from builder.build.session import BuildSession
-    from builder.build.trials import EnginePaths
+    from builder.build.build import BuildSession
+    from builder.build.compilers import Table
+    from builder.build.reports import EnginePaths
     from simulator.cubin import Kernel
     from simulator.ledger import Ledger
     from simulator.work import WorkPath
@@ -249,7 +249,7 @@ def paths_paths(
     The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
     is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
-    from builder.build.trials import paths_of
+    from builder.build.reports import paths_of
     from builder.cli.session import build_session
     from builder.core import settings
 
@@ -281,7 +281,7 @@ def paths_paths(
 
 def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
     """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.build.trials import EnginePaths
+    from builder.build.reports import EnginePaths
     from builder.presets import cards
     from builder.presets.fit import FitRequest, fit
 
@@ -360,13 +360,13 @@ def ptx(
         _write_published(recipe, catalog, published, platform, output)
         return
     from builder.build import ccache as files
-    from builder.build.ccache import of_image
+    from builder.build.build import ptx_of_image
     from builder.build.lookup import Images
 
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
         plan = session.resolve(recipe)
-        kept = of_image(plan, Images(session).require(plan), session, compiles=compiles)
+        kept = ptx_of_image(plan, Images(session).require(plan), session, compiles=compiles)
     if output is not None and kept.known:
         files.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0
@@ -434,7 +434,7 @@ def compilers(
     then a release takes about half a minute. The wheels of a release have 110 MB and stay in the
     cache directory.
     """
-    from builder.build import compiler_table as tables
+    from builder.build import compilers as tables
     from builder.build.compilers import tabled
     from builder.core import settings
     from builder.core.errors import UsageError

@@ -378,11 +378,15 @@ def image(
     Without a digest, every build asks the registry for the tag and prints the digest that it found.
     The exit code is 5 if the registry does not answer.
     """
-    from builder.build.roots import pinned
-    from builder.recipes.edit import difference, write
+    from builder.build.roots import digest_today
+    from builder.recipes.edit import Keys, difference, edited, write
 
     entry = catalog_at(catalog).base(base)
-    text = pinned(entry)
+    table = "published" if entry.recipe.published else "root"
+    pins: dict[Keys, str | None] = {(table, "digest"): digest_today(entry)}
+    if entry.recipe.published is not None:
+        pins[table, "note"] = None
+    text = edited(entry.text, pins)
     changes = difference(entry.text, text, entry.file.name, entry.file.name)
     line(changes or f"{base} is already pinned to this digest")
     if changes and not dry_run:

@@ -15,7 +15,7 @@ from builder.core.platforms import Platform
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.build.session import BuildSession
+    from builder.build.build import BuildSession
     from builder.publish.push import Allowed, Pushed
 
 

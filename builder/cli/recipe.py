@@ -37,7 +37,7 @@ from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.build.trials import ImageCode
+    from builder.build.reports import ImageCode
     from builder.plan.explain import Checked
 
 
@@ -167,7 +167,7 @@ def check(
     and options of a preset that its image does not suit. The exit code is 3 if a recipe or a preset
     is invalid, or with --strict if there is a warning.
     """
-    from builder.build import compiler_table
+    from builder.build import compilers
     from builder.plan import explain as lint
     from builder.presets import catalog as preset_files
     from builder.presets.short_names import is_preset
@@ -177,7 +177,7 @@ def check(
     named = recipes or [*loaded.engines, *presets.entries]
     # The file of a preset may be misnamed: MODEL.toml.
     theirs = {name for name in named if is_preset(name) or name in presets.entries}
-    wrong = compiler_table.warnings(loaded.root)
+    wrong = compilers.warnings(loaded.root)
     of_recipes = [lint.lint(loaded, name, wrong) for name in named if name not in theirs]
     chosen = {name: presets.entry(name) for name in named if name in theirs}
     for each in of_recipes:
@@ -243,7 +243,7 @@ def explain(
     test; its presets; and what cards do with the device code of its newest verified image, each
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
-    from builder.build.trials import code_of
+    from builder.build.reports import code_of
     from builder.core import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files

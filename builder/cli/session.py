@@ -25,8 +25,8 @@ from rich.progress import (
 
 from builder.build import reports
 from builder.build import reports as junit_xml
+from builder.build.build import BuildSession
 from builder.build.log import BuildStep, step_name
-from builder.build.session import BuildSession
 from builder.checks.subject import GpuTest
 from builder.checks.verdict import Verdict
 from builder.cli.options import catalog_at

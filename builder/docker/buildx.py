@@ -22,9 +22,9 @@ from typing import Any
 from builder.core import files
 from builder.core.errors import BuildError, FetchError, SpaceError, WorldError
 from builder.core.parallel import ends_with_its_work, lines_of
-from builder.docker import client
+from builder.core.platforms import Platforms, architecture
 from builder.docker import engine as docker
-from builder.docker.client import LateError, call
+from builder.docker.engine import LateError, call
 
 TARGET = "linux/amd64"  # the platform of most images
 FIELD = re.compile(r"(?m)^(Driver|Error|Platforms): *(.*)$")
@@ -60,7 +60,7 @@ def builder(name: str = "") -> Builder:
     return _inspect(name)
 
 
-def platforms(name: str = "") -> list[str]:
+def platforms_of(name: str = "") -> list[str]:
     """The platforms whose programs a builder runs, its own first: "linux/amd64".
 
     Raises ``WorldError`` where it does not answer.
@@ -82,7 +82,7 @@ def _inspect(name: str) -> Builder:
 
 def _fields(name: str) -> list[tuple[str, str]]:
     """The driver, the errors and the platforms of a builder's nodes."""
-    done = client.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
+    done = docker.call("buildx", "inspect", "--bootstrap", f"--builder={name}")
     found: list[tuple[str, str]] = FIELD.findall(done.stdout)
     if done.returncode != 0 or not any(key == "Platforms" for key, _ in found):
         errors = [value for key, value in found if key == "Error"] or done.stderr.splitlines()[-1:]
@@ -120,7 +120,7 @@ def build(builder: Builder, arguments: Sequence[str], on_line: Callable[[str], N
     command += ["buildx", "build", f"--builder={builder.name}", "--progress=plain", *arguments]
     environment = os.environ | {"BUILDKIT_COLORS": "", "NO_COLOR": "1"}
     with (
-        client.stream(*command, stderr=subprocess.STDOUT, env=environment) as process,
+        docker.stream(*command, stderr=subprocess.STDOUT, env=environment) as process,
         ends_with_its_work(process),
     ):
         try:
@@ -165,6 +165,55 @@ def _stop(process: subprocess.Popen[Any]) -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):  # then it is killed
         process.wait(15)
+
+
+# The way of a compile: on the engine's machine or another one, for its own architecture or not.
+
+EMULATORS = (
+    "register an emulator: `apt-get install qemu-user-static` on Debian or Ubuntu, which needs "
+    "systemd; elsewhere "
+    "`docker run --privileged --rm tonistiigi/binfmt --install all`"
+)
+
+
+def is_emulated(platforms: Platforms, builder: Builder) -> bool:
+    """Whether the compiler itself runs under emulation."""
+    return architecture(builder.architecture) not in {None, platforms.build}
+
+
+def way_name(platforms: Platforms, builder: Builder) -> str:
+    """ "native", "cross" or "emulated", or several: "remote cross"."""
+    ways = ["cross"] if platforms.cross else []
+    ways += ["emulated"] if is_emulated(platforms, builder) else []
+    return " ".join([*([] if builder.is_engine else ["remote"]), *(ways or ["native"])])
+
+
+def way_text(platforms: Platforms, builder: Builder) -> str:
+    """For people: "cross: compiled on linux/arm64 for linux/amd64"."""
+    parts = [f"compiled on linux/{platforms.build}"]
+    if is_emulated(platforms, builder):
+        parts.append(f"(emulated on {architecture(builder.architecture)})")
+    parts += [f"for linux/{platforms.target}"] if platforms.cross else []
+    parts += [] if builder.is_engine else [f"by the builder {builder.name}"]
+    return f"{way_name(platforms, builder)}: {' '.join(parts)}"
+
+
+def require_emulators(platforms: Platforms, builder: Builder) -> None:
+    """Raise ``WorldError`` where the builder cannot run the programs of both platforms.
+
+    Programs of the build platform compile.  Programs of the target install Debian's packages in the
+    image, and run in its smoke test.
+    """
+    if not is_emulated(platforms, builder) and not platforms.cross:
+        return
+    runs = platforms_of(builder.name)
+    for name in platforms.both:
+        if f"linux/{name}" not in runs:
+            why = f"it runs {', '.join(runs)}; the build is {way_text(platforms, builder)}"
+            if name != platforms.build:
+                why += "\nthe compile needs no emulation, but the packages of the image and its "
+                why += "smoke test run programs of the image"
+            raise WorldError(f"the builder runs no programs of linux/{name}", why, EMULATORS)
 
 
 # Images of registries as ``docker buildx imagetools`` shows them: with Docker's own logins.

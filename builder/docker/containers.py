@@ -1,4 +1,7 @@
-"""Sandboxed containers: programs and servers of an image, always removed afterwards."""
+"""Sandboxed containers, always removed afterwards, and the files of images.
+
+Programs and servers of an image run in them; its files and its blobs are copied to this machine.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
-from builder.core.errors import UntriedError
+from builder.core import archives
+from builder.core.errors import FetchError, UntriedError, WorldError
 from builder.core.parallel import input_of, output_of
 from builder.core.platforms import PLATFORMS, architecture
-from builder.docker.client import MOST_OUTPUT, Finished, LateError, call, output, stream, whales
-from builder.docker.engine import engine
+from builder.docker import engine as docker
+from builder.docker.engine import MOST_OUTPUT, Finished, LateError, call, engine, output, stream
 
 OWNER = "builder.owner"
 SANDBOX = (
@@ -58,13 +62,15 @@ class NotRunnableError(UntriedError):
     """The image does not have the program, or it cannot be run."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerState:
+class ContainerState(NamedTuple):
     """Whether a container runs; if not, its exit status."""
 
     running: bool
     status: int
     out_of_memory: bool
+
+
+# Whose containers they are, and how they are removed.
 
 
 def owner() -> str:
@@ -92,17 +98,16 @@ def remove_orphans() -> None:
     template = '--format={{.ID}} {{.Label "' + OWNER + '"}}'
     listed = call("ps", "--all", f"--filter=label={OWNER}", template).stdout.splitlines()
     found = (line.partition(" ") for line in listed)
-    orphans = [container for container, _, process in found if has_ended(process)]
-    if orphans:
-        remove(*orphans)
+    remove(*(container for container, _, process in found if has_ended(process)))
 
 
 def remove(*names: str) -> None:
     """Remove containers, also running ones; absence is no error."""
     from python_on_whales.exceptions import DockerException
 
-    with suppress(DockerException):  # they may be gone
-        whales().container.remove([*names], force=True, volumes=True)
+    if names:
+        with suppress(DockerException):  # they may be gone
+            docker.whales().container.remove([*names], force=True, volumes=True)
 
 
 _ended: ContextVar[list[str] | None] = ContextVar("_ended", default=None)
@@ -122,9 +127,18 @@ def removed_together() -> Iterator[None]:
         yield
     finally:
         _ended.reset(token)
-        if ended:
-            remove(*ended)
+        remove(*ended)
 
+
+def _remove_later(name: str) -> None:
+    together = _ended.get()
+    if together is None:
+        remove(name)
+    else:
+        together.append(name)
+
+
+# Programs of an image.
 
 _platform: ContextVar[tuple[str, ...]] = ContextVar("_platform", default=())
 """Options of ``docker run``."""
@@ -146,11 +160,20 @@ def of_platform(platform: str) -> Iterator[None]:
         _platform.reset(token)
 
 
-def _stub_options(driver_stub: Path | None) -> list[str]:
-    if driver_stub is None:
-        return []
-    place = "/run/driver"
-    return [f"--volume={driver_stub}:{place}/libcuda.so.1:ro", f"--env=LD_LIBRARY_PATH={place}"]
+def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[str]:
+    """The options of ``docker run`` for files by their paths in the container, and variables."""
+    mounted = [f"--volume={file}:{place}:ro" for place, file in volumes.items()]
+    return [*mounted, *(f"--env={variable}={value}" for variable, value in env.items())]
+
+
+def _options(name: str, driver_stub: Path | None) -> list[str]:
+    """The options of every container that runs; ``driver_stub`` stands in for libcuda.so.1."""
+    options = [f"--name={name}", f"--label={OWNER}={owner()}", *SANDBOX, *LOGS, *_platform.get()]
+    if driver_stub is not None:
+        place = "/run/driver"
+        volumes = {f"{place}/libcuda.so.1": driver_stub}
+        options += mount_options(volumes, {"LD_LIBRARY_PATH": place})
+    return options
 
 
 def run(
@@ -174,47 +197,33 @@ def run(
     Raises ``UntriedError`` when the container cannot be started, ``TimedOutError`` when it does
     not end within ``timeout`` seconds.
     """
-    arguments = [*_platform.get(), f"--entrypoint={entrypoint}", *_stub_options(driver_stub)]
-    arguments += [*extra, "--", reference, *command]
+    arguments = [TMP, f"--entrypoint={entrypoint}", *extra, "--", reference, *command]
+
+    def in_sandbox() -> Finished:
+        name, ended = f"builder-{uuid4().hex[:12]}", False
+        options = [*_options(name, driver_stub), *([] if _ended.get() is not None else ["--rm"])]
+        try:
+            done = output("run", *options, *arguments, timeout=timeout, most=most)
+            ended = 0 <= done.status < ENGINE_FAILED
+            return done
+        finally:
+            if not ended:
+                remove(name)
+            elif _ended.get() is not None:
+                _remove_later(name)
+
     try:
-        done = _in_sandbox(arguments, timeout, most)
+        done = in_sandbox()
         if not done.output and not once:
-            done = _in_sandbox(arguments, timeout, most)
+            done = in_sandbox()
     except LateError as error:
-        raise TimedOutError(
-            f"{' '.join([entrypoint, *command])} did not end",
-            f"stopped after {timeout:.0f} s",
-        ) from error
+        what = f"{' '.join([entrypoint, *command])} did not end"
+        raise TimedOutError(what, f"stopped after {timeout:.0f} s") from error
     if done.status == ENGINE_FAILED:
         raise UntriedError("Docker cannot start a container", reason_of(done.output))
     if done.status != 0 and "exec format error" in done.output:
         raise UntriedError("Docker cannot run programs of the image's platform", done.output)
     return done
-
-
-def _in_sandbox(arguments: Sequence[str], timeout: float, most: int) -> Finished:
-    """Run a container to its end, and remove it."""
-    name = f"builder-{uuid4().hex[:12]}"
-    options = ["--name", name, f"--label={OWNER}={owner()}", *SANDBOX, TMP, *LOGS]
-    options += ["--rm"] if _ended.get() is None else []
-    ended = False
-    try:
-        done = output("run", *options, *arguments, timeout=timeout, most=most)
-        ended = 0 <= done.status < ENGINE_FAILED
-        return done
-    finally:
-        if not ended:
-            remove(name)
-        elif _ended.get() is not None:
-            _remove_later(name)
-
-
-def _remove_later(name: str) -> None:
-    together = _ended.get()
-    if together is None:
-        remove(name)
-    else:
-        together.append(name)
 
 
 def reason_of(printed: str) -> str:
@@ -225,55 +234,33 @@ def reason_of(printed: str) -> str:
     )
 
 
-@contextmanager
-def created(reference: str) -> Iterator[str]:
-    """The name of a container of an image that never runs.  Raises ``UntriedError``."""
-    name = f"builder-{uuid4().hex[:12]}"
-    create = ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"]
-    try:
-        done = output(*create, timeout=ENGINE_TIMEOUT)
-        if done.status != 0:
-            raise UntriedError(f"cannot read the files of {reference}", done.output.strip())
-        yield name
-    finally:
-        _remove_later(name)
-
-
 class Container:
-    """A container that runs in the background."""
+    """A container that runs in the background; ``UntriedError`` says that it is gone."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def state(self) -> ContainerState:
-        """Its state.  Raises ``UntriedError`` where it is gone."""
-        state = json.loads(self._inspected("{{json .State}}"))
-        return ContainerState(
-            bool(state["Running"]), int(state["ExitCode"]), bool(state["OOMKilled"])
-        )
-
-    def identity(self) -> tuple[str, int]:
-        """Its id, and the id that its process has where the engine runs; 0: it does not run.
-
-        Raises ``UntriedError`` where it is gone.
-        """
-        identity, process = self._inspected("{{.Id}} {{.State.Pid}}").split()
-        return identity, int(process)
-
-    def health_test(self) -> list[str]:
-        """The command of the image's HEALTHCHECK; empty where it has none.
-
-        Raises ``UntriedError`` where it is gone.
-        """
-        found = json.loads(self._inspected("{{json .Config.Healthcheck}}")) or {}
-        kind, *command = found.get("Test") or ["NONE"]
-        return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
 
     def _inspected(self, template: str) -> str:
         done = call("inspect", f"--format={template}", self.name, timeout=ENGINE_TIMEOUT)
         if done.returncode != 0:
             raise UntriedError("a container is gone", done.stderr.strip())
         return done.stdout
+
+    def state(self) -> ContainerState:
+        """Its state."""
+        state = json.loads(self._inspected("{{json .State}}"))
+        return ContainerState(state["Running"], state["ExitCode"], state["OOMKilled"])
+
+    def identity(self) -> tuple[str, int]:
+        """Its id, and the id that its process has where the engine runs; 0: it does not run."""
+        identity, process = self._inspected("{{.Id}} {{.State.Pid}}").split()
+        return identity, int(process)
+
+    def health_test(self) -> list[str]:
+        """The command of the image's HEALTHCHECK; empty where it has none."""
+        found = json.loads(self._inspected("{{json .Config.Healthcheck}}")) or {}
+        kind, *command = found.get("Test") or ["NONE"]
+        return {"CMD": command, "CMD-SHELL": ["/bin/sh", "-c", *command]}.get(kind, [])
 
     def log(self) -> str:
         """Its output, as far as Docker keeps it."""
@@ -289,20 +276,14 @@ class Container:
         try:
             return output("exec", self.name, *command, timeout=timeout)
         except LateError as error:
-            what = " ".join(command)
-            raise TimedOutError(f"{what} did not end", f"waited {timeout:.0f} s") from error
+            what = f"{' '.join(command)} did not end"
+            raise TimedOutError(what, f"waited {timeout:.0f} s") from error
 
     def stop(self, seconds: int) -> tuple[ContainerState, float]:
         """Send SIGTERM, and SIGKILL after ``seconds``; its state, and the seconds that it took."""
         started = time.monotonic()
         output("stop", f"--time={seconds}", self.name, timeout=ENGINE_TIMEOUT + seconds)
         return self.state(), time.monotonic() - started
-
-
-def mount_options(volumes: Mapping[str, Path], env: Mapping[str, str]) -> list[str]:
-    """The options of ``docker run`` for files by their paths in the container, and variables."""
-    mounted = [f"--volume={file}:{place}:ro" for place, file in volumes.items()]
-    return [*mounted, *(f"--env={variable}={value}" for variable, value in env.items())]
 
 
 @contextmanager
@@ -328,11 +309,8 @@ def started(
     image's fault.
     """
     name = f"builder-{uuid4().hex[:12]}"
-    options = ["--detach", "--name", name, f"--label={OWNER}={owner()}", *SANDBOX, *LOGS]
-    options.append(f"{TMP}:exec" if compiles else TMP)
-    options += _platform.get()
+    options = ["--detach", *_options(name, driver_stub), f"{TMP}:exec" if compiles else TMP]
     options += mount_options(volumes or {}, env or {})
-    options += _stub_options(driver_stub)
     options += [f"--memory={int(memory * 1024)}m"] if memory is not None else []
     options += ["--ulimit=memlock=-1"] if locks_memory else []
     options += [f"--gpus={gpus}"] if gpus is not None else []
@@ -346,63 +324,6 @@ def started(
         yield Container(name)
     finally:
         remove(name)
-
-
-# Copies of an image's files on this machine.
-#
-# The image may be hostile: `docker cp` to a directory would make its devices, pipes and set-uid
-# files here.  Its files come through a pipe, and nothing but their bytes is taken.
-
-LARGEST = 4 << 30  # bytes of a file; libcublasLt.so.13 has 0.6 GB
-
-
-def copy_out(reference: str, path: str, target: Path) -> None:
-    """Copy a file of an image to ``target``; raises like ``copy_all_out``."""
-    copy_all_out(reference, {path: target})
-
-
-def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
-    """Copy files of an image, each to its target, following links within the image.
-
-    Raises ``UntriedError`` where one is missing, is no file, or has more than 4 GiB.
-    """
-    with created(reference) as container:
-        for path, target in targets.items():
-            fault = _copy(container, path, target)
-            if fault:
-                raise UntriedError(f"cannot read {path} of {reference}", fault)
-
-
-def _copy(container: str, path: str, target: Path) -> str:
-    """Copy a file out of a container; empty, or why not."""
-    copy = ("cp", "--follow-link", f"{container}:{path}", "-")
-    with (
-        tempfile.TemporaryFile() as errors,
-        stream(*copy, stderr=errors, timeout=ENGINE_TIMEOUT) as process,
-    ):
-        try:
-            return _written(output_of(process), target)
-        except tarfile.TarError:
-            process.wait()
-            errors.seek(0)
-            return errors.read().decode(errors="replace").strip() or "Docker did not give it"
-
-
-def _written(archive: IO[bytes], target: Path) -> str:
-    """Write the first member of a tar to a file; empty, or why not.  Raises ``TarError``."""
-    with tarfile.open(fileobj=archive, mode="r|") as tar:
-        member = tar.next()
-        if member is None or not member.isreg():
-            return "it is not a file"
-        if member.size > LARGEST:
-            return f"it has {member.size >> 20} MiB, more than {LARGEST >> 20} MiB"
-        content = tar.extractfile(member)
-        if content is None:
-            return "it is not a file"
-        with content, target.open("wb") as file:
-            shutil.copyfileobj(content, file, 1 << 20)
-        target.chmod(member.mode & 0o777)
-    return ""
 
 
 # A proxy to a server in a container without a network, which itself reaches nothing.
@@ -434,7 +355,7 @@ def proxy(container: Container, port: int) -> Iterator[str]:
         else:
             _require_bash(container)
             bridge = partial(_bridge_exec, container.name, port)
-        threading.Thread(target=_accept, args=(listener, bridge), daemon=True).start()
+        _beside(_accept, listener, bridge)
         try:
             yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
         finally:
@@ -452,21 +373,17 @@ def network_of(container: Container) -> Iterator[int | None]:
         yield None
         return
     try:
-        yield descriptor if _can_enter(descriptor, process, identity) else None
+        # The process may belong to another machine's engine: its id says nothing here.
+        own = identity in Path(f"/proc/{process}/cgroup").read_text("utf-8")
+        if own:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(_enter, descriptor).result()
+    except OSError:
+        own = False
+    try:
+        yield descriptor if own else None
     finally:
         os.close(descriptor)
-
-
-def _can_enter(network: int, process: int, identity: str) -> bool:
-    try:
-        # The process may belong to another machine's engine: its id says nothing here.
-        if identity not in Path(f"/proc/{process}/cgroup").read_text("utf-8"):
-            return False
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(_enter, network).result()
-    except OSError:
-        return False
-    return True
 
 
 def _enter(network: int) -> None:
@@ -488,45 +405,212 @@ def _require_bash(container: Container) -> None:
         time.sleep(0.1)
 
 
+def _beside(work: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
 def _accept(listener: socket.socket, bridge: Callable[[socket.socket], None]) -> None:
     with suppress(OSError):  # the listener is closed at the end
         while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=bridge, args=(connection,), daemon=True).start()
+            _beside(bridge, listener.accept()[0])
 
 
-def _bridge_network(network: int, port: int, connection: socket.socket) -> None:
-    with connection, suppress(OSError):
-        _enter(network)
-        with socket.create_connection((LOOPBACK, port)) as server:
-            threading.Thread(target=_forward, args=(connection, server), daemon=True).start()
-            _forward(server, connection)
-
-
-def _forward(source: socket.socket, target: socket.socket) -> None:
+def _forward(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None:
     with suppress(OSError):
-        while block := source.recv(BLOCK):
-            target.sendall(block)
-    for each in (source, target):
+        while block := read(BLOCK):
+            write(block)
+
+
+def _shut_down(*connections: socket.socket) -> None:
+    for each in connections:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
 
 
+def _bridge_network(network: int, port: int, connection: socket.socket) -> None:
+    def send(server: socket.socket) -> None:
+        _forward(connection.recv, server.sendall)
+        _shut_down(connection, server)
+
+    with connection, suppress(OSError):
+        _enter(network)
+        with socket.create_connection((LOOPBACK, port)) as server:
+            _beside(send, server)
+            _forward(server.recv, connection.sendall)
+            _shut_down(server, connection)
+
+
 def _bridge_exec(name: str, port: int, connection: socket.socket) -> None:
+    def send(server: IO[bytes]) -> None:
+        _forward(connection.recv, server.write)
+        with suppress(OSError):
+            server.close()
+
     execute = ("exec", "--interactive", name, "bash", "-c", BRIDGE, str(port))
     with connection, stream(*execute, stdin=subprocess.PIPE, bufsize=0) as process:
-        threading.Thread(target=_send, args=(connection, process), daemon=True).start()
-        with suppress(OSError):
-            while block := output_of(process).read(BLOCK):
-                connection.sendall(block)
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+        _beside(send, input_of(process))
+        _forward(output_of(process).read, connection.sendall)
+        _shut_down(connection)
 
 
-def _send(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    server = input_of(process)
-    with suppress(OSError):
-        while block := connection.recv(BLOCK):
-            server.write(block)
-    with suppress(OSError):
-        server.close()
+# Copies of an image's files on this machine.
+#
+# The image may be hostile: `docker cp` to a directory would make its devices, pipes and set-uid
+# files here.  Its files come through a pipe, and nothing but their bytes is taken.
+
+LARGEST = 4 << 30  # bytes of a file; libcublasLt.so.13 has 0.6 GB
+
+
+@contextmanager
+def created(reference: str) -> Iterator[str]:
+    """The name of a container of an image that never runs.  Raises ``UntriedError``."""
+    name = f"builder-{uuid4().hex[:12]}"
+    create = ["create", f"--name={name}", f"--label={OWNER}={owner()}", reference, "true"]
+    try:
+        done = output(*create, timeout=ENGINE_TIMEOUT)
+        if done.status != 0:
+            raise UntriedError(f"cannot read the files of {reference}", done.output.strip())
+        yield name
+    finally:
+        _remove_later(name)
+
+
+def copy_out(reference: str, path: str, target: Path) -> None:
+    """Copy a file of an image to ``target``; raises like ``copy_all_out``."""
+    copy_all_out(reference, {path: target})
+
+
+def copy_all_out(reference: str, targets: Mapping[str, Path]) -> None:
+    """Copy files of an image, each to its target, following links within the image.
+
+    Raises ``UntriedError`` where one is missing, is no file, or has more than 4 GiB.
+    """
+    with created(reference) as container:
+        for path, target in targets.items():
+            fault = _copy(container, path, target)
+            if fault:
+                raise UntriedError(f"cannot read {path} of {reference}", fault)
+
+
+def _copy(container: str, path: str, target: Path) -> str:
+    """Copy a file out of a container; empty, or why not."""
+    copy = ("cp", "--follow-link", f"{container}:{path}", "-")
+    with (
+        tempfile.TemporaryFile() as errors,
+        stream(*copy, stderr=errors, timeout=ENGINE_TIMEOUT) as process,
+    ):
+        try:
+            with tarfile.open(fileobj=output_of(process), mode="r|") as tar:
+                member = tar.next()
+                content = tar.extractfile(member) if member and member.isreg() else None
+                if member is None or content is None:
+                    return "it is not a file"
+                if member.size > LARGEST:
+                    return f"it has {member.size >> 20} MiB, more than {LARGEST >> 20} MiB"
+                with content, target.open("wb") as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
+                target.chmod(member.mode & 0o777)
+        except tarfile.TarError:
+            process.wait()
+            errors.seek(0)
+            return errors.read().decode(errors="replace").strip() or "Docker did not give it"
+    return ""
+
+
+# The blobs of the engine's images: in containerd's store, or in a saved OCI image layout.
+
+CONTENT = "io.containerd.content.v1.content/blobs/sha256"
+CONTAINERD = Path("/var/lib/containerd")
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """A directory of blobs, named by the 64 hex digits of their sha256, and an image in it.
+
+    Of an ``index`` (OCI image-spec, image-index.md) for several platforms, the image for
+    ``platform`` is read.
+    """
+
+    folder: Path
+    index: Mapping[str, Any]
+    platform: str = "linux/amd64"
+
+    def file(self, digest: str) -> Path:
+        """The file of a blob, whether it exists or not."""
+        return self.folder / digest.removeprefix("sha256:")
+
+
+def blobs_of(reference: str, work: Path, digest: str = "") -> Blobs:
+    """The blobs of an image of the engine; ``work`` takes a copy where containerd's is unreadable.
+
+    ``digest`` is the image's, where it is known.
+
+    Root reads them in containerd's store (containerd, docs/content-flow.md): ``docker image save``
+    manages about 50 MB/s.  Raises ``UntriedError`` where the engine does not give them.
+    """
+    if not digest:
+        found = docker.image(reference)
+        if found is None:
+            raise UntriedError(f"Docker has no image {reference}")
+        digest = found.digest
+    for store in (engine().root / "containerd" / "daemon", CONTAINERD):
+        blobs = Blobs(store / CONTENT, {"manifests": [{"digest": digest}]})
+        if os.access(blobs.file(digest), os.R_OK):
+            return blobs
+    folder = work / f"image-{digest[-12:]}"
+    if not (folder / "index.json").exists():
+        try:
+            save_layout(reference, folder)
+        except WorldError as error:
+            raise UntriedError(error.what, error.why, error.hint) from error
+    index = json.loads((folder / "index.json").read_bytes())
+    return Blobs(folder / "blobs" / "sha256", index)
+
+
+def build_contexts(images: Mapping[str, str], folder: Path, *, seen: bool) -> dict[str, str]:
+    """Images of the engine by any name, as ``--build-context`` takes them.
+
+    A builder that has ``seen`` the images of the engine takes them by name.  For any other they
+    are written below ``folder``, and only the layers that it lacks are sent
+    (https://docs.docker.com/reference/cli/docker/buildx/build/#source-oci-layout).  Raises
+    ``WorldError`` where the engine does not give one.
+    """
+    if seen:
+        return {name: f"docker-image://{image}" for name, image in images.items()}
+    found = {}
+    for name, image in images.items():
+        saved = docker.image(image)
+        if saved is None:
+            raise WorldError(f"Docker lost the image {image}", hint="build again")
+        save_layout(image, folder / name)
+        found[name] = f"oci-layout://{folder / name}@{saved.digest}"
+    return found
+
+
+def save_layout(reference: str, folder: Path) -> None:
+    """Unpack an image of the engine into the new ``folder``, as an OCI image layout."""
+    what = f"Docker does not give the image {reference}"
+    with tempfile.TemporaryFile() as errors:
+        cause: FetchError | None = None
+        with docker.stream("image", "save", reference, stderr=errors) as process:
+            saved = output_of(process)
+            try:
+                archives.unpack_stream(saved, folder)
+                while saved.read(1 << 20):
+                    pass  # the end of a tar is not the end of the stream
+            except FetchError as error:
+                cause = error
+            # A truncated stream is no tar; the engine's own message explains more.
+            status = 0
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(5)
+        errors.seek(0)
+        if status > 0:
+            raise WorldError(what, errors.read().decode(errors="replace").strip()) from cause
+    if cause is not None:
+        raise WorldError(what, cause.why) from cause
+    if not (folder / "index.json").is_file():
+        raise WorldError(
+            f"`docker image save` gives no OCI layout of {reference}",
+            hint="use Docker 25 or newer with the containerd image store",
+        )

@@ -1,23 +1,193 @@
-"""The Docker engine and its images."""
+"""The docker client, the engine and its images.
+
+The client is python-on-whales, and beside it three functions that start the executable:
+docs/development.md, Rules, says which does what.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from builder.core.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
+from builder.core.errors import (
+    BuilderError,
+    FetchError,
+    GoneError,
+    RegistryError,
+    UntriedError,
+    WorldError,
+)
 from builder.core.files import full_disk, mentions_full_disk
-from builder.docker.client import INSTALL_HINT, call, client_info, whales
+from builder.core.parallel import output_of
 
 if TYPE_CHECKING:
+    from python_on_whales import DockerClient
     from python_on_whales.exceptions import DockerException
+
+
+INSTALL_HINT = (
+    "on Debian or Ubuntu as root, ./farm installs it; elsewhere install Docker with buildx"
+)
+INFO_TIMEOUT = 20.0  # seconds
+MOST_OUTPUT = 1 << 20  # bytes that are kept of the beginning of an output, and of its end
+BLOCK = 1 << 16
+
+
+class LateError(UntriedError):
+    """The client was stopped because it did not end in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An exit status and an output, both streams together."""
+
+    status: int
+    output: str
+
+
+@cache
+def executable() -> str:
+    """The first ``docker`` on PATH whose buildx plugin works.
+
+    A client without the plugin may come before a client with it.  Raises ``WorldError``.
+    """
+    found = []
+    for folder in os.get_exec_path():
+        path = shutil.which("docker", path=folder)
+        if path and path not in found:
+            found.append(path)
+            if _has_buildx(path):
+                return path
+    if found:
+        raise WorldError("docker has no buildx plugin", f"tried: {', '.join(found)}", INSTALL_HINT)
+    raise WorldError("there is no docker on this machine", hint=INSTALL_HINT)
+
+
+def _has_buildx(path: str) -> bool:
+    """Whether a client has a buildx plugin that works.
+
+    ``docker info`` names the plugins, and most commands need its answer for the engine too; the
+    plugin itself is started only where it is not named.
+    """
+    plugins = (_info(path).get("ClientInfo") or {}).get("Plugins") or []
+    if any(each.get("Name") == "buildx" and not each.get("Err") for each in plugins):
+        return True
+    try:
+        return _run([path, "buildx", "version"], INFO_TIMEOUT).returncode == 0
+    except (OSError, LateError):
+        return False
+
+
+@cache
+def _info(path: str) -> dict[str, Any]:
+    """The JSON of ``docker info``, asked once: of the client, and of an engine that answers.
+
+    Empty where the client gives no JSON within 20 seconds.
+    """
+    command = [path, "system", "info", "--format", "{{json .}}"]
+    try:
+        return _object(_run(command, INFO_TIMEOUT).stdout)
+    except (OSError, LateError):
+        return {}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; empty for any other text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def whales() -> DockerClient:
+    """python-on-whales with the executable that has buildx.  Raises ``WorldError``."""
+    from python_on_whales import DockerClient
+
+    return DockerClient(client_call=[executable()])
+
+
+def call(*arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run docker to its end, whatever its exit status.
+
+    Raises ``LateError`` where that takes more than ``timeout`` seconds.
+    """
+    return _run([executable(), *arguments], timeout)
+
+
+def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise _late(command, error.timeout) from error
+
+
+def _late(command: list[str], timeout: float) -> LateError:
+    what = f"docker {' '.join(command[1:3])} did not end"
+    return LateError(what, f"stopped after {timeout:.0f} s")
+
+
+def output(*arguments: str, timeout: float, most: int = MOST_OUTPUT) -> Finished:
+    """Run docker to its end; keep ``most`` bytes of the output's beginning, and of its end.
+
+    Raises ``LateError`` where that takes more than ``timeout`` seconds.
+    """
+    with stream(*arguments, stderr=subprocess.STDOUT, timeout=timeout) as process:
+        printed = output_of(process)
+        head, tail = printed.read(most), b""
+        while block := printed.read(BLOCK):
+            tail = (tail + block)[-most:]
+        process.wait()
+    return Finished(process.returncode, (head + tail).decode(errors="replace"))
+
+
+@contextmanager
+def stream(
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+    bufsize: int = -1,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Docker with a pipe from its standard output; killed where it still runs after the body.
+
+    Raises ``LateError`` where it ran for ``timeout`` seconds: then it is killed, which ends its
+    output.
+    """
+    late = threading.Event()
+    command = [executable(), *arguments]
+    with subprocess.Popen(
+        command, bufsize=bufsize, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, env=env
+    ) as process:
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(timeout or 0, end)
+        if timeout is not None:
+            timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            process.kill()
+    if late.is_set():
+        raise _late(command, timeout or 0)
+
 
 HUB = "docker.io"
 # As containerd's resolver and authorizer, and registries, word it: a 401 or 403; no such image;
@@ -116,25 +286,21 @@ def context() -> str:
 
     Not every client names it in ``docker info``.  Raises ``WorldError``.
     """
-    named = (client_info().get("ClientInfo") or {}).get("Context")
+    named = (_info(executable()).get("ClientInfo") or {}).get("Context")
     return str(named or call("context", "show").stdout.strip() or "default")
 
 
 @cache
 def engine() -> Engine:
     """The properties of the engine, asked once.  Raises ``WorldError`` where it does not answer."""
-    found = client_info()
+    found = _info(executable())
     return _properties(found) if found.get("ServerVersion") else ask_engine()
 
 
 def ask_engine() -> Engine:
     """The properties of the engine, asked now.  Raises ``WorldError`` where it does not answer."""
     done = call("system", "info", "--format={{json .}}")
-    try:
-        found = json.loads(done.stdout)
-    except ValueError:
-        found = None
-    found = found if isinstance(found, dict) else {}
+    found = _object(done.stdout)
     if done.returncode != 0 or not found.get("ServerVersion"):
         # Clients before 27 exit with 0, and name the errors.
         lines = done.stderr.strip().splitlines()
@@ -165,15 +331,12 @@ def image(reference: str) -> Image | None:
     None also where another user removes it at this moment.
     """
     done = call("image", "inspect", reference)
-    if done.returncode == 0:
-        return _read(reference, json.loads(done.stdout)[0])
-    if "no such image" in done.stderr.lower():
-        return None
-    ask_engine()  # raises where it does not answer
-    raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
-
-
-def _read(reference: str, found: Mapping[str, Any]) -> Image:
+    if done.returncode != 0:
+        if "no such image" in done.stderr.lower():
+            return None
+        ask_engine()  # raises where it does not answer
+        raise WorldError(f"cannot inspect the image {reference}", done.stderr.strip())
+    found = json.loads(done.stdout)[0]
     others = [name.partition("@")[2] for name in found.get("RepoDigests") or []]
     return Image(
         reference,

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import posixpath
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 from builder.core import sizes
-from simulator.fatbin import Modules
+from simulator import cubin, fatbin
+from simulator.cubin import demangled
+from simulator.elf import CUDA, NOBITS, Elf, is_elf
+from simulator.fatbin import Code, FatbinEntry, Modules, Region
+from simulator.library import MACHINES
 from simulator.selection import Capability, preferred
 
 if TYPE_CHECKING:
@@ -17,10 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CodePaths:
-    """The device code of a library; sizes are bytes in the file."""
+    """The device code of a library by its path in the image; sizes are bytes in the file."""
 
     path: str
-    """Where the library is in the image."""
     native: int = 0
     """Machine code that the card runs."""
     compiled: int = 0
@@ -103,28 +112,27 @@ def text_of(found: Sequence[CodePaths]) -> str:
 
 def text_of_sums(found: Sequence[CodeSums]) -> str:
     """The sums by card, in one line."""
-    if len(found) < 2:
-        return "".join(each.text for each in found)
-    return "; ".join(f"{each.card}: {each.text}" for each in found)
+    several = len(found) > 1
+    return "; ".join(f"{each.card}: {each.text}" if several else each.text for each in found)
 
 
 def sums(found: Sequence[CodePaths]) -> tuple[CodeSums, ...]:
     """The sums of an image's libraries, by card."""
-    by_card: dict[str, list[CodePaths]] = {}
-    for each in found:
-        by_card.setdefault(each.card, []).append(each)
-    return tuple(
-        CodeSums(
-            card,
-            native=sum(each.native for each in libraries),
-            compiled=sum(each.compiled for each in libraries),
-            dead=sum(each.dead for each in libraries),
-            removed=sum(each.removed for each in libraries),
-            late=tuple(posixpath.basename(each.path) for each in libraries if each.compiled),
-            pathless=tuple(posixpath.basename(each.path) for each in libraries if each.pathless),
+    made = []
+    for card in dict.fromkeys(each.card for each in found):
+        own = [each for each in found if each.card == card]
+        made.append(
+            CodeSums(
+                card,
+                native=sum(each.native for each in own),
+                compiled=sum(each.compiled for each in own),
+                dead=sum(each.dead for each in own),
+                removed=sum(each.removed for each in own),
+                late=tuple(posixpath.basename(each.path) for each in own if each.compiled),
+                pathless=tuple(posixpath.basename(each.path) for each in own if each.pathless),
+            )
         )
-        for card, libraries in by_card.items()
-    )
+    return tuple(made)
 
 
 def code_paths(
@@ -148,15 +156,13 @@ def code_paths(
 
 @dataclass(frozen=True, slots=True)
 class SpillingKernel:
-    """A kernel that spills registers to local memory."""
+    """A kernel that spills registers: its demangled name without parameters, the bytes of local
+    memory of a thread, and the bytes of its spill stores and loads."""
 
     name: str
-    """Demangled, without parameters."""
     registers: int
     local: int
-    """Bytes of local memory of a thread."""
     spills: int
-    """Bytes of its spill stores and loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +186,9 @@ class LibrarySummary:
 
 @dataclass(frozen=True, slots=True)
 class KernelSummary:
-    """The kernels of an image for one card."""
+    """The kernels of an image for one card, by its compute capability: ``12.0``."""
 
     card: str
-    """Compute capability: ``12.0``."""
     libraries: tuple[LibrarySummary, ...]
 
     def shortened(self, most: int) -> KernelSummary:
@@ -205,26 +210,27 @@ class KernelSummary:
 
 def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSummary:
     """The summary of a ledger."""
-    return KernelSummary(str(card), tuple(_summary_of(library) for library in libraries))
-
-
-def _summary_of(library: Library) -> LibrarySummary:
-    from simulator.cubin import demangled, short
-
-    found = [
-        SpillingKernel(short(demangled(each.name)), each.registers, each.local, each.spills)
-        for each in library.kernels
-        if each.spills
-    ]
-    return LibrarySummary(
-        library.name,
-        tuple(sorted(library.codes)),
-        len(library.kernels),
-        sum(kernel.size for kernel in library.kernels),
-        sum(each.spills for each in found),
-        len(found),
-        tuple(sorted(found, key=lambda each: (-each.spills, each.name))),
-    )
+    made = []
+    for library in libraries:
+        found = [
+            SpillingKernel(
+                cubin.short(demangled(each.name)), each.registers, each.local, each.spills
+            )
+            for each in library.kernels
+            if each.spills
+        ]
+        made.append(
+            LibrarySummary(
+                library.name,
+                tuple(sorted(library.codes)),
+                len(library.kernels),
+                sum(kernel.size for kernel in library.kernels),
+                sum(each.spills for each in found),
+                len(found),
+                tuple(sorted(found, key=lambda each: (-each.spills, each.name))),
+            )
+        )
+    return KernelSummary(str(card), tuple(made))
 
 
 def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
@@ -257,3 +263,372 @@ def _sentence(before: LibrarySummary | None, after: LibrarySummary) -> str:
 
 def _spilling(of: LibrarySummary) -> str:
     return f"{of.spilling:,} of {of.kernels:,} kernels spill {of.spills:,} bytes"
+
+
+# The device code of a file: ELF files, cubins, fat binaries and PTX.
+
+_SHIFTED_ABI = 8  # EI_ABIVERSION of CUDA 13
+_PTX = re.compile(
+    rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.version\s++\d++\.\d++"
+    rb"(?:\s++|//[^\n]*+|/\*.*?\*/)*+\.target\s++sm_(\d++)([af]?)\b",
+    re.DOTALL,
+)
+"""PTX ISA, "PTX Module Directives": a module begins with its version, and its target follows."""
+_PTX_HEAD = 1 << 16  # bytes in which they are, after comments
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEntry:
+    """One entry of a fat binary; or a cubin or PTX by itself.
+
+    ``module`` is the number of the fat binary in the file, from 1; ``stored`` the sha256 (hex) of
+    the payload as it is in the file.
+    """
+
+    module: int
+    entry: FatbinEntry
+    stored: str
+
+    @property
+    def code(self) -> str:
+        """``sm_120a``, ``compute_120``."""
+        return self.entry.code.name
+
+
+def may_have_code(path: str, head: bytes) -> bool:
+    """Whether a file with these first bytes may have device code; of PTX the name decides."""
+    return is_elf(head) or head.startswith(fatbin.MAGIC) or path.endswith(".ptx")
+
+
+def device_entries(stream: IO[bytes]) -> list[ModuleEntry]:
+    """The entries of all fat binaries of a file, in file order; none of files without any.
+
+    The file may be an ELF file, a fat binary, a cubin or PTX; each of the last two is one entry.
+    """
+    found = []
+    for number, region in enumerate(_regions(stream), 1):
+        for entry in region.entries:
+            stream.seek(entry.offset)
+            found.append(ModuleEntry(number, entry, _digest(stream.read(entry.stored))))
+    return found
+
+
+def on_card(path: str, stream: IO[bytes] | None) -> CodePaths:
+    """What the farm's card does with a file's device code; nothing of an absent file.
+
+    The card has compute capability 12.0; a library of arm64 runs on a GB10, which has 12.1.
+    Raises ``MalformedElf``.
+    """
+    if stream is None:
+        return CodePaths(path)
+    stream.seek(0)
+    arm = is_elf(stream.read(4)) and MACHINES.get(Elf(stream).machine) == "aarch64"
+    return code_paths(path, fatbin.modules(_regions(stream)), Capability(12, 1 if arm else 0))
+
+
+def _regions(stream: IO[bytes]) -> Iterator[Region]:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    head = stream.read(min(size, _PTX_HEAD))
+    whole: tuple[int, int, int] = (0, size, size)
+    if is_elf(head):
+        elf = Elf(stream)
+        if elf.machine == CUDA:
+            # The place of a cubin's architecture (120: 12.0; 120a and 120f do not differ there)
+            # depends on the ABI: EF_CUDA_SM of LLVM's llvm/include/llvm/BinaryFormat/ELF.h.
+            arch = (elf.flags >> (8 if elf.abi >= _SHIFTED_ABI else 0)) & 0xFF
+            yield Region(0, size, (FatbinEntry(Code("elf", arch), *whole),))
+            return
+        for section in elf.fatbins():
+            end = section.offset + section.size
+            yield from fatbin.regions(stream, section.offset, end)
+    elif head.startswith(fatbin.MAGIC):
+        yield from fatbin.regions(stream, 0, size)
+    elif found := _PTX.match(head):
+        suffix = cast("Literal['', 'a', 'f']", found[2].decode())
+        yield Region(0, size, (FatbinEntry(Code("ptx", int(found[1]), suffix), *whole),))
+
+
+# The device code of two files: entry by entry, then function by function where entries differ.
+#
+# Entries with equal bytes in the file are never unpacked; of the others, one is in memory at a
+# time.
+
+DifferenceState = Literal["added", "removed", "changed"]
+
+
+def state_of(before: object, after: object) -> DifferenceState:
+    """Which of both sides has something, or whether it differs."""
+    if before is None:
+        return "added"
+    return "removed" if after is None else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCode:
+    """A kernel or device function in one of the modules of a file."""
+
+    module: int
+    """Number of the fat binary in the file, from 1."""
+    size: int
+    """Bytes of SASS, or of PTX text."""
+    digest: str
+    """sha256 (hex) of them."""
+    registers: int | None = None
+    """For each thread; None for PTX and for device functions."""
+    spills: int | None = None
+    """Bytes of spill stores and loads; None also where the compiler did not mark them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDifference:
+    """A kernel or device function, by its demangled name, that differs for one code (``sm_120a``).
+
+    ``parts`` are the parts that differ: ``SASS``, ``PTX``, or sections of the kernel, such as
+    ``.nv.info`` and ``.nv.constant0``.
+    """
+
+    code: str
+    name: str
+    before: FunctionCode | None
+    after: FunctionCode | None
+    parts: tuple[str, ...]
+
+    @property
+    def state(self) -> DifferenceState:
+        """Which of both sides has it, or whether it differs."""
+        return state_of(self.before, self.after)
+
+    @property
+    def more_spills(self) -> int:
+        """Bytes of spills that it has more; a side that is absent or not known counts 0."""
+        old, new = (side.spills or 0 if side else 0 for side in (self.before, self.after))
+        return new - old
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTotals:
+    """The fat binary entries of a file for one code (``sm_120a``, ``compute_120``).
+
+    ``equal`` are entries whose unpacked bytes are equal.
+    """
+
+    code: str
+    before: int
+    after: int
+    equal: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDifference:
+    """A difference of so many modules outside of their functions: a section, or PTX; in bytes."""
+
+    code: str
+    name: str
+    modules: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeDifference:
+    """The device code of two files."""
+
+    totals: tuple[CodeTotals, ...]
+    functions: tuple[FunctionDifference, ...] = ()
+    others: tuple[OtherDifference, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every entry has an equal one in the other file, byte for byte."""
+        return all(each.before == each.after == each.equal for each in self.totals)
+
+
+T = TypeVar("T")
+PTX, SASS = "PTX", "SASS"
+TEXT = ".text."  # a function's name follows, in the name of its section of code
+OUTSIDE = "PTX outside of functions"
+_TOP = re.compile(rb'//[^\n]*|/\*.*?\*/|"[^"]*"|[{};]', re.DOTALL)
+_FUNCTION = re.compile(
+    rb"(?:\.(?:visible|weak|extern)\s+)*"
+    rb"\.(?:entry|func\b\s*(?:\.noreturn\b\s*)?(?:\([^)]*\))?)\s*([\w$.]+)"
+)
+Function = tuple[FunctionCode, Mapping[str, str]]
+"""With digests of its compared parts."""
+
+
+@dataclass(slots=True)
+class _Side:
+    """The parts of one file's entries for one code that have no equal in the other file."""
+
+    functions: dict[str, list[Function]] = field(default_factory=lambda: defaultdict(list))
+    others: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+
+
+def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:
+    """The difference of two files' device code; None where neither has any.
+
+    A file that does not exist is None.
+    """
+    old = device_entries(before) if before else []
+    new = device_entries(after) if after else []
+    if not old and not new:
+        return None
+    left, right = left_over(old, new, lambda each: (each.code, each.stored))
+    if before and after:
+        digests = {
+            # What is not compressed is padded with zeros.
+            id(each): _digest(each.entry.payload(stream).rstrip(b"\0"))
+            for stream, entries in ((before, left), (after, right))
+            for each in entries
+        }
+        left, right = left_over(left, right, lambda each: (each.code, digests[id(each)]))
+    was, now, unequal = (Counter(each.code for each in of) for of in (old, new, left))
+    totals = tuple(
+        CodeTotals(code, was[code], now[code], was[code] - unequal[code])
+        for code in sorted(was.keys() | now.keys())
+    )
+    if before is None or after is None or not (left or right):
+        return CodeDifference(totals)
+    both = {each.code for each in totals if each.before and each.after}
+    return _by_code(totals, _sides(before, left, both), _sides(after, right, both))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def left_over(
+    before: Iterable[T], after: Iterable[T], facts: Callable[[T], Hashable]
+) -> tuple[list[T], list[T]]:
+    """The members of each side that no equal member of the other one is left for."""
+    sides = [*before], [*after]
+    found: tuple[list[T], list[T]] = ([], [])
+    for these, those, left in ((*sides, found[0]), (*sides[::-1], found[1])):
+        counts = Counter(map(facts, those))
+        for each in these:
+            if counts[facts(each)]:
+                counts[facts(each)] -= 1
+            else:
+                left.append(each)
+    return found
+
+
+def _sides(
+    stream: IO[bytes], unequal: Sequence[ModuleEntry], codes: Collection[str]
+) -> dict[str, _Side]:
+    found: dict[str, _Side] = defaultdict(_Side)
+    for each in unequal:
+        if each.code in codes:
+            payload = each.entry.payload(stream)
+            read = _read_ptx if each.entry.code.kind == "ptx" else _read_cubin
+            read(payload, each, found[each.code])
+    return found
+
+
+def _read_ptx(payload: bytes, of: ModuleEntry, side: _Side) -> None:
+    functions, outside = split_ptx(payload.rstrip(b"\0"))
+    for name, text in functions:
+        digest = _digest(text)
+        code = FunctionCode(of.module, len(text), digest)
+        side.functions[demangled(name)].append((code, {PTX: digest}))
+    side.others[OUTSIDE].append((_digest(outside), len(outside)))
+
+
+def split_ptx(text: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """The functions with a body, in order, and all of the text that is outside of them.
+
+    A function is its mangled name and its text, which begins with its linkage (PTX ISA, "Kernel and
+    Function Directives").
+    """
+    functions: list[tuple[str, bytes]] = []
+    others: list[bytes] = []
+    start = at = done = 0
+    while (token := _TOP.search(text, at)) is not None:
+        at = token.end()
+        if token[0] == b"{":
+            at = _closing(text, at)
+            found = _FUNCTION.search(text, start, token.start())
+            if found is not None:
+                others.append(text[done : found.start()])
+                functions.append((found[1].decode(errors="replace"), text[found.start() : at]))
+                done = at
+        if token[0] in (b"{", b";"):
+            start = at
+    others.append(text[done:])
+    return functions, b"".join(others)
+
+
+def _closing(text: bytes, at: int) -> int:
+    """The byte after the brace that closes one before ``at``; comments have no braces."""
+    depth = 1
+    while depth:
+        end = text.find(b"}", at)
+        if end < 0:
+            return len(text)
+        depth += text.count(b"{", at, end) - 1
+        at = end + 1
+    return at
+
+
+def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:
+    """The sections of each function by the name without the function's; and all others."""
+    elf = Elf(io.BytesIO(payload))
+    sections = elf.sections[1:]
+    texts = {each.name.removeprefix(TEXT): each for each in sections if each.name.startswith(TEXT)}
+    parts: dict[str, dict[str, str]] = defaultdict(dict)
+    for section in sections:
+        # A section without bytes in the file counts by its size.
+        digest = f"{section.size}" if section.type == NOBITS else elf.digest(section)
+        part, name = _owned(section.name, texts)
+        if name is None:
+            side.others[part].append((digest, section.size))
+        else:
+            parts[name][SASS if part + "." == TEXT else part] = digest
+    kernels = {each.name: each for each in cubin.kernels(payload, of.entry.code.arch)}
+    for name, text in texts.items():
+        code = FunctionCode(of.module, text.size, parts[name][SASS])
+        if name in kernels:
+            kernel = kernels[name]
+            code = replace(code, registers=kernel.registers, spills=kernel.spills)
+        side.functions[demangled(name)].append((code, parts[name]))
+
+
+def _owned(name: str, functions: Collection[str]) -> tuple[str, str | None]:
+    """A section's name without its function's, and the function; None: it belongs to none."""
+    at = name.find(".", 1)
+    while at > 0:
+        if name[at + 1 :] in functions:
+            return name[:at], name[at + 1 :]
+        at = name.find(".", at + 1)
+    return name, None
+
+
+def _by_code(
+    totals: tuple[CodeTotals, ...], before: Mapping[str, _Side], after: Mapping[str, _Side]
+) -> CodeDifference:
+    functions: list[FunctionDifference] = []
+    others: list[OtherDifference] = []
+    for code in sorted(before.keys() | after.keys()):
+        old, new = before.get(code, _Side()), after.get(code, _Side())
+        for name in sorted(old.functions.keys() | new.functions.keys()):
+            sides = old.functions.get(name, ()), new.functions.get(name, ())
+            unequal = left_over(*sides, lambda each: frozenset(each[1].items()))
+            for one, other in zip_longest(*unequal):
+                functions.append(_difference(code, name, one, other))
+        for name in {**old.others, **new.others}:
+            left, right = left_over(old.others[name], new.others[name], tuple)
+            if left or right:
+                modules = max(len(left), len(right))
+                sizes = [sum(size for _, size in side) for side in (left, right)]
+                others.append(OtherDifference(code, name, modules, *sizes))
+    return CodeDifference(totals, tuple(functions), tuple(others))
+
+
+def _difference(
+    code: str, name: str, before: Function | None, after: Function | None
+) -> FunctionDifference:
+    old, was = before or (None, {})
+    new, now = after or (None, {})
+    parts = [part for part in {**was, **now} if was.get(part) != now.get(part)]
+    return FunctionDifference(code, name, old, new, tuple(parts) if before and after else ())

@@ -1,4 +1,7 @@
-"""Two images compared: their files, their configurations and their layers."""
+"""Two images compared: their files, their configurations and their layers.
+
+In every difference, ``before`` is the first thing compared and ``after`` the second one.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,22 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeVar
 
 from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.files import require_space
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.image import layers as images
-from builder.image.device_code import compare_code, may_have_code, on_card
+from builder.image.code_paths import (
+    CodeDifference,
+    CodePaths,
+    DifferenceState,
+    compare_code,
+    may_have_code,
+    on_card,
+    state_of,
+)
 from builder.image.layers import (
     Content,
     DamagedImageError,
@@ -35,21 +46,149 @@ from builder.image.layers import (
     layer_entries,
     manifest_of,
 )
-from builder.image.results import (
-    Aspect,
-    Comparison,
-    Difference,
-    ElfDifference,
-    FileDifference,
-    LayerDifference,
-    LayerSide,
-    LayerState,
-)
 from simulator.elf import Elf, MalformedElf, Section, is_elf
 from simulator.ledger import library_name
 from simulator.library import linking, versioned_symbols
 
-# Files with their properties: of an image as a container sees it, of a directory, or one file.
+# The result: values that `compare --json` prints as they are.
+
+Aspect = Literal[
+    "name", "kind", "content", "target", "mode", "owner", "attributes", "hard link", "time"
+]
+LayerState = Literal["equal", "compression", "times", "order", "tar", "files", "added", "removed"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[T]):
+    """A named value, or a list of values; empty or None where a side has none."""
+
+    name: str
+    before: T
+    after: T
+
+
+Values = tuple[Difference[tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElfDifference:
+    """How two ELF files differ: in ``values`` of ``machine``, ``type``, ``interpreter``,
+    ``soname``, ``needed``, ``runpath``, ``rpath`` and ``build id``; in dynamic symbols
+    (``cudaFree@libcudart.so.13``, ``U`` before an undefined one); in the bytes of sections, in the
+    order of the files."""
+
+    values: Values
+    symbols_added: tuple[str, ...]
+    symbols_removed: tuple[str, ...]
+    sections: tuple[Difference[int | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """A path that differs; ``time`` is among the aspects where only that differs, too."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+    former: str = ""
+    """The path of the first one, where a library has another version in its name."""
+    aspects: tuple[Aspect, ...] = ()
+    """The differences of a path that both have."""
+    lines: tuple[str, str] | None = None
+    """The first line that differs in two texts."""
+    elf: ElfDifference | None = None
+    code: CodeDifference | None = None
+    """Set where one of the files has device code."""
+    on_card: tuple[CodePaths, CodePaths] | None = None
+    """With ``code``: what the card does with the device code of both files."""
+    unread: str = ""
+    """Why ELF sections or device code could not be compared."""
+
+    @property
+    def state(self) -> DifferenceState:
+        """Which of both sides has it, or whether it differs."""
+        return state_of(self.before, self.after)
+
+    @property
+    def only_time(self) -> bool:
+        """Whether nothing but the modification time differs."""
+        return self.aspects == ("time",)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSide:
+    """A layer of an image: its number from 1, the lowest; its bytes; the instruction for it."""
+
+    number: int
+    digest: str
+    size: int
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDifference:
+    """Two layers, or one layer without a counterpart.
+
+    ``state`` names the difference: none; the compression of the same tar; the modification times,
+    the order of the entries, or other bytes of the tar, of the same files; or the files.  With
+    ``times`` and ``files``, ``paths`` are the paths that differ.
+    """
+
+    before: LayerSide | None
+    after: LayerSide | None
+    state: LayerState
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two trees, or two images, compared.
+
+    Two images with one digest are equal: nothing else is read.
+    """
+
+    before: str
+    """Name."""
+    after: str
+    digests: tuple[str, str] | None
+    """The manifests' of two images."""
+    equal: int
+    """Paths that are equal, apart from times."""
+    files: tuple[FileDifference, ...]
+    """The files that differ, by path; also files that differ in their time only."""
+    config: Values = ()
+    """Values of two images' configurations, ``config.Env``; values with times are in ``times``."""
+    times: Values = ()
+    """Times in two images' configurations: ``created``, ``history``."""
+    layers: tuple[LayerDifference, ...] = ()
+    """All layers of two images, also equal ones."""
+
+    def differing(self, *, times: bool = False) -> list[FileDifference]:
+        """The files that differ; with ``times`` also files that differ in their time only."""
+        return [each for each in self.files if times or not each.only_time]
+
+    def same(self, *, times: bool = False) -> bool:
+        """Whether files and configuration are equal, with ``times`` also all times."""
+        return not self.differing(times=times) and not self.config and not (times and self.times)
+
+    @property
+    def codes(self) -> Iterator[tuple[FileDifference, CodeDifference]]:
+        """The files whose device code was compared."""
+        return ((each, each.code) for each in self.files if each.code is not None)
+
+    @property
+    def unread(self) -> list[FileDifference]:
+        """The files whose sections or device code could not be compared."""
+        return [each for each in self.files if each.unread]
+
+    @property
+    def same_code(self) -> bool:
+        """Whether the device code is the same, byte for byte; False where some is unread."""
+        return all(code.same for _, code in self.codes) and not self.unread
+
+
+# The files of a directory, or one file, with their properties.
 
 FILE = "/"
 """The path of a single file, which may have another name in the other tree."""
@@ -75,45 +214,32 @@ def read_files(root: Path) -> FilesTree:
 
     A link to either is followed.  Raises ``WorldError`` where something cannot be read.
     """
-    name = str(root)
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    name, nodes, places = str(root), {}, {}
     try:
         root = root.resolve(strict=True)
-        found = {path: _node(file) for path, file in _below(root)}
-        return FilesTree(name, root, with_first_names(found, _shared(root, found)))
+        if not root.is_dir():
+            nodes[FILE] = _node(root)
+        for folder, folders, files in os.walk(root, onerror=fail) if root.is_dir() else ():
+            for each in sorted([*folders, *files]):
+                file = Path(folder, each)
+                path = f"/{file.relative_to(root)}"
+                nodes[path], status = _node(file), file.lstat()
+                if nodes[path].kind == "file" and status.st_nlink > 1:
+                    places[path] = (status.st_dev, status.st_ino)
+        return FilesTree(name, root, _with_first_names(nodes, places))
     except OSError as error:
         what = error.filename or root
         raise WorldError(f"cannot read {what}", error.strerror or str(error)) from error
 
 
-def with_first_names(nodes: dict[str, Node], places: Mapping[str, object]) -> dict[str, Node]:
+def _with_first_names(nodes: dict[str, Node], places: Mapping[str, object]) -> dict[str, Node]:
     """The nodes with ``same_file`` set; ``places``: as ``first_names``."""
     named = first_names(places).items()
     return {**nodes, **{path: replace(nodes[path], same_file=first) for path, first in named}}
-
-
-def _below(root: Path) -> Iterator[tuple[str, Path]]:
-    """The paths of a tree without its root; a directory comes before its contents."""
-    if not root.is_dir():
-        yield FILE, root
-        return
-    for folder, folders, files in os.walk(root, onerror=_raise):
-        for name in sorted([*folders, *files]):
-            path = Path(folder, name)
-            yield f"/{path.relative_to(root)}", path
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def _shared(root: Path, nodes: Mapping[str, Node]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for path, node in nodes.items():
-        if node.kind == "file" and path != FILE:
-            status = (root / path[1:]).lstat()
-            if status.st_nlink > 1:
-                found[path] = (status.st_dev, status.st_ino)
-    return found
 
 
 def _node(path: Path) -> Node:
@@ -136,8 +262,7 @@ def _node(path: Path) -> Node:
         return Node("file", *common, status.st_size, digest, attributes=attributes, head=head)
     if stat.S_ISFIFO(status.st_mode):
         return Node("fifo", *common)
-    kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFSOCK: "s"}
-    kind = kinds.get(stat.S_IFMT(status.st_mode), "?")
+    kind = stat.filemode(status.st_mode)[0]
     place = f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     return Node("device", *common, target=place)
 
@@ -147,11 +272,10 @@ def _node(path: Path) -> Node:
 
 
 class LayerFiles(NamedTuple):
-    """A layer of an image, and its files."""
+    """A layer of an image, and its files; ``diff_id`` is the digest of its unpacked tar."""
 
     side: LayerSide
     diff_id: str
-    """The unpacked tar's digest, from the image's configuration."""
     entries: tuple[LayerEntry[Node], ...]
 
 
@@ -160,8 +284,6 @@ class ImageTree:
     """The files of an image as a container sees them."""
 
     name: str
-    digest: str
-    """Its manifest's."""
     manifest: Mapping[str, Any] = field(repr=False)
     config: Mapping[str, Any] = field(repr=False)
     """OCI image configuration (image-spec: config.md)."""
@@ -187,6 +309,13 @@ class ImageTree:
                 _copy(self.blobs.file(self.layers[number].side.digest), copies)
         return {path: folder / self.nodes[path].digest for path in paths}
 
+    def described(self) -> dict[str, tuple[str, ...]]:
+        """The values of its configuration and its manifest, by flat names."""
+        config = {name: value for name, value in self.config.items() if name != "rootfs"}
+        parts = ("config", "layers")
+        manifest = {name: value for name, value in self.manifest.items() if name not in parts}
+        return dict(_flat({**config, "manifest": manifest}))
+
 
 def read_image(
     name: str, blobs: Blobs, known: dict[str, tuple[LayerEntry[Node], ...]] | None = None
@@ -198,21 +327,28 @@ def read_image(
     """
     known = {} if known is None else known
     with images.damage_reported():
-        digest, manifest = images.manifest_of(blobs)
+        _, manifest = images.manifest_of(blobs)
         config = images.image_document(blobs.file(manifest["config"]["digest"]))
-        digests = [part["digest"] for part in manifest["layers"]]
-        missing = [digest for digest in dict.fromkeys(digests) if digest not in known]
+        parts = manifest["layers"]
+        missing = [each for each in {part["digest"]: 0 for part in parts} if each not in known]
         with images.two_at_a_time() as (pool, stop):
             read = pool.map(partial(_entries, stop=stop), map(blobs.file, missing))
             known.update(zip(missing, read, strict=True))
-        found = _layers(manifest, config, known)
+        made_by = images.created_by(config, len(parts))
+        rows = zip(parts, config["rootfs"]["diff_ids"], made_by, strict=True)
+        found = tuple(
+            LayerFiles(
+                LayerSide(number, part["digest"], part["size"], by), diff_id, known[part["digest"]]
+            )
+            for number, (part, diff_id, by) in enumerate(rows, 1)
+        )
         placed = final([layer.entries for layer in found])
     nodes = {path: each.node for path, each in placed.items()}
     places = {
         path: (each.layer, each.path) for path, each in placed.items() if each.node.kind == "file"
     }
-    nodes = with_first_names(nodes, places)
-    return ImageTree(name, digest, manifest, config, found, nodes, placed, blobs)
+    nodes = _with_first_names(nodes, places)
+    return ImageTree(name, manifest, config, found, nodes, placed, blobs)
 
 
 def _entries(blob: Path, stop: Event) -> tuple[LayerEntry[Node], ...]:
@@ -223,22 +359,6 @@ def _entries(blob: Path, stop: Event) -> tuple[LayerEntry[Node], ...]:
         return replace(node, digest=content.digest(), head=head)
 
     return tuple(layer_entries(blob, hashed, stop))
-
-
-def _layers(
-    manifest: Mapping[str, Any],
-    config: Mapping[str, Any],
-    entries: Mapping[str, tuple[LayerEntry[Node], ...]],
-) -> tuple[LayerFiles, ...]:
-    parts = manifest["layers"]
-    diff_ids = config["rootfs"]["diff_ids"]
-    rows = zip(parts, diff_ids, images.created_by(config, len(parts)), strict=True)
-    return tuple(
-        LayerFiles(
-            LayerSide(number, part["digest"], part["size"], by), diff_id, entries[part["digest"]]
-        )
-        for number, (part, diff_id, by) in enumerate(rows, 1)
-    )
 
 
 def _copy(blob: Path, copies: Mapping[str, Path]) -> None:
@@ -259,6 +379,17 @@ def _copy(blob: Path, copies: Mapping[str, Path]) -> None:
     raise DamagedImageError(f"{blob.name} has no {', '.join(waiting)}")
 
 
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        for number, inner in enumerate(value, 1):
+            yield from _flat(inner, f"{name}.{number}")
+    elif value is not None:
+        yield name, tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
 # Two files with different content: where they differ, and how ELF files and device code do.
 
 LARGEST_TEXT = 1 << 20  # bytes of a file whose lines are compared
@@ -270,7 +401,7 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
     with ExitStack() as stack:
         old = stack.enter_context(before.open("rb")) if before else None
         new = stack.enter_context(after.open("rb")) if after else None
-        elves = [is_elf(_head(each)) for each in (old, new) if each]
+        elves = [is_elf(each.read(4)) for each in (old, new) if each]
         try:
             if old and new and all(elves):
                 of = replace(of, elf=compare_elf(old, new))
@@ -286,62 +417,46 @@ def compare_contents(of: FileDifference, before: Path | None, after: Path | None
     return of
 
 
-def _head(stream: BinaryIO) -> bytes:
-    stream.seek(0)
-    return stream.read(4)
-
-
 def _lines(before: bytes, after: bytes) -> tuple[str, str] | None:
     try:
-        texts = before.decode(), after.decode()
+        old, new = ([*text.decode().splitlines(), ""] for text in (before, after))
     except UnicodeDecodeError:
         return None
-    if any("\0" in text for text in texts):
+    if b"\0" in before + after:
         return None
-    old, new = ([*text.splitlines(), ""] for text in texts)
     one, other = next(((a, b) for a, b in zip(old, new, strict=False) if a != b), ("", ""))
     return one[:LONGEST_LINE], other[:LONGEST_LINE]
 
 
 def compare_elf(before: BinaryIO, after: BinaryIO) -> ElfDifference:
-    """The difference of two ELF files.  Raises ``MalformedElf`` where one is damaged."""
+    """The difference of two ELF files."""
     old, new = Elf(before), Elf(after)
     was, now = versioned_symbols(old), versioned_symbols(new)
     values = zip(_linking(old).items(), _linking(new).values(), strict=True)
+    by_name: dict[str, tuple[list[Section], list[Section]]] = defaultdict(lambda: ([], []))
+    for side, elf in enumerate((old, new)):
+        for section in elf.sections[1:]:
+            by_name[section.name][side].append(section)
     return ElfDifference(
         tuple(Difference(name, value, other) for (name, value), other in values if value != other),
         tuple(sorted(now - was)),
         tuple(sorted(was - now)),
-        tuple(_sections(old, new)),
+        # The first of several with one name is compared with the first.
+        tuple(
+            Difference(name, one and one.size, other and other.size)
+            for name, sides in by_name.items()
+            for one, other in zip_longest(*sides)
+            if one is None or other is None or not _equal(old, one, new, other)
+        ),
     )
 
 
 def _linking(elf: Elf) -> dict[str, tuple[str, ...]]:
     found = linking(elf)
-    single = {
-        "machine": found.machine,
-        "type": found.type,
-        "interpreter": found.interpreter,
-        "soname": found.soname,
-        "build id": elf.build_id(),
-    }
-    return {name: (value,) if value else () for name, value in single.items()} | {
-        "needed": found.needed,
-        "runpath": found.runpath,
-        "rpath": found.rpath,
-    }
-
-
-def _sections(before: Elf, after: Elf) -> Iterator[Difference[int | None]]:
-    """The sections that differ; of several with one name, the first is compared with the first."""
-    by_name: dict[str, tuple[list[Section], list[Section]]] = defaultdict(lambda: ([], []))
-    for side, elf in enumerate((before, after)):
-        for section in elf.sections[1:]:
-            by_name[section.name][side].append(section)
-    for name, sides in by_name.items():
-        for one, other in zip_longest(*sides):
-            if one is None or other is None or not _equal(before, one, after, other):
-                yield Difference(name, one and one.size, other and other.size)
+    names = ("machine", "type", "interpreter", "soname")
+    single = {name: getattr(found, name) for name in names} | {"build id": elf.build_id()}
+    lists = {name: getattr(found, name) for name in ("needed", "runpath", "rpath")}
+    return {name: (value,) if value else () for name, value in single.items()} | lists
 
 
 def _equal(before: Elf, one: Section, after: Elf, other: Section) -> bool:
@@ -364,7 +479,13 @@ def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
     ``SpaceError`` where they do not fit, ``WorldError`` or ``UntriedError`` where one cannot be
     read.
     """
-    found = _renamed(list(_differences(before.nodes, after.nodes)))
+    found = []
+    for path in sorted(before.nodes.keys() | after.nodes.keys()):
+        one, other = before.nodes.get(path), after.nodes.get(path)
+        differ = _aspects(one, other) if one and other else ()
+        if differ or one is None or other is None:
+            found.append(FileDifference(path, one, other, aspects=differ))
+    found = _renamed(found)
     read = [each for each in found if _is_read(each)]
     old = {each.former or each.path for each in read if each.before}
     new = {each.path for each in read if each.after}
@@ -381,7 +502,7 @@ def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
     return Comparison(before.name, after.name, None, equal, files)
 
 
-def aspects(before: Node, after: Node) -> tuple[Aspect, ...]:
+def _aspects(before: Node, after: Node) -> tuple[Aspect, ...]:
     """The differences of two nodes; the mode and the size of a link do not count."""
     same: dict[Aspect, bool] = {
         "kind": before.kind == after.kind,
@@ -396,40 +517,25 @@ def aspects(before: Node, after: Node) -> tuple[Aspect, ...]:
     return tuple(aspect for aspect, equal in same.items() if not equal)
 
 
-def _differences(before: Mapping[str, Node], after: Mapping[str, Node]) -> Iterator[FileDifference]:
-    for path in sorted(before.keys() | after.keys()):
-        old, new = before.get(path), after.get(path)
-        found = aspects(old, new) if old and new else ()
-        if found or old is None or new is None:
-            yield FileDifference(path, old, new, aspects=found)
-
-
 def _renamed(found: list[FileDifference]) -> list[FileDifference]:
     """The same differences; a library whose name has another version counts as changed."""
-    gone, come = _libraries(found, "removed"), _libraries(found, "added")
-    pairs = {
-        gone[name][0]: come[name][0]
-        for name in gone
-        if len(gone[name]) == 1 and len(come.get(name, ())) == 1
-    }
-    by_path = {each.path: each for each in found}
-    for old, new in pairs.items():
-        removed, added = by_path.pop(old), by_path[new]
-        if removed.before and added.after:
-            changed = aspects(removed.before, added.after)
-            by_path[new] = replace(
-                added, before=removed.before, former=old, aspects=("name", *changed)
-            )
-    return list(by_path.values())
-
-
-def _libraries(found: list[FileDifference], state: str) -> dict[tuple[str, str], list[str]]:
-    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    named: dict[tuple[str, str], list[FileDifference]] = defaultdict(list)
     for each in found:
         node = each.before or each.after
-        if each.state == state and node and is_elf(node.head):
-            named[posixpath.dirname(each.path), library_name(each.path)].append(each.path)
-    return named
+        if each.state != "changed" and node and is_elf(node.head):
+            named[posixpath.dirname(each.path), library_name(each.path)].append(each)
+    by_path = {each.path: each for each in found}
+    for pair in named.values():
+        if sorted(each.state for each in pair) != ["added", "removed"]:
+            continue
+        gone, come = sorted(pair, key=lambda each: each.before is None)
+        if gone.before and come.after:
+            changed = _aspects(gone.before, come.after)
+            del by_path[gone.path]
+            by_path[come.path] = replace(
+                come, before=gone.before, former=gone.path, aspects=("name", *changed)
+            )
+    return list(by_path.values())
 
 
 def _is_read(each: FileDifference) -> bool:
@@ -461,7 +567,12 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
         return Comparison(before[0], after[0], digests, 0, ())
     known: dict[str, tuple[LayerEntry[Node], ...]] = {}
     old, new = read_image(*before, known), read_image(*after, known)
-    values = list(_values(old, new))
+    was, now = old.described(), new.described()
+    values = [
+        Difference(name, was.get(name, ()), now.get(name, ()))
+        for name in sorted(was.keys() | now.keys())
+        if was.get(name) != now.get(name)
+    ]
     return replace(
         compare_trees(old, new, work),
         digests=digests,
@@ -469,31 +580,6 @@ def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Pa
         times=tuple(each for each in values if each.name.endswith(TIME)),
         layers=tuple(_layer_differences(old.layers, new.layers)),
     )
-
-
-def _values(before: ImageTree, after: ImageTree) -> Iterator[Difference[tuple[str, ...]]]:
-    old, new = dict(_flat(_described(before))), dict(_flat(_described(after)))
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            yield Difference(name, old.get(name, ()), new.get(name, ()))
-
-
-def _described(image: ImageTree) -> dict[str, Any]:
-    config = {name: value for name, value in image.config.items() if name != "rootfs"}
-    parts = ("config", "layers")
-    manifest = {name: value for name, value in image.manifest.items() if name not in parts}
-    return {**config, "manifest": manifest}
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else key)
-    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        for number, inner in enumerate(value, 1):
-            yield from _flat(inner, f"{name}.{number}")
-    elif value is not None:
-        yield name, tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
 def _layer_differences(
@@ -535,7 +621,7 @@ def _entry_difference(
 
 
 def _differs(before: LayerEntry[Node], after: LayerEntry[Node]) -> bool:
-    found = set(aspects(before.node, after.node)) - {"time"}
+    found = set(_aspects(before.node, after.node)) - {"time"}
     return bool(found) or before.shares != after.shares
 
 

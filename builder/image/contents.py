@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 
 from builder.core.errors import SpaceError, UntriedError
 from builder.core.files import atomic_write, keep_newest
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.image import layers as images
 from builder.image.layers import Content, Kind, LayerEntry, Node, final, first_names, layer_entries
 from simulator import ledger
@@ -84,13 +84,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of an image, from the lowest on."""
+    """One layer of an image, from the lowest on; sizes are bytes."""
 
     digest: str
     size: int
-    """Bytes as stored and downloaded."""
+    """As stored and downloaded."""
     unpacked: int
-    """Bytes of its files."""
+    """The bytes of its files."""
     hidden: int
     """Bytes of its files that no container sees: later layers remove or replace them."""
     created_by: str
@@ -98,7 +98,6 @@ class Layer:
     files: tuple[File, ...]
     """Its own files without whiteouts, including those that later layers hide."""
     media_type: str = ""
-    """``application/vnd.oci.image.layer.v1.tar+gzip`` (image-spec: media-types.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,25 +157,22 @@ class Contents:
     def resolve(self, path: str) -> str | None:
         """``path`` with all links followed, or None if it does not exist."""
         done: list[str] = []
-        waiting = [part for part in path.split("/") if part]
+        waiting = path.split("/")
         for _ in range(1000):
             if not waiting:
                 return "/" + "/".join(done)
             part = waiting.pop(0)
+            if part in ("", "."):
+                continue
             if part == "..":
                 done = done[:-1]
                 continue
-            if part == ".":
-                continue
-            here = "/" + "/".join([*done, part])
-            file = self.files.get(here)
+            file = self.files.get("/" + "/".join([*done, part]))
             if file is None:
                 return None
             if file.kind == "link":
-                steps = [step for step in file.target.split("/") if step]
-                waiting = steps + waiting
-                if file.target.startswith("/"):
-                    done = []
+                waiting = file.target.split("/") + waiting
+                done = [] if file.target.startswith("/") else done
             else:
                 done.append(part)
         return None  # links in a circle
@@ -310,11 +306,9 @@ def found_in_configuration(image: Mapping[str, Any]) -> Iterator[str]:
             if value and SECRET_NAME.search(name):
                 yield f"step {number} of the history was given {name}"
     for place, text in texts.items():
-        raw = text.encode()
-        for kind in [
-            *_tokens(raw),
-            *(["password in a URL"] if PASSWORD_IN_URL.search(raw) else []),
-        ]:
+        found = _tokens(text.encode())
+        found += ["password in a URL"] if PASSWORD_IN_URL.search(text.encode()) else []
+        for kind in found:
             yield f"{place} ({kind})"
 
 
@@ -362,11 +356,17 @@ def scanned(folder: Path, digest: str, options: ReadOptions) -> list[LayerEntry[
 def keep(
     folder: Path, digest: str, options: ReadOptions, entries: Sequence[LayerEntry[File]]
 ) -> None:
-    """Keep the scan of a layer, also where others are removed for it.
+    """Keep the scan of a layer, also where others are removed for it, without the texts and the
+    symbols that only some recipes want.
 
     A disk that does not take it is no error, nor are names that are no UTF-8.
     """
-    plain = [_plain(entry) for entry in entries]
+    plain = [
+        replace(entry, node=replace(entry.node, text=None, symbols=None))
+        if entry.node.symbols is not None or not PLAIN.text(entry.path)
+        else entry
+        for entry in entries
+    ]
     with suppress(OSError, SpaceError, PydanticSerializationError):
         body = adapter().dump_json(plain, exclude_defaults=True)
         with atomic_write(_file(folder, digest, options)) as temporary:
@@ -395,14 +395,6 @@ def _reader() -> str:
         for file in sorted((root / package).glob("*.py")):
             own.update(file.read_bytes())
     return f"{own.hexdigest()} {sys.version}"
-
-
-def _plain(entry: LayerEntry[File]) -> LayerEntry[File]:
-    """An entry without the text and the symbols that only some recipes want."""
-    file = entry.node
-    if file.symbols is None and (file.text is None or PLAIN.text(file.path)):
-        return entry
-    return replace(entry, node=replace(file, text=None, symbols=None))
 
 
 # Reads the contents of an image from its blobs, without starting a container.
@@ -453,32 +445,20 @@ class _Scanner:
         if options.card is not None and number < options.code_above:
             return replace(self, options=replace(options, card=None)).layer(blob, number)
         if self.scans is None or blob.stat().st_size < SMALLEST:
-            return self.unpacked(blob)
+            return list(layer_entries(blob, self.file, self.stop))
         kept = scanned(self.scans, blob.name, options)
         if kept is not None and not any(options.lacks(each.node) for each in kept):
             with blob.open("rb") as file:
                 images.require_digest(blob, hashlib.file_digest(file, "sha256"))
             return kept
-        found = self.unpacked(blob)
+        found = list(layer_entries(blob, self.file, self.stop))
         if kept is None:
             keep(self.scans, blob.name, options, found)
         return found
 
-    def unpacked(self, blob: Path) -> list[LayerEntry[File]]:
-        """The entries of a layer, read from its bytes."""
-        return list(layer_entries(blob, self.file, self.stop))
-
     def file(self, path: str, node: Node, content: Content | None) -> File:
-        file = File(
-            path,
-            node.kind,
-            node.size,
-            node.mode,
-            int(node.time),
-            node.target,
-            user=node.user,
-            group=node.group,
-        )
+        time, users = int(node.time), (node.user, node.group)
+        file = File(path, node.kind, node.size, node.mode, time, node.target, "", None, *users)
         if content is None:
             return file
         head = content.read(BLOCK)
@@ -511,44 +491,36 @@ class _Scanner:
                 stated = RELEASE.search(copy.read())
                 file = replace(file, release=stated[1].decode() if stated else "")
             try:
-                parsed = read_elf(library)
-                kept = self.options.symbol(file.path)
                 symbols = read_symbols(library)
                 file = replace(
                     file,
-                    elf=parsed,
-                    symbols=symbols.defined if kept else None,
+                    elf=read_elf(library),
+                    symbols=symbols.defined if self.options.symbol(file.path) else None,
                     needs=tuple(sorted(symbols.undefined)),
                     defines=frozenset(map(name_hash, symbols.defined)),
                 )
             except MalformedElf as error:
                 return replace(file, malformed=str(error))
-            return self.with_kernels(library, file)
-
-    def with_kernels(self, library: BinaryIO, file: File) -> File:
-        card, outside = self.options.card, self.options.code_outside
-        if card is None or not (file.elf and file.elf.code):
-            return file
-        if outside and file.path.startswith(outside + "/"):
-            return file
-        try:
-            return replace(file, fat_binaries=tuple(ledger.read(library, card)))
-        except MalformedElf as error:
-            return replace(file, unread_code=str(error))
+            card, outside = self.options.card, self.options.code_outside
+            if card is None or not (file.elf and file.elf.code):
+                return file
+            if outside and file.path.startswith(outside + "/"):
+                return file
+            try:
+                return replace(file, fat_binaries=tuple(ledger.read(library, card)))
+            except MalformedElf as error:
+                return replace(file, unread_code=str(error))
 
 
 def _composed(
     manifest: Mapping[str, Any], image: Mapping[str, Any], scans: Sequence[list[LayerEntry[File]]]
 ) -> Contents:
     placed = final(scans)
-    places = {path: (each.layer, each.path) for path, each in placed.items()}
-    first = first_names(places)
-    files = {
-        path: replace(
-            each.node, path=path, shares="" if first.get(path, path) == path else first[path]
-        )
-        for path, each in placed.items()
-    }
+    first = first_names({path: (each.layer, each.path) for path, each in placed.items()})
+    files = {}
+    for path, each in placed.items():
+        shares = first.get(path, path)
+        files[path] = replace(each.node, path=path, shares=shares if shares != path else "")
     seen: Counter[int] = Counter()
     for path, file in files.items():
         if not file.shares:

@@ -27,7 +27,7 @@ from typing import IO, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from builder.core.errors import UntriedError
 from builder.core.files import is_disk_full
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 
 # An image in a directory of blobs: its manifest and its configuration.
 #
@@ -85,18 +85,17 @@ def platforms_of(blobs: Blobs) -> list[str]:
 
     Raises the exceptions that ``damage_reported`` catches.
     """
-    return list(dict.fromkeys(_platforms(blobs, blobs.index)))
 
+    def platforms(found: Mapping[str, Any]) -> Iterator[str]:
+        if "manifests" not in found:
+            yield _platform({"platform": image_document(blobs.file(found["config"]["digest"]))})
+        for entry in _images(blobs, found) if "manifests" in found else ():
+            if named := _platform(entry):
+                yield named
+            else:
+                yield from platforms(image_document(blobs.file(entry["digest"])))
 
-def _platforms(blobs: Blobs, found: Mapping[str, Any]) -> Iterator[str]:
-    if "manifests" not in found:
-        yield _platform({"platform": image_document(blobs.file(found["config"]["digest"]))})
-        return
-    for entry in _images(blobs, found):
-        if named := _platform(entry):
-            yield named
-        else:
-            yield from _platforms(blobs, image_document(blobs.file(entry["digest"])))
+    return list(dict.fromkeys(platforms(blobs.index)))
 
 
 def _images(blobs: Blobs, index: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -221,15 +220,13 @@ class Node:
 
 
 class HasKind(Protocol):
-    """The kept value of an entry: a ``Node``, or a value made of it."""
+    """The kept value of an entry, a ``Node`` or one made of it: with its kind and its target."""
 
     @property
-    def kind(self) -> str:
-        """As ``Node.kind``."""
+    def kind(self) -> str: ...  # noqa: D102
 
     @property
-    def target(self) -> str:
-        """As ``Node.target``."""
+    def target(self) -> str: ...  # noqa: D102
 
 
 N = TypeVar("N", bound=HasKind)
@@ -284,11 +281,7 @@ Look = Callable[[str, Node, Content | None], N]
 
 
 def layer_entries(blob: Path, look: Look[N], stop: Event | None = None) -> Iterator[LayerEntry[N]]:
-    """The entries of a layer, in its order; then the digest of the whole blob is checked.
-
-    Raises the exceptions that ``damage_reported`` catches, and ``StoppedError`` at the next block
-    after ``stop`` is set.
-    """
+    """The entries of a layer, in its order; then the digest of the whole blob is checked."""
     with _unpacked(blob, stop) as stream:
         for member in _members(stream):
             path, hides = _place(member.name)
@@ -484,10 +477,7 @@ class Placed(NamedTuple, Generic[N]):
 
 
 def final(layers: Sequence[Sequence[LayerEntry[N]]]) -> dict[str, Placed[N]]:
-    """The paths that a container sees.
-
-    Raises ``DamagedImageError`` where a layer cannot be applied.
-    """
+    """The paths that a container sees."""
     image: _Tree[N] = _Tree()
     for number, entries in enumerate(layers):
         try:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from builder.core.errors import BuilderError
 from builder.core.files import nearest_existing
 from builder.core.settings import Servers, Settings
-from builder.docker import client, gpus
 from builder.docker import engine as docker
+from builder.docker import gpus
 from builder.docker.containers import TOOLKIT
 from builder.engines.layout import OLDEST_DRIVERS
 from builder.sources import apt, git
@@ -54,7 +54,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 def _engine() -> Iterator[Finding]:
     try:
-        yield Finding("buildx", "has", f"{docker.buildx_version()} ({client.executable()})")
+        yield Finding("buildx", "has", f"{docker.buildx_version()} ({docker.executable()})")
     except BuilderError as error:
         yield Finding("buildx", "missing", f"{error.what}. {error.why}", error.hint)
         return
@@ -111,7 +111,7 @@ def _driver() -> Finding:
 
 def _builders() -> Iterator[Finding]:
     try:
-        done = client.call("buildx", "ls")
+        done = docker.call("buildx", "ls")
     except BuilderError:
         return
     names = [

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 
 from builder.core.errors import BuilderError, WorldError
-from builder.docker import client
 from builder.docker import engine as docker
 from builder.sources import apt
 
@@ -73,10 +72,10 @@ def _engine_answers() -> bool:
 
 
 def _has_buildx() -> bool:
-    client.executable.cache_clear()
-    client.whales.cache_clear()
+    docker.executable.cache_clear()
+    docker.whales.cache_clear()
     try:
-        client.executable()
+        docker.executable()
     except WorldError:
         return False
     return True

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.core.errors import BuilderError, Problem
 from builder.core.platforms import PLATFORMS, Platform, Platforms
@@ -199,8 +198,7 @@ def _listed(verb: str, names: Sequence[str]) -> list[str]:
 NVCC = "nvidia-cuda-nvcc"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """One recipe: why it cannot be built (a text of lines), and its warnings."""
 
     name: str

@@ -142,13 +142,6 @@ def tree_files(root: Path) -> Iterator[Path]:
                 yield Path(folder) / name
 
 
-def _inside(path: Path, root: Path) -> bool:
-    try:
-        return path.resolve().is_relative_to(root.resolve())
-    except RuntimeError as error:  # Python before 3.13: the link leads to itself
-        raise FetchError(f"{path} is a broken link", str(error)) from error
-
-
 def identity(root: Path) -> str:
     """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
 
@@ -159,8 +152,12 @@ def identity(root: Path) -> str:
         name = file.relative_to(root).as_posix()
         mode = file.lstat().st_mode
         if stat.S_ISLNK(mode):
-            target = file.readlink()
-            if target.is_absolute() or not _inside(file.parent / target, root):
+            target, end = file.readlink(), file.parent / file.readlink()
+            try:
+                inside = end.resolve().is_relative_to(root.resolve())
+            except RuntimeError as error:  # Python before 3.13: the link leads to itself
+                raise FetchError(f"{end} is a broken link", str(error)) from error
+            if target.is_absolute() or not inside:
                 raise FetchError(f"{file} links to {target}, outside its tree")
             kind, content = "link", os.fsencode(target)
         elif stat.S_ISREG(mode):
@@ -374,7 +371,7 @@ def resolve_patches(entry: Entry[Recipe], root: Path) -> tuple[PlannedPatch, ...
                 problem = entry.problem(("patch", index, "file"), message)
                 what = f"a patch of {entry.name} is missing"
                 raise RecipeError(what, problems=(problem,)) from error
-        of_its_own = isinstance(patch, ScriptPatch | AddPatch)  # its paths are the target's
-        cut = None if of_its_own else scope
+        # The paths of a script or of added files are the target's.
+        cut = None if isinstance(patch, ScriptPatch | AddPatch) else scope
         found.append(PlannedPatch(patch, url, content, cut, entry.name))
     return tuple(found)

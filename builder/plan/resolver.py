@@ -139,8 +139,7 @@ class Resolver:
         return found
 
     def _base(self, name: str, platforms: Platforms) -> BasePlan:
-        root = self.root_of(name, platforms)
-        return plan_base(self.catalog, name, platforms, root)
+        return plan_base(self.catalog, name, platforms, self.root_of(name, platforms))
 
 
 def one_of(recipe: Recipe, platform: Platform | None) -> Platform:
@@ -197,7 +196,7 @@ def plan_base(catalog: Catalog, name: str, platforms: Platforms, root: RootChoic
         platforms=platforms,
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_scripts(folder / "scripts", scripts),
+        scripts=_hashed(folder / "scripts", scripts),
         root=root if recipe.root or recipe.published else None,
         base=below,
         debian=debian_packages(entry, family.debian(recipe, platforms), suite_of(catalog, name)),
@@ -242,8 +241,8 @@ def plan(
         patches=resolve_patches(entry, catalog.root),
         packages=family.packages(recipe, entry.file.parent, platforms),
         dockerfiles=folder,
-        scripts=_scripts(folder / "scripts", family.scripts),
-        entrypoint=_scripts(own, names),
+        scripts=_hashed(folder / "scripts", family.scripts),
+        entrypoint=_hashed(own, names),
         base=base,
         tools=tools,
         debian=debian_packages(
@@ -253,15 +252,12 @@ def plan(
 
 
 def _require_stages(entry: Entry[Any], base: BasePlan, *stages: str) -> None:
-    missing = [stage for stage in stages if stage not in base.stages]
-    if missing:
-        message = (
-            f"{base.name} has no stage {' and no stage '.join(missing)} that {entry.name} needs"
+    if missing := [stage for stage in stages if stage not in base.stages]:
+        names = " and no stage ".join(missing)
+        problem = entry.problem(
+            ("base",), f"{base.name} has no stage {names} that {entry.name} needs"
         )
-        raise RecipeError(
-            f"{entry.name} cannot use the base {base.name}",
-            problems=(entry.problem(("base",), message),),
-        )
+        raise RecipeError(f"{entry.name} cannot use the base {base.name}", problems=(problem,))
 
 
 def _require_cmake(entry: Entry[Recipe], found: Plan) -> None:
@@ -303,5 +299,5 @@ def _require_tree(entry: Entry[Recipe], root: Path) -> None:
         )
 
 
-def _scripts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def _hashed(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.build.session import BuildSession
 from builder.checks.answers import UnansweredError
 from builder.checks.server import (
     DRAFT,
@@ -33,8 +33,8 @@ from builder.core.errors import RecipeError, SmokeError, UntriedError
 from builder.core.files import workspace
 from builder.core.log import Log
 from builder.docker import containers
-from builder.docker.blobs import blobs_of
 from builder.docker.containers import copy_all_out
+from builder.docker.containers import blobs_of
 from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import API_FLAVORS, StatedLog

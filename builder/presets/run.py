@@ -27,7 +27,7 @@ from builder.core.files import too_full
 from builder.core.log import Log, duration
 from builder.core.parallel import lines_of
 from builder.core.settings import Settings
-from builder.docker import buildx, client, containers, gpus
+from builder.docker import buildx, containers, gpus
 from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT, Container
 from builder.engines import families
@@ -87,7 +87,7 @@ class Found:
 
 def existing(name: str) -> Found | None:
     """The container of that name; None where there is none."""
-    done = client.call("container", "inspect", "--format={{json .}}", name)
+    done = docker.call("container", "inspect", "--format={{json .}}", name)
     if done.returncode != 0:
         return None
     found = json.loads(done.stdout)
@@ -142,7 +142,7 @@ def start_service(
 def _run(service: Service, token: str) -> None:
     run, *words = exports.words(replace(service, restart=None))
     labels = (f"--label={LABEL_RUN}={identity(service)}", f"--label={LABEL_START}={token}")
-    done = client.call(run, *labels, *words)
+    done = docker.call(run, *labels, *words)
     if done.returncode != 0:
         known = (hint for text, hint in HINTS.items() if text in done.stderr)
         why = containers.reason_of(done.stderr)
@@ -176,7 +176,7 @@ def wait_until_healthy(
 def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
     follow = ("logs", "--follow", f"--tail={lines}", name)
     with (
-        client.stream(*follow, stderr=subprocess.STDOUT) as process,
+        docker.stream(*follow, stderr=subprocess.STDOUT) as process,
         ThreadPoolExecutor(1) as reader,
     ):
         shown = reader.submit(_pass_on, lines_of(process), log)
@@ -185,7 +185,7 @@ def _followed(name: str, log: Log, lines: str) -> Iterator[None]:
         finally:
             process.terminate()
     if lines == "all":  # a server can answer before the client has its first line
-        with client.stream("logs", name, stderr=subprocess.STDOUT) as process:
+        with docker.stream("logs", name, stderr=subprocess.STDOUT) as process:
             _pass_on(islice(lines_of(process), shown.result(), None), log)
 
 

@@ -264,6 +264,12 @@ def number(shape: Shape, key: str, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
+def own_contexts() -> dict[str, int]:
+    """The contexts of models, in tokens, by the repository that publishes one; 0: not known."""
+    names = published_shape().items()
+    return {each: number(shape_of(name), "context_length", 0) for each, name in names}
+
+
 def _use(name: str, layers: int, output: str) -> Use:
     if name == output:
         return "output"

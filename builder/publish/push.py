@@ -20,12 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from builder.build.build import BuildSession
 from builder.build.lookup import Images
 from builder.build.record import Record
-from builder.build.session import BuildSession
 from builder.core.errors import BuilderError, RegistryError, WorldError
-from builder.docker import blobs as engine
-from builder.docker.blobs import Blobs
+from builder.docker import containers as engine
+from builder.docker.containers import Blobs
 from builder.engines.layout import LABEL_KEY, VERSION
 from builder.plan.plan import Plan
 from builder.publish import cosign

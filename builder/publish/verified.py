@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build import record
+from builder.build.build import BuildSession
+from builder.build.lookup import contract_of
 from builder.build.record import Record
-from builder.build.session import BuildSession
-from builder.build.verify import contract_of
 from builder.core.errors import RegistryError, UnvouchedError
 from builder.engines.layout import LABEL_KEY
 from builder.plan.plan import Plan

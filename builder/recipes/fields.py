@@ -2,7 +2,7 @@
 
 Every text is checked on reading: no control characters anywhere, names and paths from small
 alphabets, digests in full.  Values of free text (a summary, a definition) stay data in every
-Dockerfile: see ``plan.dockerfile``.
+Dockerfile: see ``plan.plan``.
 """
 
 from __future__ import annotations

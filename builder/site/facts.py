@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from builder import __version__
-from builder.build import compiler_table as tables
-from builder.build.compiler_table import Table, Thread
+from builder.build import compilers as tables
+from builder.build.compilers import Table, Thread
 from builder.build.record import Record, newest_good
 from builder.core.files import workspace
 from builder.core.log import Log

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.build.compiler_table import LIMIT
+from builder.build.compilers import LIMIT
 from builder.core import sizes
 from builder.core.errors import WorldError
 from builder.core.files import is_disk_full, require_writable

@@ -16,7 +16,7 @@ from builder.core import archives
 from builder.core.errors import PatchError, UntriedError
 from builder.core.log import Log
 from builder.docker import containers
-from builder.docker.client import Finished
+from builder.docker.engine import Finished
 from builder.engines.family import PackagePaths
 from builder.plan.inputs import PlannedPatch
 from builder.recipes.patches import (

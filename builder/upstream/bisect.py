@@ -26,8 +26,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from builder.build import build as pipeline
 from builder.build import record
-from builder.build.session import BuildSession
-from builder.build.stages import BreakdownError
+from builder.build.build import BreakdownError, BuildSession
 from builder.core.errors import (
     BuilderError,
     BuildError,

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import build as pipeline
-from builder.build import record, reports
+from builder.build import record
 from builder.build.build import WORK_SPACE
+from builder.build import log
+from builder.build.build import BuildSession
 from builder.build.record import Record
-from builder.build.session import BuildSession
-from builder.core import archives, settings
+from builder.core import archives
+from builder.core import settings
 from builder.core.errors import (
     BuilderError,
     FetchError,
@@ -320,9 +322,9 @@ def _run_channel(session: BuildSession, channel: Channel) -> NightlyRun:
 
 
 def _reason(session: BuildSession, error: Exception) -> str:
-    known = reports.as_builder_error(error)
+    known = log.as_builder_error(error)
     if known is None:
-        session.log(f"internal error: the report is {reports.write_report(error)}")
+        session.log(f"internal error: the report is {log.write_report(error)}")
         known = BuilderError(f"internal error: {type(error).__name__}: {error}")
     text = str(known)
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]} ..."

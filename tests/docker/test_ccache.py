@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from builder.build import ccache
+from builder.build.build import build_image
 from builder.build.ccache import ID
 from builder.build.log import BuildLog
-from builder.build.stages import build_image
 from builder.core.errors import BuildError, WorldError
 from builder.docker import buildx
 from builder.sources.gather import BuildContext

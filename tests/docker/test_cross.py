@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from builder.docker import buildx
-from builder.image.device_code import compare_code
-from builder.image.results import CodeDifference
+from builder.image.code_paths import CodeDifference, compare_code
 from support.commands import Builder
 from support.environment import REPOSITORY
 from support.smoke_tests import docker
@@ -69,7 +68,7 @@ for folder, _, names in os.walk("/"):
 @pytest.fixture(autouse=True)
 def emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine runs programs of arm64; images have names of their own."""
-    found = buildx.platforms()
+    found = buildx.platforms_of()
     assert "linux/arm64" in found, f"install qemu-user-static: the engine runs {', '.join(found)}"
     monkeypatch.setenv("BUILDER_NAMESPACE", "builder-test/cross")
 

@@ -16,7 +16,7 @@ from builder.checks import simulated
 from builder.checks.device import check_absent, check_device
 from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, DeviceUse
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.image import contents
 from builder.image.contents import Contents
 from builder.presets import cards

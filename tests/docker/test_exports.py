@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from builder.checks.answers import ServerClient
 from builder.checks.server import Server
 from builder.core.errors import RecipeError
-from builder.docker.client import executable
 from builder.docker.containers import Container
 from builder.engines.servers import API_FLAVORS
+from builder.docker.engine import executable
 from builder.presets import exports, schema
 from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable

@@ -17,7 +17,7 @@ import pytest
 from builder.checks.device import check_device
 from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check, timed
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.image import contents as reading
 from builder.image.contents import Contents
 from builder.presets import cards

@@ -14,8 +14,9 @@ import pytest
 
 from builder.checks.answers import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
-from builder.docker import client, containers
+from builder.docker import containers
 from builder.engines.servers import API_FLAVORS
+from builder.docker import engine
 from builder.presets import run as launch_start
 from builder.presets.run import existing, identity, start_service, wait_until_healthy
 from builder.presets.service import Mount, Service, ServiceOption, Variable
@@ -71,10 +72,10 @@ def test_a_server_that_answers_before_its_log_is_followed_shows_its_log(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (late := tmp_path / "docker").write_text(
-        f'#!/bin/sh\n[ "$2" != --follow ] || exec sleep 60\nexec {client.executable()} "$@"\n'
+        f'#!/bin/sh\n[ "$2" != --follow ] || exec sleep 60\nexec {engine.executable()} "$@"\n'
     )
     late.chmod(0o755)
-    monkeypatch.setattr(client, "executable", lambda: str(late))
+    monkeypatch.setattr(engine, "executable", lambda: str(late))
     lines: list[str] = []
     start_service(service, HELLO, 30, lines.append)
     assert len([line for line in lines if "listening" in line]) == 1, lines

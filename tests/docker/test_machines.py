@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.build.build import build_image
 from builder.build.log import BuildLog
-from builder.build.stages import build_image
 from builder.docker import buildx, engine
-from builder.docker.blobs import build_contexts
+from builder.docker.containers import build_contexts
 from builder.sources.gather import BuildContext
 from support.commands import Builder
 from support.environment import abandoned

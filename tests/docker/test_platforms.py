@@ -32,7 +32,7 @@ def names() -> str:
 
 @pytest.fixture(autouse=True)
 def emulator(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
-    found = buildx.platforms()
+    found = buildx.platforms_of()
     assert "linux/arm64" in found, f"install qemu-user-static: the engine runs {', '.join(found)}"
     monkeypatch.setenv("BUILDER_NAMESPACE", names)
 

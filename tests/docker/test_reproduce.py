@@ -10,7 +10,7 @@ from subprocess import PIPE
 
 import pytest
 
-from builder.build import reproduce
+from builder.build import compare
 from builder.docker import containers, engine
 from builder.publish.registry import Repository
 from support.commands import Builder
@@ -110,11 +110,11 @@ def test_images_of_killed_runs_are_removed(small_root: str, made: set[str]) -> N
         "alive": containers.owner(),
     }
     key = "0123456789ab"
-    names = {kind: reproduce.name_of(kind, "image", key, owner) for kind, owner in owners.items()}
+    names = {kind: compare.name_of(kind, "image", key, owner) for kind, owner in owners.items()}
     for name in names.values():
         docker("image", "tag", small_root, name)
     made.update(names.values())
-    reproduce.remove_orphans()
+    compare.remove_orphans()
     left = [kind for kind, name in names.items() if engine.image(name) is not None]
     assert left == ["another", "alive"]
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from builder.build.build import ActiveBuild, ensure_bases
 from builder.build.log import BuildLog
 from builder.build.roots import AskingResolver
-from builder.build.stages import ActiveBuild, ensure_bases
 from builder.cli.session import BuildProgress
 from builder.core import settings
 from builder.core.errors import FetchError
 from builder.core.platforms import Platforms, architecture
 from builder.core.settings import RootWay
 from builder.docker import engine as docker
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.image.compare import read_image
 from builder.plan.inputs import RegistryRoot, RootChoice
 from builder.plan.resolver import plan_base

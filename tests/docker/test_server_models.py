@@ -15,7 +15,7 @@ from builder.checks.logit_test import Drafting, ModelNumbers, ModelTrial, Number
 from builder.checks.simulated import SimulatedServer
 from builder.checks.verdict import Check, CheckState
 from builder.docker import engine
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.image import contents as reading
 from builder.image.contents import ReadOptions
 from builder.presets import cards

@@ -13,7 +13,7 @@ from builder.checks.logit_test import TOKENS, Numbers
 from builder.checks.simulated import SimulatedServer
 from builder.checks.verdict import Check, CheckState
 from builder.docker import containers, engine
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.image import contents as reading
 from builder.image.contents import ReadOptions
 from builder.presets import cards

@@ -15,8 +15,8 @@ from builder.checks.server import ServeSpec, launched
 from builder.checks.speed import RunSettings
 from builder.checks.subject import GpuTest
 from builder.checks.verdict import Check
-from builder.docker import client as docker_client
 from builder.docker import containers
+from builder.docker import engine as docker_client
 from builder.image.contents import Contents
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe

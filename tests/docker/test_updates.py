@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from builder.build.build import build_image
 from builder.build.log import BuildLog
-from builder.build.stages import build_image
 from builder.docker import buildx
-from builder.docker.blobs import blobs_of, build_contexts
+from builder.docker.containers import blobs_of, build_contexts
 from builder.publish import tags
 from builder.publish.push import LocalImage, upload
 from builder.publish.registry import Manifest, Repository

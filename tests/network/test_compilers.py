@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.compiler_table import LIMIT
+from builder.build.compilers import LIMIT
 from support.commands import Builder
 from support.environment import REPOSITORY
 

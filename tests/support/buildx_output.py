@@ -75,4 +75,4 @@ def use_arm64_builder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = folder / "docker"
     client.write_text(CLIENT)
     client.chmod(0o755)
-    monkeypatch.setattr("builder.docker.client.executable", lambda: str(client))
+    monkeypatch.setattr("builder.docker.engine.executable", lambda: str(client))

@@ -47,9 +47,9 @@ def preload() -> None:
     from builder.cli.app import all_commands
     from builder.core import farm
     from builder.core.errors import BuilderError
-    from builder.docker import client
+    from builder.docker import engine as docker
     from builder.image import contents
-    from builder.plan.dockerfile import templates
+    from builder.plan.plan import templates
     from builder.recipes import locks
     from builder.recipes.catalog import parse
     from builder.recipes.schema import Recipe
@@ -71,7 +71,7 @@ def preload() -> None:
     for setting in ("cert", "index-url"):
         pypi._configured(setting)
     with suppress(BuilderError):
-        client.executable()
+        docker.executable()
     gc.collect()
     gc.freeze()
 
@@ -120,10 +120,10 @@ def _commands(request: dict[str, Any], files: list[int]) -> NoReturn:
     for file in files:
         os.close(file)
     if _docker(os.environ) != _docker(request["environment"]):
-        from builder.docker import client
+        from builder.docker import engine as docker
 
-        client.executable.cache_clear()
-        client._info.cache_clear()
+        docker.executable.cache_clear()
+        docker._info.cache_clear()
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

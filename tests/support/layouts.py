@@ -13,7 +13,7 @@ from typing import Any
 
 from backports import zstd
 
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 
 Entry = tuple[str, bytes | str | None]
 """A path, and its bytes, where it links to ("->x"; "=x" for a hard link), or None: a folder."""

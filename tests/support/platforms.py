@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from builder.build import record
+from builder.build.build import BuildSession
 from builder.build.record import Record
-from builder.build.session import BuildSession
 from builder.checks.verdict import Verdict
 from builder.cli.session import build_session
 from builder.plan.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.docker.blobs import blobs_of
+from builder.docker.containers import blobs_of
 from builder.engines import llama_cpp
 from builder.engines.layout import LAYOUT
 from builder.image import contents

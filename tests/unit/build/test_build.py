@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from builder.build import record
-from builder.build.build import BuildOutcome, require_all
+from builder.build.build import BuildOutcome, BuildSession, require_all
 from builder.build.lookup import Images
 from builder.build.record import Record
-from builder.build.session import BuildSession
 from builder.cli.session import BuildProgress
 from builder.core.errors import SmokeError, UntriedError, WorldError
 from builder.core.settings import Settings

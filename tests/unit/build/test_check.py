@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.verify import contract_of, simulators, smoke_error
+from builder.build.lookup import contract_of, simulators, smoke_error
 from builder.core.errors import RecipeError
 from builder.plan.resolver import Resolver
 from support.catalogs import load, rendered

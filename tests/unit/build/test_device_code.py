@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build import record, trials
+from builder.build import record, reports
 from builder.build.record import Record
-from builder.build.trials import ImageCode, code_of
+from builder.build.reports import ImageCode, code_of
 from builder.checks.verdict import Check
 from builder.image.code_paths import CodePaths, sums
 from support.bills import CREATED, of_catalog, record_of
@@ -29,7 +29,7 @@ def test_the_record_of_this_machine_comes_before_the_sums_of_the_repository(
     state = tmp_path / "state"
     assert code_of(tmp_path, RECIPE, "linux/amd64", state) is None
     kept = checked(OTHERS)
-    trials.write_trials(tmp_path, kept)
+    reports.write_trials(tmp_path, kept)
     file = f"trials/{RECIPE}.json"
     theirs = ImageCode(kept.key, CREATED, file, sums(OTHERS))
     assert code_of(tmp_path, RECIPE, "linux/amd64", state) == theirs
@@ -43,15 +43,15 @@ def test_the_record_of_this_machine_comes_before_the_sums_of_the_repository(
 def test_an_image_for_another_platform_has_other_code(tmp_path: Path) -> None:
     state = tmp_path / "state"
     record.write(state, checked(OWN))
-    trials.write_trials(tmp_path, checked(OTHERS))
+    reports.write_trials(tmp_path, checked(OTHERS))
     assert code_of(tmp_path, RECIPE, "linux/arm64", state) is None
     arm64 = {"platform": "linux/arm64", "key": "a" * 64}
-    trials.write_trials(tmp_path, checked(OTHERS).model_copy(update=arm64))
+    reports.write_trials(tmp_path, checked(OTHERS).model_copy(update=arm64))
     found = code_of(tmp_path, RECIPE, "linux/arm64", state)
     assert found is not None
     assert found.sums == sums(OTHERS)
 
 
 def test_a_file_without_code_is_as_good_as_none(tmp_path: Path) -> None:
-    trials.write_trials(tmp_path, checked(()))
+    reports.write_trials(tmp_path, checked(()))
     assert code_of(tmp_path, RECIPE, "linux/amd64", tmp_path / "state") is None

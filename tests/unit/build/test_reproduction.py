@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.reproduce import reproduce
+from builder.build.compare import reproduce
 from builder.cli.session import build_session
 from builder.core.files import named_lock
 from support.environment import REPOSITORY

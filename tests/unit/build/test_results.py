@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.build.reproduce import ReproducedImages, Reproduction, ReproductionState
-from builder.image.results import (
+from builder.build.compare import ReproducedImages, Reproduction, ReproductionState
+from builder.image.compare import (
     Comparison,
     Difference,
     LayerDifference,

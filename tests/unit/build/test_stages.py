@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.build.build import ActiveBuild, layer_cache
 from builder.build.log import BuildLog
-from builder.build.stages import ActiveBuild, layer_cache
 from builder.cli.session import BuildProgress
 from builder.core.settings import Settings
 from builder.plan.plan import Plan

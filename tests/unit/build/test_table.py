@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import compiler_table as tables
-from builder.build.compiler_table import Compiler, Table
+from builder.build import compilers as tables
+from builder.build.compilers import Compiler, Table
 from builder.core.errors import RecipeError
 from support.environment import REPOSITORY
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder.build import record, reports, trials
+from builder.build import record, reports
 from builder.build.record import Record
-from builder.build.reports import Pinned
-from builder.build.trials import KeptBuild, KeptTrials
+from builder.build.reports import KeptBuild, KeptTrials, Pinned
 from builder.checks.verdict import Check, DeviceUse
 from builder.cli.ci import trials as command
 from builder.core.errors import RecipeError, UntriedError
@@ -21,6 +20,7 @@ from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
 from builder.presets.known import tried
 from builder.presets.schema import ContextUse, PresetUse
+from builder.presets.shapes import own_contexts
 from simulator.work import WorkPath
 from support.bills import of_catalog, record_of
 from support.environment import REPOSITORY
@@ -70,7 +70,7 @@ def of(found: PresetUse | None) -> Record:
 
 def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> None:
     assert known(tmp_path) is None
-    written = trials.write_trials(tmp_path, of(use(7)))
+    written = reports.write_trials(tmp_path, of(use(7)))
     assert written == tmp_path / "trials" / f"{RECIPE}.json"
     assert known(tmp_path) == use(7)
     other = entry().preset.model_copy(update={"recipe": "another-1"})
@@ -78,12 +78,12 @@ def test_a_trial_of_the_repository_counts_on_every_machine(tmp_path: Path) -> No
 
 
 def test_the_record_of_this_machine_counts_first_unless_the_preset_changed(tmp_path: Path) -> None:
-    trials.write_trials(tmp_path, of(use(7)))
+    reports.write_trials(tmp_path, of(use(7)))
     record.write(tmp_path / "state", of(use(8)))
     assert known(tmp_path) == use(8)
     record.write(tmp_path / "state", of(use(8, "earlier")))
     assert known(tmp_path) == use(7)
-    trials.write_trials(tmp_path, of(use(7, "earlier")))
+    reports.write_trials(tmp_path, of(use(7, "earlier")))
     assert known(tmp_path) is None
 
 
@@ -109,7 +109,7 @@ def test_the_newest_verified_record_is_the_one_that_records_have(tmp_path: Path)
 def test_a_file_that_cannot_be_read_is_named_with_the_command_that_writes_it(
     tmp_path: Path,
 ) -> None:
-    file = trials.write_trials(tmp_path, of(use(7)))
+    file = reports.write_trials(tmp_path, of(use(7)))
     for text in ("{", "[]", file.read_text().replace('"peak": 7', '"peak": "much"')):
         file.write_text(text)
         with pytest.raises(RecipeError) as caught:
@@ -161,8 +161,8 @@ def test_a_file_says_what_was_computed_or_why_not(tmp_path: Path, subject: str, 
     found = of(None)
     check = Check.of("numbers", subject, "anything", "9 cases", True)
     found = found.model_copy(update={"verdict": replace(found.verdict, checks=(check,))})
-    trials.write_trials(tmp_path, found)
-    written = trials.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found)
+    written = reports.kept_of(tmp_path, RECIPE)
     assert written is not None
     assert written.coverage == kept
 
@@ -190,7 +190,8 @@ def test_the_page_has_a_row_for_each_image_and_each_preset() -> None:
     presets = {NAME: entry().preset}
     filled = {NAME: replace(use(7 << 30), filled=262080)}
     image = kept_of(builds=(COLD, WARM), presets=filled)
-    page = reports.trials_page([image], {RECIPE: Pinned("beellama", "c" * 40, 9)}, presets, {})
+    recipes = {RECIPE: Pinned("beellama", "c" * 40, 9)}
+    page = reports.trials_page([image], recipes, presets, {}, own_contexts())
     builds = "1 min 30 s (41 of 453) | 30.0 s (450 of 453)"
     cells = f"2026-11-27 | {builds} | 5.0 MB | 7 |  | 3 |  | 9 cases |"
     assert f"| {RECIPE} | cccccccccccc | {cells}" in page
@@ -216,8 +217,8 @@ def test_the_newest_cold_and_the_newest_warm_build_of_a_commit_are_kept(tmp_path
     ) -> list[tuple[float, int]]:
         took = dict.fromkeys(of(None).seconds, seconds)
         changes = {"seconds": took, "objects": objects, "reused": reused, "commit": commit}
-        trials.write_trials(tmp_path, of(None).model_copy(update=changes))
-        kept = trials.kept_of(tmp_path, RECIPE)
+        reports.write_trials(tmp_path, of(None).model_copy(update=changes))
+        kept = reports.kept_of(tmp_path, RECIPE)
         assert kept is not None
         return [(each.seconds, each.reused) for each in kept.builds]
 
@@ -277,7 +278,7 @@ def test_a_larger_context_is_on_the_line_through_both_peaks(memory: int, largest
         smaller=ContextUse(66560 - 32768, 1 << 30, {}),
     )
     image = kept_of(presets={NAME: tried})
-    page = reports.trials_page([image], {}, {NAME: entry().preset}, {})
+    page = reports.trials_page([image], {}, {NAME: entry().preset}, {}, own_contexts())
     assert f"| {largest} |" in page
 
 
@@ -301,7 +302,8 @@ def test_the_page_of_the_repository_is_the_one_that_its_files_make() -> None:
     ]
     pinned = reports.pinned(RECIPES)
     presets = {each.name: each.preset for each in preset_files.load(RECIPES).valid()}
-    made = reports.trials_page(kept, pinned, presets, reports.why_untried(RECIPES, presets))
+    untried = reports.why_untried(RECIPES, presets)
+    made = reports.trials_page(kept, pinned, presets, untried, own_contexts())
     same = (root / "README.md").read_text() == made  # pytest takes minutes to compare such lines
     assert same, "`./farm ci trials` writes it anew"
 
@@ -325,9 +327,9 @@ def test_a_refused_image_has_a_row_and_no_memory(tmp_path: Path) -> None:
     record.write(tmp_path, refused)
     assert record.newest_good(tmp_path, RECIPE) is None
     assert record.newest_refused(tmp_path, RECIPE) == refused
-    trials.write_trials(tmp_path, refused)
+    reports.write_trials(tmp_path, refused)
     assert known(tmp_path) is None
-    page = reports.trials_page(trials.kept(tmp_path), {}, {}, {})
+    page = reports.trials_page(reports.kept(tmp_path), {}, {}, {})
     assert "| 1; refused: 2 of numbers failed |" in page
 
 
@@ -345,8 +347,8 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     device = replace(found.verdict.device, paths=STARTED, stated="FLASH_ATTN")
     verdict = replace(found.verdict, device=device, code=LIBRARIES)
     found = found.model_copy(update={"verdict": verdict, "platform": "linux/arm64"})
-    trials.write_trials(tmp_path, found)
-    kept = trials.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found)
+    kept = reports.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == (STARTED, "FLASH_ATTN", (SUMS,))
     assert (kept.platform, kept.check_seconds) == ("linux/arm64", 9.0)
@@ -354,8 +356,8 @@ def test_the_code_the_paths_and_the_times_of_an_image_are_kept(tmp_path: Path) -
     # What a refused image computes does not count; its code does.
     wrong = Check.of("numbers", "MUL_MAT", "as on the CPU", "inf", False)
     refused = replace(verdict, checks=(*verdict.checks, wrong))
-    trials.write_trials(tmp_path, found.model_copy(update={"verdict": refused}))
-    kept = trials.kept_of(tmp_path, RECIPE)
+    reports.write_trials(tmp_path, found.model_copy(update={"verdict": refused}))
+    kept = reports.kept_of(tmp_path, RECIPE)
     assert kept is not None
     assert (kept.paths, kept.stated, kept.device_code) == ((), "", (SUMS,))
 

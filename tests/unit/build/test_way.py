@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import stages
-from builder.build.stages import way_name, way_text
 from builder.core.errors import WorldError
 from builder.core.platforms import Platforms
 from builder.docker import buildx
-from builder.docker.buildx import Builder
+from builder.docker.buildx import Builder, way_name, way_text
 from support.buildx_output import use_arm64_builder
 
 AMD64 = Builder("default", "x86_64")
@@ -61,13 +59,13 @@ def test_a_build_without_an_emulator_is_refused_before_it_starts(
 ) -> None:
     use_arm64_builder(tmp_path, monkeypatch)
     mac = buildx.builder("mac")
-    assert buildx.platforms("mac") == ["linux/arm64", "linux/arm/v7"]
-    stages.require_emulators(Platforms("arm64", "arm64"), mac)
+    assert buildx.platforms_of("mac") == ["linux/arm64", "linux/arm/v7"]
+    buildx.require_emulators(Platforms("arm64", "arm64"), mac)
     with pytest.raises(WorldError) as cross:
-        stages.require_emulators(Platforms("arm64"), mac)
+        buildx.require_emulators(Platforms("arm64"), mac)
     assert "runs no programs of linux/amd64" in str(cross.value)
     assert "the compile needs no emulation" in str(cross.value)
     with pytest.raises(WorldError) as emulated:
-        stages.require_emulators(Platforms("amd64"), mac)
+        buildx.require_emulators(Platforms("amd64"), mac)
     assert "emulated on arm64" in str(emulated.value)
     assert "qemu-user-static" in str(emulated.value)

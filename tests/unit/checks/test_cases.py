@@ -9,7 +9,7 @@ import pytest
 from builder.checks import cases
 from builder.checks.cases import Case, CaseResult, Group
 from builder.core.errors import UntriedError
-from builder.docker.client import Finished
+from builder.docker.engine import Finished
 
 HEADER = (
     '"backend_name","op_name","op_params","test_mode","supported","error_message",'

@@ -6,7 +6,7 @@ import pytest
 
 from builder.checks.cases import Case, Outcome
 from builder.checks.kernel_test import _Run, _stopped
-from builder.docker.client import Finished
+from builder.docker.engine import Finished
 
 ABORT = "/src/ggml/src/ggml-cuda/getrows.cu:208: unsupported src0 type: tq3_1s"
 FRAMES = "/opt/lib/libggml-base.so.0(ggml_abort+0x11e) [0x1]\n/lib/libc.so.6(+0x29ca8) [0x2]\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build import record, trials
+from builder.build import record, reports
 from builder.build.record import Record
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, DeviceUse
@@ -71,7 +71,7 @@ def test_an_engine_that_was_not_started(builder: Builder, farm_copy: Path, tmp_p
 def test_another_machine_reads_what_the_repository_keeps(
     builder: Builder, farm_copy: Path, tmp_path: Path
 ) -> None:
-    trials.write_trials(farm_copy, started(NAMES[0], OLD, "FLASH_ATTN"))
+    reports.write_trials(farm_copy, started(NAMES[0], OLD, "FLASH_ATTN"))
     done = builder("paths", NAMES[0], "--catalog", farm_copy)
     assert done.stdout.splitlines() == [
         f"{NAMES[0]}: FLASH_ATTN",
@@ -93,7 +93,7 @@ def test_another_machine_reads_what_the_repository_keeps(
     assert "FLASH_ATTN" not in done.stdout
     assert "trials/" not in done.stderr
     # Two recipes without a difference say so.
-    trials.write_trials(farm_copy, started(NAMES[1], NEW))
+    reports.write_trials(farm_copy, started(NAMES[1], NEW))
     done = builder("paths", *NAMES, "--catalog", farm_copy)
     assert (done.returncode, done.stdout) == (0, "")
     assert "no path differs" in done.stderr

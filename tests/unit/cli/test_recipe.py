@@ -10,7 +10,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from builder.build import record, trials
+from builder.build import record, reports
 from builder.checks.verdict import Check
 from builder.image.code_paths import CodePaths
 from support.bills import of_catalog, record_of
@@ -80,7 +80,7 @@ def test_explain_shows_the_device_code_of_the_newest_image(
     checks = (Check.of("image", "its layers", "can be read", "yes", True),)
     verdict = replace(made.verdict, checks=checks, code=code)
     kept = made.model_copy(update={"verdict": verdict})
-    trials.write_trials(farm_copy, kept)
+    reports.write_trials(farm_copy, kept)
     sums = (
         "  21.0 MB runs as it is, the driver compiles 65.0 MB at the first use (_fa2.so), "
         "5.0 MB never runs"

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.errors import WorldError
 from builder.core.parallel import output_of
-from builder.docker import client, containers, engine
+from builder.docker import containers, engine
 
 
 @pytest.fixture
@@ -18,42 +18,42 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "docker"
     file.write_text('#!/bin/sh\nexec "$@"\n')
     file.chmod(0o755)
-    monkeypatch.setattr(client, "executable", lambda: str(file))
+    monkeypatch.setattr(engine, "executable", lambda: str(file))
     return file
 
 
 @pytest.mark.usefixtures("docker")
 def test_a_long_output_keeps_its_beginning_and_its_end() -> None:
-    done = client.output(
+    done = engine.output(
         "sh", "-c", "echo first; yes | head -c 5000000; echo last; exit 3", timeout=30
     )
     assert done.status == 3
     assert done.output.startswith("first\n")
     assert done.output.endswith("\nlast\n")
-    assert len(done.output) == 2 * client.MOST_OUTPUT
+    assert len(done.output) == 2 * engine.MOST_OUTPUT
 
 
 @pytest.mark.usefixtures("docker")
 def test_both_streams_are_one_output_or_two() -> None:
     words = ("sh", "-c", "echo out; echo err >&2")
-    assert client.output(*words, timeout=30).output == "out\nerr\n"
-    done = client.call(*words)
+    assert engine.output(*words, timeout=30).output == "out\nerr\n"
+    done = engine.call(*words)
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
 
 
 @pytest.mark.usefixtures("docker")
 def test_a_client_that_does_not_end_is_stopped() -> None:
     began = time.monotonic()
-    with pytest.raises(client.LateError, match="docker sleep 60 did not end"):
-        client.call("sleep", "60", timeout=0.2)
-    with pytest.raises(client.LateError, match="docker sleep 60 did not end"):
-        client.output("sleep", "60", timeout=0.2)
+    with pytest.raises(engine.LateError, match="docker sleep 60 did not end"):
+        engine.call("sleep", "60", timeout=0.2)
+    with pytest.raises(engine.LateError, match="docker sleep 60 did not end"):
+        engine.output("sleep", "60", timeout=0.2)
     assert time.monotonic() - began < 30
 
 
 @pytest.mark.usefixtures("docker")
 def test_a_stream_ends_with_its_body() -> None:
-    with client.stream("yes") as process:
+    with engine.stream("yes") as process:
         assert output_of(process).read(4) == b"y\ny\n"
     assert process.returncode == -9
 
@@ -65,7 +65,7 @@ def test_an_engine_that_hangs_is_no_fault_of_the_image(
     monkeypatch.setattr(containers, "ENGINE_TIMEOUT", 0.2)
     container = containers.Container("name")
     for use in (container.state, container.log, container.health_test):
-        with pytest.raises(client.LateError):
+        with pytest.raises(engine.LateError):
             use()
     with pytest.raises(containers.TimedOutError):  # it is the program's fault, so far as is known
         container.execute(["nvidia-smi"], 0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.engines.families import ENGINES
-from builder.plan.dockerfile import link_lints
+from builder.plan.plan import link_lints
 from support.catalogs import rendered
 from support.environment import REPOSITORY
 from support.family_recipes import ADDED, CALL, GIT, LOCKED, problems

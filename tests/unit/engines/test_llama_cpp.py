@@ -15,8 +15,8 @@ from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
 from builder.engines.families import complete
 from builder.engines.llama_cpp import NO_VMM
-from builder.plan.dockerfile import instructions, link_lints
 from builder.plan.explain import explained
+from builder.plan.plan import instructions, link_lints
 from builder.recipes.patches import PullPatch
 from builder.recipes.probes import LibraryProbe, OptionProbe, RunProbe
 from builder.recipes.schema import GitSource, Recipe

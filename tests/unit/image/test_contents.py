@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.image.compare import compare_elf
-from builder.image.results import Difference, ElfDifference
+from builder.image.compare import Difference, ElfDifference, compare_elf
 
 SOURCE = "#include <stdlib.h>\nint first(void) { return 1; }\n"
 

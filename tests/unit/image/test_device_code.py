@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.image.device_code import compare_code, device_entries, differing, left_over
-from builder.image.results import CodeDifference, CodeTotals
+from builder.image.code_paths import (
+    CodeDifference,
+    CodeTotals,
+    compare_code,
+    device_entries,
+    left_over,
+)
 from simulator.elf import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
@@ -166,26 +171,15 @@ def test_damage_is_reported(damaged: bytes) -> None:
         compare_code(library(damaged), plain)
 
 
-SIDES = st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 3), max_size=5))
-
-
-@given(SIDES, SIDES)
-def test_what_differs_makes_one_side_of_the_other(
-    before: dict[str, list[int]], after: dict[str, list[int]]
-) -> None:
-    made = {name: sorted(values) for name, values in before.items()}
-    for name, old, new in differing(before, after, int):
-        assert old != new
-        values = made.setdefault(name, [])
-        if old is not None:
-            values.remove(old)
-        if new is not None:
-            values.append(new)
-    names = made.keys() | after.keys()
-    assert {name: sorted(made.get(name, [])) for name in names} == {
-        name: sorted(after.get(name, [])) for name in names
-    }
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_what_is_left_over_makes_one_side_of_the_other(before: list[int], after: list[int]) -> None:
+    left, right = left_over(before, after, int)
+    made = [*before]
+    for each in left:
+        made.remove(each)
+    assert sorted([*made, *right]) == sorted(after)
+    assert not {*left} & {*right}
 
 
 def test_each_one_counts_once_and_the_order_stays() -> None:
-    assert left_over([3, 1, 1, 2, 1], [1, 2], int) == [3, 1, 1]
+    assert left_over([3, 1, 1, 2, 1], [1, 2], int) == ([3, 1, 1], [])

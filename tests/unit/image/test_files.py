@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import WorldError
-from builder.image.compare import FILE, compare_trees, read_files
-from builder.image.results import Comparison
+from builder.image.compare import FILE, Comparison, compare_trees, read_files
 from support.cubins import Function, cubin
 from support.fatbins import ELF, entry, library, region
 

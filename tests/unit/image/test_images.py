@@ -12,8 +12,7 @@ from backports import zstd
 
 from builder.core import files
 from builder.core.errors import SpaceError, UntriedError
-from builder.image.compare import compare_images
-from builder.image.results import Comparison, LayerDifference
+from builder.image.compare import Comparison, LayerDifference, compare_images
 from support.layouts import Image, layer, layer_of, member
 
 NAMES = ("before", "after")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import UntriedError
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.image import contents as scans
 from builder.image.contents import Contents, File, ReadOptions, read_contents
 from builder.image.layers import LayerEntry

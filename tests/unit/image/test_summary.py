@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.image.compare import FILE, summary
-from builder.image.layers import Node
-from builder.image.results import (
+from builder.image.code_paths import (
     CodeDifference,
     CodeTotals,
+    FunctionCode,
+    FunctionDifference,
+    OtherDifference,
+)
+from builder.image.compare import (
+    FILE,
     Comparison,
     Difference,
     FileDifference,
-    FunctionCode,
-    FunctionDifference,
     LayerDifference,
     LayerSide,
-    OtherDifference,
+    summary,
 )
+from builder.image.layers import Node
 
 OLD, NEW = Node("file", digest="1"), Node("file", digest="2")
 CHANGED = FileDifference("/lib/x.so", OLD, NEW, aspects=("content",))

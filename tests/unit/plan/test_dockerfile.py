@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from builder.core.errors import RecipeError
 from builder.core.platforms import Platforms
-from builder.plan.dockerfile import LONGEST_LINE, lints
 from builder.plan.inputs import BootstrappedRoot, RegistryRoot
-from builder.plan.plan import Plan
+from builder.plan.plan import LONGEST_LINE, Plan, lints
 from builder.plan.resolver import plan, plan_base
 from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.verify import contract_of
+from builder.build.lookup import contract_of
 from builder.core.errors import RecipeError
 from builder.engines.layout import LABEL_ARCHITECTURES
 from builder.plan.plan import Plan

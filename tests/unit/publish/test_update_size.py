@@ -10,7 +10,7 @@ import pytest
 
 from builder.core.errors import RegistryError
 from builder.core.log import Log
-from builder.docker.blobs import Blobs
+from builder.docker.containers import Blobs
 from builder.engines.layout import BASE_DIGEST, BASE_NAME
 from builder.publish import push, tag_history, tags
 from builder.publish.registry import Manifest, Repository, blobs_of

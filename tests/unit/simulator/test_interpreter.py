@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builder.build.compiler_table import is_wrong
+from builder.build.compilers import is_wrong
 from builder.checks import simulated
 from simulator.compilers import KernelError, KernelLaunch, interpret
 from support.environment import SHARED_CACHE

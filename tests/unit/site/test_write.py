@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import html5lib
 import pytest
 
-from builder.build.compiler_table import Compiler, Table, Thread
+from builder.build.compilers import Compiler, Table, Thread
 from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog

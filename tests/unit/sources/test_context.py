@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.platforms import Platforms
-from builder.plan.dockerfile import instructions, lints
+from builder.plan.plan import instructions, lints
 from builder.sources import gather
 from support.catalogs import rendered
 from support.environment import REPOSITORY

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.build.session import BuildSession
+from builder.build.build import BuildSession
 from builder.cli.session import build_session
 from builder.core.errors import RecipeError, UntriedError, WorldError
 from builder.sources.repository import Commit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.session import BuildSession
+from builder.build.build import BuildSession
 from builder.cli.session import build_session
 from builder.core.errors import BuildError, UnvouchedError
 from builder.plan.plan import Plan
