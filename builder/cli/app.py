@@ -15,33 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from builder import __version__
-from builder.cli import (
-    bench,
-    build,
-    choose,
-    ci,
-    compare,
-    doctor,
-    fit,
-    image,
-    nightly,
-    patch,
-    pin,
-    push,
-    recipe,
-    run,
-    show,
-    site,
-    tag,
-)
-from builder.cli.bench import group_receipts
-from builder.cli.build import smoke
-from builder.cli.compare import reproduce
-from builder.cli.image import compilers, paths_paths, ptx, sbom
-from builder.cli.nightly import bisect
+from builder.cli import bench, build, choose, image, nightly, pin, recipe, run, show, tag
 from builder.cli.options import EngineCommand
-from builder.cli.run import export
-from builder.cli.tag import hub_group
 from builder.core.errors import (
     EXIT_CODES,
     INTERNAL,
@@ -60,35 +35,35 @@ EVERYDAY: dict[str, Command] = {
     "show": show.show,
     "choose": choose.choose,
     "build": build.build,
-    "smoke": smoke,
-    "push": push.push,
+    "smoke": build.smoke,
+    "push": tag.push,
     "nightly": nightly.nightly,
     "status": nightly.status,
     "bench": bench.group,
-    "fit": fit.fit,
+    "fit": run.fit,
     "run": run.run,
-    "export": export,
-    "bisect": bisect,
-    "doctor": doctor.doctor,
+    "export": run.export,
+    "bisect": nightly.bisect,
+    "doctor": nightly.doctor,
 }
 OTHERS: dict[str, Command] = {
     "recipe": recipe.group,
-    "patch": patch.group,
+    "patch": pin.patch_group,
     "pin": pin.group,
     "tag": tag.group,
-    "hub": hub_group,
-    "site": site.site,
-    "sbom": sbom,
+    "hub": tag.hub_group,
+    "site": nightly.site,
+    "sbom": tag.sbom,
     "kernels": image.kernels,
-    "paths": paths_paths,
-    "ptx": ptx,
-    "compilers": compilers,
-    "reproduce": reproduce,
-    "compare": compare.compare,
-    "receipts": group_receipts,
-    "ci": ci.group,
+    "paths": run.paths,
+    "ptx": image.ptx,
+    "compilers": image.compilers,
+    "reproduce": image.reproduce,
+    "compare": image.compare,
+    "receipts": bench.group_receipts,
+    "ci": nightly.group,
 }
-ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export)
+ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,12 +20,18 @@ from builder.cli.options import (
     RecipeName,
     Recipes,
     catalog_at,
+    output_option,
 )
 from builder.cli.terminal import counted, line, log, minute, print_json, table
 from builder.core import sizes
+from builder.core.errors import WorldError
 
 if TYPE_CHECKING:
     from builder.build.reports import Overview
+    from builder.core.platforms import Platforms
+    from builder.core.settings import Settings
+    from builder.docker.buildx import Builder
+    from builder.measure.doctor import Finding
     from builder.publish.nights import NightlyRun
     from builder.publish.verdicts import Reproduced
     from builder.upstream.bisect import BisectResult
@@ -393,3 +401,317 @@ def _as_data(outcome: BisectResult) -> dict[str, Any]:
         "steps": steps,
         "log": outcome.log,
     }
+
+
+# ``builder ci``: matrix, trials, ccache.
+
+
+group = typer.Typer(
+    no_args_is_help=True,
+    help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
+)
+ccache = typer.Typer(
+    no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
+)
+group.add_typer(ccache, name="ccache")
+
+
+@group.command()
+def matrix(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="Only recipes whose image or whose checks changed since this commit of the "
+            "catalog's repository.",
+        ),
+    ] = None,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct",
+            help="With --changed-since: only recipes that changed themselves (the file, its lock, "
+            "its patches, its source), not those whose base or builder changed.",
+        ),
+    ] = False,
+    tracked: Annotated[
+        bool,
+        typer.Option(
+            "--tracked", help="Only recipes with a channel, which `builder nightly` moves."
+        ),
+    ] = False,
+    large_runner: Annotated[
+        str,
+        typer.Option(
+            metavar="LABEL",
+            help="Runner for recipes that need more disk than GitHub's standard runner has. "
+            "Without it, these recipes are left out with a warning.",
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
+
+    With --json, the output is a matrix for GitHub's fromJSON. Nothing is downloaded, and no engine
+    is needed. Changes are found by build keys, which each revision computes with its own code:
+    a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
+    is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
+    """
+    import tempfile
+
+    from builder.upstream import ci as matrices
+
+    if direct and changed_since is None:
+        raise typer.BadParameter("requires --changed-since", None, None, "--direct")
+    found = catalog_at(catalog)
+    jobs = matrices.jobs(found, recipes or (), tracked=tracked)
+    if changed_since is not None:
+        with tempfile.TemporaryDirectory() as work:
+            before = matrices.earlier(found.root, changed_since, Path(work), log)
+        jobs = matrices.changed(jobs, before, direct=direct)
+    placed, left_out = matrices.placed(jobs, large_runner)
+    for job in left_out:
+        log(
+            f"{job.recipe} is left out: it needs {job.disk} GiB of disk, and {matrices.HOSTED} has "
+            f"{matrices.CLEARED:.0f} GiB after cleaning; give another runner with --large-runner"
+        )
+    if as_json:
+        print_json({"include": [asdict(job) for job in placed]})
+        return
+    rows = [
+        (
+            job.recipe,
+            job.channel,
+            f"{job.disk} GiB{', cleaned' if job.clear else ''}",
+            job.runner,
+            job.cache,
+        )
+        for job in placed
+    ]
+    table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)
+
+
+@group.command()
+def trials(
+    recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
+) -> None:
+    """Write what the smoke test found without a GPU to trials/, for machines without the image.
+
+    It has the memory of presets on simulated cards, the server's paths, and the sums of the device
+    code, from the record of the newest verified image, else of the newest one that was refused.
+    trials/README.md gets tables of all images. Without names, recipes without an image that ran on
+    a simulated card are left out. The exit code is 8 if you name a recipe without an image.
+    """
+    from builder.build import record, reports
+    from builder.build import trials as kept_trials
+    from builder.core import settings
+    from builder.core.errors import UntriedError
+    from builder.presets import catalog as preset_files
+    from builder.presets.schema import TRIALS
+
+    found, state = catalog_at(catalog), settings.load().state_dir
+    names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
+    presets = {each.name: each.preset for each in preset_files.load(found).valid()}
+    files = {}
+    for name in names:
+        kept = record.newest_good(state, name) or record.newest_refused(state, name)
+        if kept is not None and (recipes or kept.verdict.device is not None):
+            files[name] = kept_trials.write_trials(found.root, kept)
+        elif recipes:
+            hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
+            what = f"no image of {name} was checked on this machine"
+            raise UntriedError(what, hint=hint)
+    if (found.root / TRIALS).is_dir():
+        reports.write_trials_page(found, presets)
+    if as_json:
+        print_json({name: str(file) for name, file in files.items()})
+    else:
+        table(("recipe", "file"), [(name, str(file)) for name, file in files.items()])
+
+
+@ccache.command()
+def save(
+    recipe: RecipeName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, help="A tar file; an existing one is replaced."
+        ),
+    ],
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    limit: Annotated[
+        float,
+        typer.Option(
+            metavar="GIB",
+            min=0.01,
+            max=1000,
+            help="Maximum size; the least recently used entries are left out.",
+        ),
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Save the engine's compiler cache to a file.
+
+    All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
+    the command does nothing.
+    """
+    from builder.build import ccache as compiler_cache
+
+    _carry(recipe, file, catalog, builder, partial(compiler_cache.save, limit=limit), as_json)
+
+
+@ccache.command()
+def load(
+    recipe: RecipeName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", dir_okay=False, help="A file that `builder ci ccache save` wrote."
+        ),
+    ],
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the contents of a file to the engine's compiler cache, before a build.
+
+    The recipe's base image is built if it is missing, because the cache is loaded inside it. If the
+    recipe compiles nothing, the command does nothing. A file that is incomplete, or that `builder
+    ci ccache save` did not write, is refused. The author of the file controls the contents of
+    your builds: load only files from people whom you trust.
+    """
+    from builder.build import ccache as compiler_cache
+
+    _carry(recipe, file, catalog, builder, compiler_cache.load, as_json)
+
+
+def _carry(
+    recipe: str,
+    file: Path,
+    catalog: Path | None,
+    builder: str | None,
+    carry: Callable[..., int],
+    as_json: bool,
+) -> None:
+    """Save or load the cache of the recipe's engine, if it compiles anything."""
+    from builder.build.ccache import compile_image
+    from builder.cli.session import build_session
+    from builder.core.files import workspace
+
+    session = build_session(catalog, builder=builder)
+    image = compile_image(session.plans(recipe)[0], session)
+    size = None
+    if image is not None:
+        path = file.absolute()
+        with workspace(session.settings.cache_dir) as work:
+            size = carry(image, path, work, builder=session.settings.buildx)
+    if as_json:
+        print_json(None if size is None else {"file": str(file.absolute()), "size": size})
+    elif size is None:
+        line(f"{recipe} compiles nothing, so it has no compiler cache")
+    else:
+        line(f"compiler cache {file.absolute()}  ({sizes.shown(size)})")
+
+
+# ``builder doctor``.
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check whether this machine can build, and suggest fixes.
+
+    The exit code is 4 if a requirement of every build is missing.
+    """
+    from builder.core import settings
+    from builder.measure import doctor
+
+    found = settings.load()
+    findings = [*doctor.examine(found), *ways(found)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(each.state, each.what, each.found, each.advice) for each in findings]
+        table(("", "what", "found", "what to do"), rows)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(WorldError.exit_code)
+
+
+def ways(settings: Settings) -> Iterator[Finding]:
+    """The way of a build for each platform with these settings; nothing where Docker does not
+    answer."""
+    from builder.build.roots import compiles_on
+    from builder.core.platforms import PLATFORMS, Platforms
+    from builder.docker import buildx
+
+    try:
+        build, builder = compiles_on(settings), buildx.builder(settings.buildx)
+    except WorldError:
+        return
+    for target in PLATFORMS.values():
+        yield _way(Platforms(build, target), builder, settings.state_dir)
+
+
+def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
+    from builder.build import record, stages
+    from builder.measure.doctor import Finding
+
+    # Most recipes have an image for linux/amd64 alone.
+    needed = platforms.image == "linux/amd64"
+    what = "way" if needed else f"way to {platforms.image}"
+    last = record.last_time(state, stages.way_name(platforms, builder))
+    found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+    try:
+        stages.require_emulators(platforms, builder)
+    except WorldError as error:
+        return Finding(what, "missing" if needed else "could", f"{found}; {error.what}", error.hint)
+    if stages.is_emulated(platforms, builder):
+        advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
+        return Finding(what, "could", found, advice)
+    return Finding(what, "has", found)
+
+
+# ``builder site``.
+
+
+def site(
+    output: Annotated[
+        Path, output_option("Directory for the pages; an earlier site in it is replaced.")
+    ],
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Ask no registry: without tags, history and nights."),
+    ] = False,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write static pages: the presets for each card, the images, published speeds, nights.
+
+    The facts come from the recipes, the presets and the records of this machine, and from the
+    registry if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and
+    load nothing from elsewhere; without JavaScript they show everything, with JavaScript they
+    filter and sort. index.json has the same facts for programs. The pages link to the repository
+    BUILDER_FARM_URL.
+
+    The exit code is 5 if the registry does not answer; the directory is then as it was before. It
+    is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
+    """
+    from datetime import UTC, datetime
+
+    from builder.core import settings
+    from builder.presets.receipts import checked
+    from builder.site.facts import collect
+    from builder.site.pages import write
+
+    recipes = catalog_at(catalog)
+    receipts = checked(recipes, datetime.now(UTC))
+    found = collect(recipes, settings.load(), log, receipts.entries, offline=offline)
+    written = write(found, output.absolute())
+    if as_json:
+        print_json({"directory": str(output.absolute()), "files": written})
+    else:
+        total = sizes.shown(sum(written.values()))
+        line(f"written  {output}: {counted(len(written), 'file')}, {total}")
+        line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")
+    receipts.require_valid()

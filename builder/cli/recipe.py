@@ -21,7 +21,7 @@ from builder.cli.options import (
     catalog_at,
     output_option,
 )
-from builder.cli.patch import open_session
+from builder.cli.pin import open_session
 from builder.cli.terminal import (
     counted,
     filled,
