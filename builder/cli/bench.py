@@ -14,9 +14,11 @@ from builder.cli.options import (
     DryRunOption,
     EngineCommand,
     JsonOption,
+    argument,
     catalog_at,
     contexts,
     file_option,
+    option,
 )
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, WorldError
@@ -51,100 +53,58 @@ group = typer.Typer(
 
 @group.command(RUN, cls=EngineCommand)
 def run_benchmark(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE|URL",
-            autocompletion=options.recipes,
-            help="A recipe, whose image is measured; an image that was built from a recipe; or the "
-            "URL of a server with OpenAI's API (http://host:8000).",
-        ),
-    ],
-    flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FLAG", help="Additional flags for the image's server, after --."),
-    ] = None,
-    model: Annotated[
-        Path | None, file_option("--model", "GGUF file that the image serves.")
-    ] = None,
-    draft: Annotated[
-        Path | None, file_option("--draft", "Draft model for speculative decoding.")
-    ] = None,
-    context: Annotated[
-        str,
-        typer.Option(
-            metavar="TOKENS[,...]",
-            help="Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
-        ),
-    ] = "32K",
-    fill: Annotated[
-        float,
-        typer.Option(
-            metavar="FRACTION",
-            min=0.0,
-            max=0.95,
-            help="Fraction of the context to fill before the prompt.",
-        ),
-    ] = 0.0,
-    prompt: Annotated[
-        Path | None,
-        file_option(
-            "--prompt",
-            "File with the prompt. Default: a prompt for a Space Invaders game in one HTML file.",
-        ),
-    ] = None,
-    tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens to generate.")
-    ] = 2000,
-    temperature: Annotated[
-        float, typer.Option(metavar="T", min=0.0, help="Sampling temperature (0 = greedy).")
-    ] = 0.6,
-    top_k: Annotated[
-        int,
-        typer.Option(
-            "--top-k", min=0, metavar="N", help="Sample from the N most likely tokens (0 = all)."
-        ),
-    ] = 20,
-    min_p: Annotated[
-        float,
-        typer.Option(
-            "--min-p",
-            metavar="P",
-            min=0.0,
-            max=1.0,
-            help="Minimum probability, relative to the most likely token.",
-        ),
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of the first run; each later run adds 1.")
-    ] = 1,
-    warm_ups: Annotated[
-        int,
-        typer.Option(
-            "--warm-ups", metavar="N", min=0, help="Number of runs before the measured ones."
-        ),
-    ] = 2,
-    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of measured runs.")] = 10,
-    name: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL", help="Model to request, if the server at a URL offers several."
-        ),
-    ] = "",
-    receipt: Annotated[
-        Path | None,
-        typer.Option(
-            "--receipt",
-            metavar="FILE",
-            dir_okay=False,
-            help="Also write a receipt to this JSON file, without personal data, for `receipts "
-            "add`. The server's log is verbose.",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option("--by", metavar="NAME", help="Your name in the receipt. Default: none."),
-    ] = None,
+    target: str = argument(
+        "RECIPE|IMAGE|URL",
+        "A recipe, whose image is measured; an image that was built from a recipe; or the URL of "
+        "a server with OpenAI's API (http://host:8000).",
+        autocompletion=options.recipes,
+    ),
+    flags: list[str] | None = argument(
+        "FLAG", "Additional flags for the image's server, after --.", None
+    ),
+    model: Path | None = file_option("--model", "GGUF file that the image serves."),
+    draft: Path | None = file_option("--draft", "Draft model for speculative decoding."),
+    context: str = option(
+        "--context TOKENS[,...]",
+        "Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
+        "32K",
+    ),
+    fill: float = option(
+        "--fill FRACTION",
+        "Fraction of the context to fill before the prompt.",
+        0.0,
+        min=0.0,
+        max=0.95,
+    ),
+    prompt: Path | None = file_option(
+        "--prompt",
+        "File with the prompt. Default: a prompt for a Space Invaders game in one HTML file.",
+    ),
+    tokens: int = option("--tokens N", "Maximum number of tokens to generate.", 2000, min=1),
+    temperature: float = option(
+        "--temperature T", "Sampling temperature (0 = greedy).", 0.6, min=0.0
+    ),
+    top_k: int = option("--top-k N", "Sample from the N most likely tokens (0 = all).", 20, min=0),
+    min_p: float = option(
+        "--min-p P",
+        "Minimum probability, relative to the most likely token.",
+        0.0,
+        min=0.0,
+        max=1.0,
+    ),
+    seed: int = option("--seed N", "Seed of the first run; each later run adds 1.", 1, min=0),
+    warm_ups: int = option("--warm-ups N", "Number of runs before the measured ones.", 2, min=0),
+    runs: int = option("--runs N", "Number of measured runs.", 10, min=1),
+    name: str = option(
+        "--name MODEL", "Model to request, if the server at a URL offers several.", ""
+    ),
+    receipt: Path | None = option(
+        "--receipt FILE",
+        "Also write a receipt to this JSON file, without personal data, for `receipts add`. The "
+        "server's log is verbose.",
+        dir_okay=False,
+    ),
+    by: str | None = option("--by NAME", "Your name in the receipt. Default: none."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -410,15 +370,12 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
 
 @group_receipts.command()
 def add(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE.json",
-            exists=True,
-            dir_okay=False,
-            help="A receipt: `builder bench IMAGE --receipt FILE.json` writes it.",
-        ),
-    ],
+    file: Path = argument(
+        "FILE.json",
+        "A receipt: `builder bench IMAGE --receipt FILE.json` writes it.",
+        exists=True,
+        dir_okay=False,
+    ),
     catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +18,10 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
+    argument,
     file_option,
+    flag,
+    option,
     output_option,
 )
 from builder.cli.terminal import filled, line, log, pairs, print_json, table
@@ -36,22 +39,16 @@ def build(
     recipe: RecipeName,
     catalog: CatalogOption = None,
     platform: PlatformOption = None,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Build even if the image exists. The base image and the compiler cache are kept.",
-        ),
-    ] = False,
+    rebuild: bool = flag(
+        "--rebuild",
+        "Build even if the image exists. The base image and the compiler cache are kept.",
+    ),
     jobs: JobsOption = None,
     builder: BuilderOption = None,
     offline: OfflineOption = False,
-    output: Annotated[
-        Path | None,
-        output_option(
-            "Also write the files of an artifact (a library, not an engine) to this directory."
-        ),
-    ] = None,
+    output: Path | None = output_option(
+        "Also write the files of an artifact (a library, not an engine) to this directory."
+    ),
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,48 +151,30 @@ GPU = "With a GPU"
 
 
 def smoke(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            autocompletion=options.recipes,
-            help="Name of a recipe whose image was built, or any image: it is checked against the "
-            "recipe in its label builder.recipe; if there is none, only the checks for all images "
-            "run.",
-        ),
-    ],
+    target: str = argument(
+        "RECIPE|IMAGE",
+        "Name of a recipe whose image was built, or any image: it is checked against the recipe "
+        "in its label builder.recipe; if there is none, only the checks for all images run.",
+        autocompletion=options.recipes,
+    ),
     catalog: CatalogOption = None,
     platform: PlatformOption = None,
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=options.known_cards,
-            help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
-            "the smallest card that runs the recipe's code.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        bool | None,
-        typer.Option(
-            "--gpu/--no-gpu",
-            help="Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
-            rich_help_panel=GPU,
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        file_option(
-            "--model",
-            "Model for the collapse test. Default: the test model, with random weights.",
-            GPU,
-        ),
-    ] = None,
-    draft: Annotated[
-        Path | None, file_option("--draft", "Draft model for speculative decoding.", GPU)
-    ] = None,
+    card: list[str] | None = option(
+        "--card CARD",
+        "Simulated card on which the server is started: 5090, 5090-laptop, ... Default: the "
+        "smallest card that runs the recipe's code.",
+        autocompletion=options.known_cards,
+    ),
+    gpu: bool | None = option(
+        "--gpu/--no-gpu",
+        "Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
+        rich_help_panel=GPU,
+        show_default=False,
+    ),
+    model: Path | None = file_option(
+        "--model", "Model for the collapse test. Default: the test model, with random weights.", GPU
+    ),
+    draft: Path | None = file_option("--draft", "Draft model for speculative decoding.", GPU),
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context
+from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context, option
 from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
 from builder.core.farm import farm_root
@@ -48,60 +48,32 @@ def _checked_memory(value: str | None) -> str | None:
 
 
 def choose(
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=options.known_cards,
-            help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
-            "this machine, by nvidia-smi.",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            callback=_checked_memory,
-            help="Memory of a card that has no file, as on its box: 12G. Needs --capability.",
-        ),
-    ] = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(
-            "--capability",
-            metavar="MAJOR.MINOR",
-            callback=checked_capability,
-            help="Compute capability of a card that has no file: 12.0. Needs --memory.",
-        ),
-    ] = None,
-    driver: Annotated[
-        str | None,
-        typer.Option(
-            "--driver",
-            metavar="VERSION",
-            callback=_checked_driver,
-            help="Version of NVIDIA's driver: 580.65.06. Default: this machine's; with "
-            "--card, drivers are not compared.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="TEXT",
-            help="Only presets whose name or model has each of these words: 'qwen3.6 27b'.",
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            "--context",
-            metavar="TOKENS",
-            help="Smallest context: 65536 or 64K; K is 1024.",
-        ),
-    ] = None,
+    card: list[str] | None = option(
+        "--card CARD",
+        "Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of this "
+        "machine, by nvidia-smi.",
+        autocompletion=options.known_cards,
+    ),
+    memory: str | None = option(
+        "--memory SIZE",
+        "Memory of a card that has no file, as on its box: 12G. Needs --capability.",
+        callback=_checked_memory,
+    ),
+    capability: str | None = option(
+        "--capability MAJOR.MINOR",
+        "Compute capability of a card that has no file: 12.0. Needs --memory.",
+        callback=checked_capability,
+    ),
+    driver: str | None = option(
+        "--driver VERSION",
+        "Version of NVIDIA's driver: 580.65.06. Default: this machine's; with --card, drivers "
+        "are not compared.",
+        callback=_checked_driver,
+    ),
+    model: str | None = option(
+        "--model TEXT", "Only presets whose name or model has each of these words: 'qwen3.6 27b'."
+    ),
+    context: str | None = option("--context TOKENS", "Smallest context: 65536 or 64K; K is 1024."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:

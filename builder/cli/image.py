@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,8 +22,11 @@ from builder.cli.options import (
     OfflineOption,
     OnePlatformOption,
     RecipeName,
+    argument,
     catalog_at,
     checked_capability,
+    flag,
+    option,
     output_option,
     reference_option,
 )
@@ -64,34 +67,21 @@ FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size
 
 
 def kernels(
-    image: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            autocompletion=options.recipes,
-            help="Name of a recipe, or any image.",
-        ),
-    ],
+    image: str = argument(
+        "RECIPE|IMAGE", "Name of a recipe, or any image.", autocompletion=options.recipes
+    ),
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--capability",
-            metavar="MAJOR.MINOR",
-            callback=checked_capability,
-            help="Compute capability of the card, for which the driver chooses the code.",
-        ),
-    ] = "12.0",
-    library: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--library",
-            metavar="NAME",
-            help="Only libraries whose path ends in NAME, with or without a version. May be "
-            "repeated.",
-        ),
-    ] = None,
+    card: str = option(
+        "--capability MAJOR.MINOR",
+        "Compute capability of the card, for which the driver chooses the code.",
+        "12.0",
+        callback=checked_capability,
+    ),
+    library: list[str] | None = option(
+        "--library NAME",
+        "Only libraries whose path ends in NAME, with or without a version. May be repeated.",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """List every kernel of an image with its resources.
@@ -234,24 +224,17 @@ def ptx(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     builder: BuilderOption = None,
-    output: Annotated[
-        Path | None,
-        output_option(
-            "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
-        ),
-    ] = None,
-    published: Annotated[
-        str | None,
-        reference_option("--from", "Write the PTX that is attached to this image in the registry."),
-    ] = None,
-    compiles: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="Where some PTX is not known, compile the engine again without the compiler "
-            "cache. The image stays as it is.",
-        ),
-    ] = False,
+    output: Path | None = output_option(
+        "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
+    ),
+    published: str | None = reference_option(
+        "--from", "Write the PTX that is attached to this image in the registry."
+    ),
+    compiles: bool = flag(
+        "--compile",
+        "Where some PTX is not known, compile the engine again without the compiler cache. The "
+        "image stays as it is.",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Show how much of an image's PTX is kept, or write it to a directory.
@@ -317,19 +300,12 @@ def _write_published(
 def compilers(
     recipe: RecipeName,
     catalog: CatalogOption = None,
-    versions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--nvcc",
-            metavar="VERSION",
-            help="Only this version, as the package index has it: 13.2.51. May be repeated. "
-            "Default: all releases for CUDA 13.",
-        ),
-    ] = None,
-    save: Annotated[
-        bool,
-        typer.Option("--save", help="Write the table to compilers/RECIPE.toml of the catalog."),
-    ] = False,
+    versions: list[str] | None = option(
+        "--nvcc VERSION",
+        "Only this version, as the package index has it: 13.2.51. May be repeated. Default: all "
+        "releases for CUDA 13.",
+    ),
+    save: bool = flag("--save", "Write the table to compilers/RECIPE.toml of the catalog."),
     as_json: JsonOption = False,
 ) -> None:
     """Find compilers that miscompile the quantizations of a recipe's tree; no GPU is needed.
@@ -388,39 +364,23 @@ KINDS = "RECIPE|IMAGE|PATH"
 
 
 def compare(
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar=f"A={KINDS}",
-            help="Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
-        ),
-    ],
-    after: Annotated[str, typer.Argument(metavar=f"B={KINDS}", help="Compared with A.")],
+    before: str = argument(
+        f"A={KINDS}",
+        "Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
+    ),
+    after: str = argument(f"B={KINDS}", "Compared with A."),
     catalog: CatalogOption = None,
-    platform: Annotated[
-        Platform | None,
-        typer.Option(
-            "--platform",
-            metavar="OS/ARCHITECTURE",
-            help="Compare the images for this platform: linux/amd64 or "
-            "linux/arm64. Default: linux/amd64.",
-            show_default=False,
-        ),
-    ] = None,
-    times: Annotated[
-        bool,
-        typer.Option(
-            "--times",
-            help="Also count modification times of files and dates of images as differences.",
-        ),
-    ] = False,
-    numbers: Annotated[
-        bool,
-        typer.Option(
-            "--numbers",
-            help="Compare instead the results of the kernels of two recipes' images.",
-        ),
-    ] = False,
+    platform: Platform | None = option(
+        "--platform OS/ARCHITECTURE",
+        "Compare the images for this platform: linux/amd64 or linux/arm64. Default: linux/amd64.",
+        show_default=False,
+    ),
+    times: bool = flag(
+        "--times", "Also count modification times of files and dates of images as differences."
+    ),
+    numbers: bool = flag(
+        "--numbers", "Compare instead the results of the kernels of two recipes' images."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Compare two images, directories or files, down to each kernel.
@@ -693,28 +653,20 @@ def comparison_json(found: Comparison, *, times: bool) -> dict[str, Any]:
 
 
 def reproduce(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|BASE|IMAGE",
-            autocompletion=options.recipes,
-            help="A recipe or a base that was built here, or an image of a registry: "
-            "`REGISTRY/REPOSITORY:TAG`.",
-        ),
-    ],
+    target: str = argument(
+        "RECIPE|BASE|IMAGE",
+        "A recipe or a base that was built here, or an image of a registry: "
+        "`REGISTRY/REPOSITORY:TAG`.",
+        autocompletion=options.recipes,
+    ),
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
-    bases: Annotated[
-        bool, typer.Option("--bases", help="Also build the bases of an engine again.")
-    ] = False,
-    attest: Annotated[
-        bool,
-        typer.Option(
-            "--attest",
-            help="If the digest is the same, attach the result to the image in its registry, "
-            "signed with the cosign key of the settings.",
-        ),
-    ] = False,
+    bases: bool = flag("--bases", "Also build the bases of an engine again."),
+    attest: bool = flag(
+        "--attest",
+        "If the digest is the same, attach the result to the image in its registry, signed with "
+        "the cosign key of the settings.",
+    ),
     jobs: JobsOption = None,
     builder: BuilderOption = None,
     offline: OfflineOption = False,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -19,7 +19,10 @@ from builder.cli.options import (
     OnePlatformOption,
     RecipeName,
     Recipes,
+    argument,
     catalog_at,
+    flag,
+    option,
     output_option,
 )
 from builder.cli.terminal import counted, line, log, minute, print_json, table
@@ -77,9 +80,7 @@ def nightly(
 def status(
     recipes: Recipes = None,
     catalog: CatalogOption = None,
-    channels: Annotated[
-        bool, typer.Option("--channels", help="Only recipes that have a channel.")
-    ] = False,
+    channels: bool = flag("--channels", "Only recipes that have a channel."),
     as_json: JsonOption = False,
 ) -> None:
     """Show the published image of each recipe and channel, and how far upstream is ahead.
@@ -262,56 +263,32 @@ def bisect(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     builder: BuilderOption = None,
-    good: Annotated[
-        str | None,
-        typer.Option(metavar="REF", help="Tag, branch or commit that is known to be good."),
-    ] = None,
-    bad: Annotated[
-        str | None,
-        typer.Option(metavar="REF", help="Later tag, branch or commit that is known to be bad."),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Shell command that decides instead of the smoke test. It runs in the directory "
-            "where the bisect was started, with the image in $IMAGE and the commit in $COMMIT. "
-            "Exit code 0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
-        ),
-    ] = None,
-    build_fails: Annotated[
-        BuildFails,
-        typer.Option(
-            metavar="skip|bad",
-            help="Verdict on a commit that does not compile. With bad, the bisect finds the commit "
-            "that broke the build.",
-        ),
-    ] = BuildFails.SKIP,
-    first_parent: Annotated[
-        bool,
-        typer.Option("--first-parent", help="Find the merge; do not search the commits inside it."),
-    ] = False,
-    trust_ends: Annotated[
-        bool,
-        typer.Option(
-            "--trust-ends", help="Do not check first that --good is good and --bad is bad."
-        ),
-    ] = False,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skip",
-            metavar="COMMIT",
-            help="Do not test this commit (at least seven digits). May be repeated.",
-        ),
-    ] = None,
+    good: str | None = option("--good REF", "Tag, branch or commit that is known to be good."),
+    bad: str | None = option("--bad REF", "Later tag, branch or commit that is known to be bad."),
+    test: str | None = option(
+        "--test COMMAND",
+        "Shell command that decides instead of the smoke test. It runs in the directory where "
+        "the bisect was started, with the image in $IMAGE and the commit in $COMMIT. Exit code "
+        "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
+    ),
+    build_fails: BuildFails = option(
+        "--build-fails skip|bad",
+        "Verdict on a commit that does not compile. With bad, the bisect finds the commit that "
+        "broke the build.",
+        BuildFails.SKIP,
+    ),
+    first_parent: bool = flag(
+        "--first-parent", "Find the merge; do not search the commits inside it."
+    ),
+    trust_ends: bool = flag(
+        "--trust-ends", "Do not check first that --good is good and --bad is bad."
+    ),
+    skip: list[str] | None = option(
+        "--skip COMMIT", "Do not test this commit (at least seven digits). May be repeated."
+    ),
     jobs: JobsOption = None,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Discard progress and do nothing else.")
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Print the progress and test nothing.")
-    ] = False,
+    reset: bool = flag("--reset", "Discard progress and do nothing else."),
+    status: bool = flag("--status", "Print the progress and test nothing."),
     as_json: JsonOption = False,
 ) -> None:
     """Find the upstream commit that broke an engine, by building and testing commits.
@@ -420,36 +397,25 @@ group.add_typer(ccache, name="ccache")
 def matrix(
     recipes: Recipes = None,
     catalog: CatalogOption = None,
-    changed_since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REV",
-            help="Only recipes whose image or whose checks changed since this commit of the "
-            "catalog's repository.",
-        ),
-    ] = None,
-    direct: Annotated[
-        bool,
-        typer.Option(
-            "--direct",
-            help="With --changed-since: only recipes that changed themselves (the file, its lock, "
-            "its patches, its source), not those whose base or builder changed.",
-        ),
-    ] = False,
-    tracked: Annotated[
-        bool,
-        typer.Option(
-            "--tracked", help="Only recipes with a channel, which `builder nightly` moves."
-        ),
-    ] = False,
-    large_runner: Annotated[
-        str,
-        typer.Option(
-            metavar="LABEL",
-            help="Runner for recipes that need more disk than GitHub's standard runner has. "
-            "Without it, these recipes are left out with a warning.",
-        ),
-    ] = "",
+    changed_since: str | None = option(
+        "--changed-since REV",
+        "Only recipes whose image or whose checks changed since this commit of the catalog's "
+        "repository.",
+    ),
+    direct: bool = flag(
+        "--direct",
+        "With --changed-since: only recipes that changed themselves (the file, its lock, its "
+        "patches, its source), not those whose base or builder changed.",
+    ),
+    tracked: bool = flag(
+        "--tracked", "Only recipes with a channel, which `builder nightly` moves."
+    ),
+    large_runner: str = option(
+        "--large-runner LABEL",
+        "Runner for recipes that need more disk than GitHub's standard runner has. Without it, "
+        "these recipes are left out with a warning.",
+        "",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
@@ -534,23 +500,16 @@ def trials(
 @ccache.command()
 def save(
     recipe: RecipeName,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", dir_okay=False, help="A tar file; an existing one is replaced."
-        ),
-    ],
+    file: Path = argument("FILE", "A tar file; an existing one is replaced.", dir_okay=False),
     catalog: CatalogOption = None,
     builder: BuilderOption = None,
-    limit: Annotated[
-        float,
-        typer.Option(
-            metavar="GIB",
-            min=0.01,
-            max=1000,
-            help="Maximum size; the least recently used entries are left out.",
-        ),
-    ] = 1.0,
+    limit: float = option(
+        "--limit GIB",
+        "Maximum size; the least recently used entries are left out.",
+        1.0,
+        min=0.01,
+        max=1000,
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Save the engine's compiler cache to a file.
@@ -566,12 +525,7 @@ def save(
 @ccache.command()
 def load(
     recipe: RecipeName,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", dir_okay=False, help="A file that `builder ci ccache save` wrote."
-        ),
-    ],
+    file: Path = argument("FILE", "A file that `builder ci ccache save` wrote.", dir_okay=False),
     catalog: CatalogOption = None,
     builder: BuilderOption = None,
     as_json: JsonOption = False,
@@ -676,13 +630,10 @@ def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
 
 
 def site(
-    output: Annotated[
-        Path, output_option("Directory for the pages; an earlier site in it is replaced.")
-    ],
-    offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Ask no registry: without tags, history and nights."),
-    ] = False,
+    output: Path = output_option(
+        "Directory for the pages; an earlier site in it is replaced.", ...
+    ),
+    offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:

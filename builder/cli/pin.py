@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +18,10 @@ from builder.cli.options import (
     OfflineOption,
     RecipeName,
     SomeRecipe,
+    argument,
     catalog_at,
+    flag,
+    option,
     reason_option,
 )
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
@@ -67,25 +70,16 @@ def _python_version(value: str | None) -> str | None:
 
 
 def lock(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Recipes or bases with Python requirements or Debian packages.",
-        ),
-    ],
+    names: list[str] = argument(
+        "NAME...", "Recipes or bases with Python requirements or Debian packages."
+    ),
     catalog: CatalogOption = None,
-    only: Annotated[
-        Kind | None, typer.Option(help="Lock only Python requirements, or only Debian packages.")
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            metavar="3.N",
-            callback=_python_version,
-            help="Version of CPython. Default: the one in the base's Debian release.",
-        ),
-    ] = None,
+    only: Kind | None = option("--only", "Lock only Python requirements, or only Debian packages."),
+    python: str | None = option(
+        "--python 3.N",
+        "Version of CPython. Default: the one in the base's Debian release.",
+        callback=_python_version,
+    ),
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -183,22 +177,13 @@ group = typer.Typer(
 def update(
     recipe: RecipeName,
     catalog: CatalogOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REF",
-            help="Tag, branch, commit or release. Default: the upstream that [track] names, else "
-            "the newest release.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Write the recipe even if patches or names no longer fit."),
-    ] = False,
-    keep_old: Annotated[
-        bool,
-        typer.Option("--keep-old", help="Keep the recipe, if the new one gets another name."),
-    ] = False,
+    to: str | None = option(
+        "--to REF",
+        "Tag, branch, commit or release. Default: the upstream that [track] names, else the "
+        "newest release.",
+    ),
+    force: bool = flag("--force", "Write the recipe even if patches or names no longer fit."),
+    keep_old: bool = flag("--keep-old", "Keep the recipe, if the new one gets another name."),
     dry_run: DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
@@ -373,9 +358,7 @@ group.command()(lock)
 
 @group.command()
 def image(
-    base: Annotated[
-        str, typer.Argument(metavar="BASE", help="A base that starts from a published image.")
-    ],
+    base: str = argument("BASE", "A base that starts from a published image."),
     catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -500,15 +483,10 @@ patch_group = typer.Typer(
 def check(
     recipe: SomeRecipe = None,
     catalog: CatalogOption = None,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against",
-            metavar="REF",
-            help="Also check the patches against this tag, branch, commit or release. May be "
-            "repeated.",
-        ),
-    ] = None,
+    against: list[str] | None = option(
+        "--against REF",
+        "Also check the patches against this tag, branch, commit or release. May be repeated.",
+    ),
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -561,31 +539,18 @@ def check(
 @patch_group.command()
 def add(
     recipe: RecipeName,
-    pull: Annotated[
-        int, typer.Option("--pull", metavar="N", min=1, help="Number of the pull request.")
-    ],
+    pull: int = option("--pull N", "Number of the pull request.", ..., min=1),
     catalog: CatalogOption = None,
-    repository: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Repository of the pull request. Default: the repository of the source.",
-        ),
-    ] = None,
-    onto: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BRANCH",
-            help="Target branch of the pull request. Default: the default branch.",
-        ),
-    ] = None,
-    reason: Annotated[
-        str | None,
-        reason_option(
-            "Why the recipe needs the patch. Default: the subject of its last commit.",
-            "the recipe needs the patch",
-        ),
-    ] = None,
+    repository: str | None = option(
+        "--repository URL", "Repository of the pull request. Default: the repository of the source."
+    ),
+    onto: str | None = option(
+        "--onto BRANCH", "Target branch of the pull request. Default: the default branch."
+    ),
+    reason: str | None = reason_option(
+        "Why the recipe needs the patch. Default: the subject of its last commit.",
+        "the recipe needs the patch",
+    ),
     dry_run: DryRunOption = False,
 ) -> None:
     """Add a pull request to a recipe as a patch, pinned to its current commits.

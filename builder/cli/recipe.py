@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +18,10 @@ from builder.cli.options import (
     OnePlatformOption,
     RecipeName,
     Reference,
+    argument,
     catalog_at,
+    flag,
+    option,
     output_option,
 )
 from builder.cli.pin import open_session
@@ -45,56 +48,27 @@ if TYPE_CHECKING:
 
 
 def new(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="Git repository; git's own configuration may rewrite it."
-        ),
-    ],
-    ref: Annotated[
-        str | None,
-        typer.Option(
-            "--ref",
-            metavar="REF",
-            help="Tag, branch or commit. Default: the newest tag, else the default branch.",
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            "--like",
-            metavar="RECIPE",
-            help="Take family, base, CMake definitions and image settings from this recipe.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            metavar="ENGINE-VERSION",
-            help="Name of the recipe. Default: the repository's name and the tag or commit.",
-        ),
-    ] = None,
-    about: Annotated[
-        str | None,
-        typer.Option(
-            "--about",
-            metavar="TEXT",
-            help="Description of the engine, one line. Default: the first heading of its README.",
-        ),
-    ] = None,
-    license_id: Annotated[
-        str | None,
-        typer.Option(
-            "--license",
-            metavar="SPDX",
-            help="SPDX license expression. Default: the license file's, if its text is known.",
-        ),
-    ] = None,
+    url: str = argument("URL", "Git repository; git's own configuration may rewrite it."),
+    ref: str | None = option(
+        "--ref REF", "Tag, branch or commit. Default: the newest tag, else the default branch."
+    ),
+    like: str | None = option(
+        "--like RECIPE", "Take family, base, CMake definitions and image settings from this recipe."
+    ),
+    name: str | None = option(
+        "--name ENGINE-VERSION",
+        "Name of the recipe. Default: the repository's name and the tag or commit.",
+    ),
+    about: str | None = option(
+        "--about TEXT",
+        "Description of the engine, one line. Default: the first heading of its README.",
+    ),
+    license_id: str | None = option(
+        "--license SPDX",
+        "SPDX license expression. Default: the license file's, if its text is known.",
+    ),
     catalog: CatalogOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recipe of that name if there is one.")
-    ] = False,
+    force: bool = flag("--force", "Replace the recipe of that name if there is one."),
     dry_run: DryRunOption = False,
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
@@ -146,19 +120,14 @@ group.command()(new)
 
 @group.command()
 def check(
-    recipes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RECIPE|PRESET",
-            help="Names of recipes, which are checked with their presets, or of presets. "
-            "Default: all.",
-            autocompletion=options.presets_and_recipes,
-        ),
-    ] = None,
+    recipes: list[str] | None = argument(
+        "RECIPE|PRESET",
+        "Names of recipes, which are checked with their presets, or of presets. Default: all.",
+        None,
+        autocompletion=options.presets_and_recipes,
+    ),
     catalog: CatalogOption = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Treat warnings as errors, for CI of a catalog.")
-    ] = False,
+    strict: bool = flag("--strict", "Treat warnings as errors, for CI of a catalog."),
     as_json: JsonOption = False,
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
@@ -342,9 +311,9 @@ def export(
     recipe: RecipeName,
     reference: Reference,
     catalog: CatalogOption = None,
-    output: Annotated[
-        Path | None, output_option("Directory for the recipe. Default: recipes/ of the catalog.")
-    ] = None,
+    output: Path | None = output_option(
+        "Directory for the recipe. Default: recipes/ of the catalog."
+    ),
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
@@ -376,12 +345,8 @@ def export(
 
 @group.command()
 def schema(
-    base: Annotated[
-        bool, typer.Option("--base", help="Print the schema of bases instead.")
-    ] = False,
-    preset: Annotated[
-        bool, typer.Option("--preset", help="Print the schema of presets instead.")
-    ] = False,
+    base: bool = flag("--base", "Print the schema of bases instead."),
+    preset: bool = flag("--preset", "Print the schema of presets instead."),
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 

@@ -17,10 +17,13 @@ from builder.cli.options import (
     CatalogOption,
     JsonOption,
     RecipeName,
+    argument,
     catalog_at,
     contexts,
+    flag,
     known_cards,
     one_context,
+    option,
     output_option,
     presets_and_recipes,
     recipes,
@@ -43,47 +46,36 @@ if TYPE_CHECKING:
 
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="PRESET|RECIPE",
-        help="A preset (see `builder list --presets`), its short name, or a recipe.",
+    argument(
+        "PRESET|RECIPE",
+        "A preset (see `builder list --presets`), its short name, or a recipe.",
         autocompletion=presets_and_recipes,
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="OPTION",
-        help="More options for the engine, after --. They win over the preset's own.",
-    ),
+    argument("OPTION", "More options for the engine, after --. They win over the preset's own."),
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option(
-        "--model",
-        metavar="FILE",
-        help="The model: a GGUF, or the directory of a model. Default: the preset's, from the "
-        "models directory (BUILDER_MODELS_DIR, else ./models).",
+    option(
+        "--model FILE",
+        "The model: a GGUF, or the directory of a model. Default: the preset's, from the models "
+        "directory (BUILDER_MODELS_DIR, else ./models).",
+        ...,
     ),
 ]
 DraftOption = Annotated[
-    Path | None,
-    typer.Option("--draft", metavar="FILE", help="The draft model, instead of the preset's."),
+    Path | None, option("--draft FILE", "The draft model, instead of the preset's.", ...)
 ]
-ProjectorOption = Annotated[
-    Path | None,
-    typer.Option("--mmproj", metavar="FILE", help="The multimodal projector."),
-]
+ProjectorOption = Annotated[Path | None, option("--mmproj FILE", "The multimodal projector.", ...)]
 ContextOption = Annotated[
     str | None,
-    typer.Option(
-        "--context", metavar="TOKENS", help="Size of the context: 65536 or 64K; K is 1024."
-    ),
+    option("--context TOKENS", "Size of the context: 65536 or 64K; K is 1024.", ...),
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option(
-        "--port", metavar="N", min=1, max=65535, help="Port on 127.0.0.1. Default: the image's."
-    ),
+    option("--port N", "Port on 127.0.0.1. Default: the image's.", ..., min=1, max=65535),
 ]
 
 
@@ -116,49 +108,29 @@ def run(
     draft: DraftOption = None,
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card of this machine: 5090-laptop, ... Default: the first that suffices. "
-            "With --print, any card of cards/.",
-        ),
-    ] = "auto",
+    card: str = option(
+        "--card CARD",
+        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --print, "
+        "any card of cards/.",
+        "auto",
+        autocompletion=known_cards,
+    ),
     port: PortOption = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes",
-            "-y",
-            help="Build or pull a missing image and download missing models to the models "
-            "directory, without asking; an interrupted download continues.",
-        ),
-    ] = False,
-    old: Annotated[
-        bool,
-        typer.Option(
-            "--old",
-            help="Start the image that Docker or the registry has, although it is of another state "
-            "of the recipe.",
-        ),
-    ] = False,
-    cpu: Annotated[
-        bool, typer.Option("--cpu", help="Run on the CPU: slow, and needs no GPU.")
-    ] = False,
-    printed: Annotated[
-        bool,
-        typer.Option(
-            "--print",
-            "--dry-run",
-            help="Print the `docker run` command; build, download and start nothing.",
-        ),
-    ] = False,
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="SECONDS", min=1, help="Time limit until it is healthy."),
-    ] = 900,
+    yes: bool = flag(
+        "--yes -y",
+        "Build or pull a missing image and download missing models to the models directory, "
+        "without asking; an interrupted download continues.",
+    ),
+    old: bool = flag(
+        "--old",
+        "Start the image that Docker or the registry has, although it is of another state of the "
+        "recipe.",
+    ),
+    cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
+    printed: bool = flag(
+        "--print --dry-run", "Print the `docker run` command; build, download and start nothing."
+    ),
+    seconds: float = option("--seconds SECONDS", "Time limit until it is healthy.", 900, min=1),
     catalog: CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
@@ -297,36 +269,24 @@ def export(
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
     port: PortOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card of cards/ for which a short name is resolved: 5090-laptop, ... "
-            "Default: the cards of this machine.",
-        ),
-    ] = "auto",
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format", help="Program that reads the files; docker-run is a shell script."
-        ),
-    ] = SCRIPT,
-    output: Annotated[
-        Path | None,
-        output_option("Write the files to this directory. Default: a single file is printed."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace files that are there and differ.")
-    ] = False,
-    allow_incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--allow-incomplete",
-            help="Write files that cannot start yet; their first lines name the missing parts.",
-        ),
-    ] = False,
+    card: str = option(
+        "--card CARD",
+        "Card of cards/ for which a short name is resolved: 5090-laptop, ... Default: the cards "
+        "of this machine.",
+        "auto",
+        autocompletion=known_cards,
+    ),
+    form: Format = option(
+        "--format", "Program that reads the files; docker-run is a shell script.", SCRIPT
+    ),
+    output: Path | None = output_option(
+        "Write the files to this directory. Default: a single file is printed."
+    ),
+    force: bool = flag("--force", "Replace files that are there and differ."),
+    allow_incomplete: bool = flag(
+        "--allow-incomplete",
+        "Write files that cannot start yet; their first lines name the missing parts.",
+    ),
     catalog: CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
@@ -404,64 +364,39 @@ MEMORY = ("memory", "context")
 
 
 def fit(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            autocompletion=recipes,
-            help="A recipe, whose image is tried, or an image of a recipe.",
-        ),
-    ],
-    options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="OPTION", help="More options for the engine, after --."),
-    ] = None,
+    target: str = argument(
+        "RECIPE|IMAGE",
+        "A recipe, whose image is tried, or an image of a recipe.",
+        autocompletion=recipes,
+    ),
+    options: list[str] | None = argument("OPTION", "More options for the engine, after --.", None),
     *,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar=FOLDER,
-            help="GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. "
-            "For engines from wheels: a model folder, or a repository. No weights are read but "
-            "their headers. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
-        ),
-    ],
-    draft: Annotated[
-        str | None,
-        typer.Option("--draft", metavar=MODEL, help="Draft model for speculative decoding."),
-    ] = None,
-    mmproj: Annotated[
-        str | None, typer.Option("--mmproj", metavar=MODEL, help="Multimodal projector.")
-    ] = None,
-    card: Annotated[
-        list[str],
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
-        ),
-    ],
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKENS[,...]",
-            help="Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
-            show_default="32K,64K,128K,262K; for engines from wheels the model's maximum",
-        ),
-    ] = None,
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search/--no-search",
-            help="Search the largest context that fits, in steps of 1024 tokens.",
-        ),
-    ] = True,
-    seconds: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=1, help="Time limit until a server is ready."),
-    ] = 900,
+    model: str = option(
+        f"--model {FOLDER}",
+        "GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. For "
+        "engines from wheels: a model folder, or a repository. No weights are read but their "
+        "headers. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
+        ...,
+    ),
+    draft: str | None = option(f"--draft {MODEL}", "Draft model for speculative decoding."),
+    mmproj: str | None = option(f"--mmproj {MODEL}", "Multimodal projector."),
+    card: list[str] = option(
+        "--card CARD",
+        "Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
+        ...,
+        autocompletion=known_cards,
+    ),
+    context: str | None = option(
+        "--context TOKENS[,...]",
+        "Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
+        show_default="32K,64K,128K,262K; for engines from wheels the model's maximum",
+    ),
+    search: bool = option(
+        "--search/--no-search",
+        "Search the largest context that fits, in steps of 1024 tokens.",
+        True,
+    ),
+    seconds: float = option("--seconds SECONDS", "Time limit until a server is ready.", 900, min=1),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -605,32 +540,18 @@ CONTEXT = 2048  # tokens with which a model is started, which every model has
 
 def paths(
     recipe: RecipeName,
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=recipes,
-            help="Show what this recipe's image does otherwise.",
-        ),
-    ] = None,
+    other: str | None = argument(
+        "RECIPE", "Show what this recipe's image does otherwise.", None, autocompletion=recipes
+    ),
     *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar=FOLDER,
-            help="Start the image's server now, with this model (as for fit) on --card.",
-        ),
-    ] = None,
-    card: Annotated[
-        str | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card to simulate for --model: 5090, 5090-laptop, ...",
-        ),
-    ] = None,
+    model: str | None = option(
+        f"--model {FOLDER}", "Start the image's server now, with this model (as for fit) on --card."
+    ),
+    card: str | None = option(
+        "--card CARD",
+        "Card to simulate for --model: 5090, 5090-laptop, ...",
+        autocompletion=known_cards,
+    ),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,6 +20,8 @@ from builder.cli.options import (
     RecipeName,
     TagName,
     catalog_at,
+    flag,
+    option,
     reason_option,
     reference_option,
 )
@@ -42,7 +44,8 @@ group = typer.Typer(
 )
 
 Reason = Annotated[
-    str, reason_option("Why the tag is moved; attached to the image that it is moved to.")
+    str,
+    reason_option("Why the tag is moved; attached to the image that it is moved to.", default=...),
 ]
 
 
@@ -51,12 +54,9 @@ def promote(
     recipe: RecipeName,
     tag: TagName,
     reason: Reason,
-    to: Annotated[
-        str | None,
-        reference_option(
-            "--to", "Image to move to. Default: the image with the recipe's build key."
-        ),
-    ] = None,
+    to: str | None = reference_option(
+        "--to", "Image to move to. Default: the image with the recipe's build key."
+    ),
     drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -104,12 +104,9 @@ def rollback(
     recipe: RecipeName,
     tag: TagName,
     reason: Reason,
-    to: Annotated[
-        str | None,
-        reference_option(
-            "--to", "Image to move the tag to. Default: the image before the last move."
-        ),
-    ] = None,
+    to: str | None = reference_option(
+        "--to", "Image to move the tag to. Default: the image before the last move."
+    ),
     drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -249,22 +246,16 @@ def _update(move: Move) -> str:
 @group.command()
 def prune(
     recipe: RecipeName,
-    keep: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Number of nightlies to keep, the newest ones, and number of rollbacks of each "
-            "tag whose images are kept.",
-        ),
-    ] = 7,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them. Default: only show them.")
-    ] = False,
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Also delete signed images and their signatures.")
-    ] = False,
+    keep: int = option(
+        "--keep N",
+        "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
+        "images are kept.",
+        7,
+        min=1,
+        max=10_000,
+    ),
+    delete: bool = flag("--delete", "Delete them. Default: only show them."),
+    signed: bool = flag("--signed", "Also delete signed images and their signatures."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -409,42 +400,24 @@ def describe(
 def push(
     recipe: RecipeName,
     catalog: CatalogOption = None,
-    platform: Annotated[
-        Platform | None,
-        typer.Option(
-            "--platform",
-            metavar="OS/ARCHITECTURE",
-            help="Push only the image for this platform, under its immutable tag. Default: the "
-            "images of all platforms and their index.",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="Take immutable tags and version tags from another image. Requires --reason.",
-        ),
-    ] = False,
-    over_budget: Annotated[
-        bool,
-        typer.Option(
-            "--over-budget",
-            help="Move tags although the update exceeds [budget] update. Requires --reason.",
-        ),
-    ] = False,
+    platform: Platform | None = option(
+        "--platform OS/ARCHITECTURE",
+        "Push only the image for this platform, under its immutable tag. Default: the images of "
+        "all platforms and their index.",
+    ),
+    replace: bool = flag(
+        "--replace", "Take immutable tags and version tags from another image. Requires --reason."
+    ),
+    over_budget: bool = flag(
+        "--over-budget", "Move tags although the update exceeds [budget] update. Requires --reason."
+    ),
     drop_platform: DropOption = None,
-    reason: Annotated[
-        str | None,
-        reason_option(
-            "Why tags are replaced, or an update is large; attached to the image that gets them."
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Only check the namespace, the login and the signing key; push nothing."
-        ),
-    ] = False,
+    reason: str | None = reason_option(
+        "Why tags are replaced, or an update is large; attached to the image that gets them."
+    ),
+    check: bool = flag(
+        "--check", "Only check the namespace, the login and the signing key; push nothing."
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Push the verified image of a recipe and its tags to the registry.
@@ -560,21 +533,14 @@ def sbom(
     recipe: RecipeName,
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
-    form: Annotated[
-        BillFormat,
-        typer.Option(
-            "--format",
-            help="SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
-        ),
-    ] = BillFormat.SPDX,
-    published: Annotated[
-        str | None,
-        reference_option(
-            "--from",
-            "Print the document that is attached to this image in the registry. Default: describe "
-            "the verified image in the local engine.",
-        ),
-    ] = None,
+    form: BillFormat = option(
+        "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
+    ),
+    published: str | None = reference_option(
+        "--from",
+        "Print the document that is attached to this image in the registry. Default: describe "
+        "the verified image in the local engine.",
+    ),
 ) -> None:
     """Print the SBOM of a recipe's verified image, as JSON.
 
