@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +23,11 @@ from builder.cli.options import (
     contexts,
     file_option,
     option,
+    user_settings,
 )
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
-from builder.core.errors import RecipeError, WorldError
+from builder.core.errors import RecipeError, RegistryError, WorldError
+from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
     from builder.checks.series import Generation
@@ -114,11 +120,8 @@ def run_benchmark(
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
     are used. The API key for a server is read from OPENAI_API_KEY.
     """
-    import os
-    import shlex
 
     from builder.checks.speed import RunSettings
-    from builder.core.files import require_writable, write_json
     from builder.measure import bench, new_receipt
 
     if receipt is not None:
@@ -169,7 +172,6 @@ def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
 
     Raises ``ReceiptError`` before the first run where the receipt would be refused.
     """
-    from dataclasses import replace
 
     from builder.measure import new_receipt
 
@@ -233,7 +235,6 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     confidence interval, and whether the difference is significant; then all other differences. If
     the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
     """
-    from dataclasses import asdict
 
     from builder.measure.results import compare as compared
 
@@ -350,7 +351,6 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
 
     The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
     """
-    from datetime import UTC, datetime
 
     from builder.presets.receipts import checked
 
@@ -388,10 +388,7 @@ def add(
 
     The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
     """
-    from datetime import UTC, datetime
 
-    from builder.core import settings
-    from builder.core.errors import RegistryError
     from builder.presets import receipts
     from builder.presets.receipts import require_valid
     from builder.publish.remote_image import remote_image
@@ -401,7 +398,7 @@ def add(
     receipt = receipts.read_receipt(file)
 
     def published(recipe: str, digest: str) -> RemoteImage | None:
-        if not settings.load().namespace:
+        if not user_settings().namespace:
             raise RegistryError(
                 "cannot ask a registry for the image of the receipt",
                 "BUILDER_NAMESPACE is not set",

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context, option
+from builder.cli.options import (
+    CatalogOption,
+    JsonOption,
+    checked_capability,
+    one_context,
+    option,
+    user_settings,
+)
 from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
+from builder.core.errors import FitError, RecipeError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
@@ -97,15 +106,13 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder.core import settings
-    from builder.core.errors import FitError
     from builder.presets.known import known, of_farm
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))
     entries = _wanted(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
-    presets = known(recipes, entries, settings.load().state_dir)
+    presets = known(recipes, entries, user_settings().state_dir)
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
     answer = presets.choice(here, least)
@@ -122,7 +129,6 @@ def _machine(
     recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
-    from dataclasses import replace
 
     from builder.presets import machine
     from simulator.selection import Capability
@@ -141,7 +147,6 @@ def _machine(
 
 def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
     """The valid presets, of the model that was asked for; raises ``RecipeError`` if none is."""
-    from builder.core.errors import RecipeError
     from builder.presets.choose import matching
 
     broken = len(presets.entries) - len(presets.valid())
@@ -156,10 +161,9 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
 
 
 def _image(recipes: Catalog, name: str) -> str:
-    from builder.core import settings
 
     image = recipes.engine(name).recipe.image
-    return f"{settings.load().repository(image.repository)}:{image.tags[0]}"
+    return f"{user_settings().repository(image.repository)}:{image.tags[0]}"
 
 
 def _shown(machine: Machine) -> str:
@@ -187,7 +191,6 @@ def _next_step(answer: Choice) -> str:
 def _as_json(
     answer: Choice, images: Mapping[str, str], digests: Mapping[str, str]
 ) -> dict[str, Any]:
-    from dataclasses import asdict
 
     cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
     best = [each.preset for each in answer.recommended]

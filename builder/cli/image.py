@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from builder.cli.options import (
     option,
     output_option,
     reference_option,
+    user_settings,
 )
 from builder.cli.terminal import (
     counted,
@@ -42,6 +44,7 @@ from builder.cli.terminal import (
     table,
 )
 from builder.core import sizes
+from builder.core.errors import DifferenceError, UntriedError, UsageError
 from builder.core.platforms import Platform
 from builder.image.code_paths import HEADER
 
@@ -108,7 +111,6 @@ def kernels(
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
-    from builder.core.errors import UntriedError
 
     if not names:
         return ledger
@@ -128,7 +130,6 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
 
 def _runnable(ledger: Ledger) -> Ledger:
     """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
-    from builder.core.errors import UntriedError
 
     found = [kernel for library in ledger.libraries for kernel in library.kernels]
     if not all(kernel.idle for kernel in found):
@@ -279,7 +280,6 @@ def ptx(
 def _write_published(
     recipe: str, catalog: Path | None, reference: str, platform: Platform | None, output: Path
 ) -> None:
-    import tempfile
 
     from builder.build import ccache as files
     from builder.publish.attachments import attached
@@ -322,13 +322,11 @@ def compilers(
     """
     from builder.build import compiler_table as tables
     from builder.build.compilers import tabled
-    from builder.core import settings
-    from builder.core.errors import UsageError
 
     if save and versions:
         raise UsageError("--save writes the table of all releases", hint="leave out --nvcc")
     loaded = catalog_at(catalog)
-    found = tabled(loaded, recipe, settings.load(), log, versions)
+    found = tabled(loaded, recipe, user_settings(), log, versions)
     if save:
         log(f"written  {tables.write(found, loaded.root)}")
     if as_json:
@@ -401,7 +399,6 @@ def compare(
     """
     from builder.build.compare import compare_named
     from builder.cli.session import build_session
-    from builder.core.errors import DifferenceError
     from builder.image.compare import summary
 
     if numbers:
@@ -417,7 +414,6 @@ def compare(
 
 def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json: bool) -> None:
     from builder.build.compare import compare_numbers
-    from builder.core.errors import DifferenceError
 
     found = compare_numbers(session, before, after)
     if as_json:
@@ -683,7 +679,6 @@ def reproduce(
     from builder.build.reproduce import attestation
     from builder.build.reproduce import reproduce as build_again
     from builder.cli.session import build_session, reporter
-    from builder.core.errors import DifferenceError
 
     with reporter() as progress, ExitStack() as stack:
         session = build_session(

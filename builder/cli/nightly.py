@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -24,10 +26,13 @@ from builder.cli.options import (
     flag,
     option,
     output_option,
+    user_settings,
 )
 from builder.cli.terminal import counted, line, log, minute, print_json, table
 from builder.core import sizes
-from builder.core.errors import WorldError
+from builder.core.errors import RecipeError, UntriedError, WorldError
+from builder.core.files import workspace
+from builder.core.platforms import PLATFORMS, Platforms
 
 if TYPE_CHECKING:
     from builder.build.reports import Overview
@@ -96,13 +101,11 @@ def status(
     does not answer, or the state of a tag is not known for another reason; 3 if --channels finds no
     channel; and 12 if no namespace is set.
     """
-    from builder.core import settings
-    from builder.core.errors import RecipeError
     from builder.upstream.session import open_session
     from builder.upstream.status import require_fresh, statuses
 
     found = catalog_at(catalog)
-    loaded = settings.load()
+    loaded = user_settings()
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
         listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
@@ -425,7 +428,6 @@ def matrix(
     a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
     is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
     """
-    import tempfile
 
     from builder.upstream import ci as matrices
 
@@ -472,12 +474,10 @@ def trials(
     """
     from builder.build import record, reports
     from builder.build import trials as kept_trials
-    from builder.core import settings
-    from builder.core.errors import UntriedError
     from builder.presets import catalog as preset_files
     from builder.presets.schema import TRIALS
 
-    found, state = catalog_at(catalog), settings.load().state_dir
+    found, state = catalog_at(catalog), user_settings().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
     presets = {each.name: each.preset for each in preset_files.load(found).valid()}
     files = {}
@@ -553,7 +553,6 @@ def _carry(
     """Save or load the cache of the recipe's engine, if it compiles anything."""
     from builder.build.ccache import compile_image
     from builder.cli.session import build_session
-    from builder.core.files import workspace
 
     session = build_session(catalog, builder=builder)
     image = compile_image(session.plans(recipe)[0], session)
@@ -578,10 +577,9 @@ def doctor(as_json: JsonOption = False) -> None:
 
     The exit code is 4 if a requirement of every build is missing.
     """
-    from builder.core import settings
     from builder.measure import doctor
 
-    found = settings.load()
+    found = user_settings()
     findings = [*doctor.examine(found), *ways(found)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -596,7 +594,6 @@ def ways(settings: Settings) -> Iterator[Finding]:
     """The way of a build for each platform with these settings; nothing where Docker does not
     answer."""
     from builder.build.roots import compiles_on
-    from builder.core.platforms import PLATFORMS, Platforms
     from builder.docker import buildx
 
     try:
@@ -648,16 +645,14 @@ def site(
     The exit code is 5 if the registry does not answer; the directory is then as it was before. It
     is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
     """
-    from datetime import UTC, datetime
 
-    from builder.core import settings
     from builder.presets.receipts import checked
     from builder.site.facts import collect
     from builder.site.pages import write
 
     recipes = catalog_at(catalog)
     receipts = checked(recipes, datetime.now(UTC))
-    found = collect(recipes, settings.load(), log, receipts.entries, offline=offline)
+    found = collect(recipes, user_settings(), log, receipts.entries, offline=offline)
     written = write(found, output.absolute())
     if as_json:
         print_json({"directory": str(output.absolute()), "files": written})

@@ -17,6 +17,7 @@ from builder.core.platforms import Platform
 from builder.core.sizes import contexts_of
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.recipes.catalog import Catalog
 
 
@@ -290,6 +291,13 @@ def catalog_at(folder: Path | None) -> Catalog:
     from builder.engines.families import load_catalog
 
     return load_catalog(farm_root(folder))
+
+
+def user_settings() -> Settings:
+    """The user's settings; raises ``WorldError`` where they are invalid."""
+    from builder.core import settings  # slow to import
+
+    return settings.load()
 
 
 def contexts(text: str) -> tuple[int, ...]:

@@ -23,10 +23,12 @@ from builder.cli.options import (
     flag,
     option,
     reason_option,
+    user_settings,
 )
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
 from builder.core.errors import FetchError, PatchError, RecipeError, as_started
+from builder.core.files import workspace
 from builder.sources.git import GitError
 from builder.sources.patch_state import PatchState
 
@@ -93,10 +95,9 @@ def lock(
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.
     """
-    from builder.core import settings
     from builder.upstream.locks import lockable, make_lock
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     found = catalog_at(catalog)
 
@@ -157,11 +158,9 @@ def _print(made: Made, *, new: bool) -> None:
 @contextmanager
 def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
     """A session on Debian's package lists, with the user's settings."""
-    from builder.core import settings
-    from builder.core.files import workspace
     from builder.upstream.locks import DebianSession
 
-    loaded = settings.load()
+    loaded = user_settings()
     with workspace(loaded.cache_dir) as work:
         yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
 
@@ -387,10 +386,9 @@ def image(
 @contextmanager
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
-    from builder.core import settings
     from builder.upstream import session
 
-    with session.open_session(catalog, settings.load(), log, offline=offline) as opened:
+    with session.open_session(catalog, user_settings(), log, offline=offline) as opened:
         yield opened
 
 

@@ -23,6 +23,7 @@ from builder.cli.options import (
     flag,
     option,
     output_option,
+    user_settings,
 )
 from builder.cli.pin import open_session
 from builder.cli.terminal import (
@@ -213,11 +214,10 @@ def explain(
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
     from builder.build.trials import code_of
-    from builder.core import settings
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
 
-    recipes, state = catalog_at(catalog), settings.load().state_dir
+    recipes, state = catalog_at(catalog), user_settings().state_dir
     found = explained(recipes, recipe, platform)
     presets = preset_files.load(recipes).of_recipe(found["name"])
     found["presets"] = [entry.name for entry in presets]

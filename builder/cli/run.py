@@ -27,10 +27,14 @@ from builder.cli.options import (
     output_option,
     presets_and_recipes,
     recipes,
+    user_settings,
 )
 from builder.cli.terminal import err, filled, line, log, pairs, print_json, table
 from builder.core import sizes
+from builder.core.errors import FitError, WorldError
+from builder.core.files import atomic_write, require_writable
 from builder.core.log import duration
+from builder.core.platforms import platform_of
 from builder.presets.formats import DEFAULT, FORMATS
 
 if TYPE_CHECKING:
@@ -147,13 +151,12 @@ def run(
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
-    from builder.core import settings
     from builder.presets import exports
     from builder.presets import run as server
     from builder.presets.described import described, prepared
     from builder.presets.short import refusal, resolved
 
-    recipes, loaded = catalog_at(catalog), settings.load()
+    recipes, loaded = catalog_at(catalog), user_settings()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = prepared(recipes, asked, loaded, log)
@@ -179,7 +182,6 @@ def _build(catalog: Path | None, recipe: str) -> None:
     from builder.build import build
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.core.platforms import platform_of
     from builder.docker import engine as docker
 
     with reporter() as progress:
@@ -299,12 +301,10 @@ def export(
 
     The exit code is 4 if the image exists nowhere, or a model's file name is not known.
     """
-    from builder.core import settings
-    from builder.core.errors import WorldError
     from builder.presets.described import described, prepared
     from builder.presets.short import refusal, resolved
 
-    recipes, loaded = catalog_at(catalog), settings.load()
+    recipes, loaded = catalog_at(catalog), user_settings()
     asked = wanted(target, model, draft, mmproj, context, port, options)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = prepared(recipes, asked, loaded, log)
@@ -328,8 +328,6 @@ def export(
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     """Write all files; raises ``WorldError`` before the first where one is there and differs."""
-    from builder.core.errors import WorldError
-    from builder.core.files import atomic_write, require_writable
 
     another = "name another directory: --output DIR"
     require_writable(output, another)
@@ -433,7 +431,6 @@ def fit(
 
 def require_fits(found: Fit) -> None:
     """Raise ``FitError`` where no context that was tried fits."""
-    from builder.core.errors import FitError
     from builder.presets.fit import advice
 
     if found.largest is None:
@@ -568,11 +565,10 @@ def paths(
     """
     from builder.build.trials import paths_of
     from builder.cli.session import build_session
-    from builder.core import settings
 
     if (model is None) != (card is None):
         raise typer.BadParameter("--model and --card go together", param_hint="--model")
-    recipes, state = catalog_at(catalog), settings.load().state_dir
+    recipes, state = catalog_at(catalog), user_settings().state_dir
     names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
     if model is not None and card is not None:
         session = build_session(catalog, platform="linux/amd64")

@@ -24,9 +24,12 @@ from builder.cli.options import (
     option,
     reason_option,
     reference_option,
+    user_settings,
 )
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
+from builder.core.errors import RegistryError
+from builder.core.files import named_lock, workspace
 from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
@@ -86,7 +89,6 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     For several platforms, the tag of the index of their images.
     """
     from builder.cli.session import build_session
-    from builder.core.files import workspace
     from builder.publish.push import published_index
     from builder.publish.verified import find_published
 
@@ -199,11 +201,9 @@ def _moving(
 @contextmanager
 def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
-    from builder.core import settings
-    from builder.core.files import workspace
     from builder.publish.verdicts import trust_of
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     with workspace(loaded.cache_dir) as work:
         yield trust_of(loaded, work)
@@ -214,11 +214,9 @@ def only_run_with_tags() -> AbstractContextManager[None]:
 
     Raises ``BusyError``.
     """
-    from builder.core import settings
-    from builder.core.files import named_lock
     from builder.publish.tags import TAGS
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     return named_lock(loaded.cache_dir, TAGS)
 
@@ -273,12 +271,11 @@ def prune(
     recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
     promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
     """
-    from builder.core import settings
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
     from builder.upstream import night
 
-    recipes, loaded = catalog_at(catalog), settings.load()
+    recipes, loaded = catalog_at(catalog), user_settings()
     (channel,) = night.channels(recipes, loaded, [recipe])
     repository = open_repository(channel.repository, log)
     done = prune_channel(
@@ -363,8 +360,6 @@ def describe(
     The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
     not answer, and 12 if it refuses, or if the repository is in another registry.
     """
-    from builder.core import settings
-    from builder.core.errors import RegistryError
     from builder.docker.engine import HUB
     from builder.publish import hub as hub_page
     from builder.publish.hub import Hub
@@ -379,7 +374,7 @@ def describe(
             f"{repository.registry} is not Docker Hub, and only Docker Hub has descriptions",
             "see the labels of the image: docker buildx imagetools inspect --raw",
         )
-    chosen = settings.load()
+    chosen = user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
     page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
@@ -450,7 +445,6 @@ def push(
     were already pushed.
     """
     from builder.cli.session import build_session
-    from builder.core.files import workspace
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
     from builder.upstream.night import tag_of
@@ -503,7 +497,6 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
 
 
 def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
-    from builder.core.files import workspace
     from builder.publish.tags import repository_of
     from builder.publish.verdicts import require_signing
 
@@ -563,7 +556,6 @@ def sbom(
 def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.core.files import workspace
     from builder.publish.attachments import documents
 
     session = build_session(catalog, platform=platform)
