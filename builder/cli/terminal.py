@@ -79,9 +79,7 @@ def table(
     if not rows:
         return
     if not out().is_terminal:
-        for row in (header, *rows):
-            cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
-            out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
+        _tabbed((header, *rows))
         return
     from rich.table import Table
     from rich.text import Text
@@ -107,6 +105,12 @@ def table(
                 text.no_wrap, text.overflow = True, "ellipsis"
         drawn.add_row(*texts)
     out().print(drawn)
+
+
+def _tabbed(rows: Sequence[Sequence[str]]) -> None:
+    for row in rows:
+        cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
+        out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
 
 
 def _wrapped(text: str) -> str:
