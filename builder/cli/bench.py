@@ -31,8 +31,7 @@ from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
     from builder.checks.series import Generation
-    from builder.measure.bench import ServedImage
-    from builder.measure.results import BenchComparison, Benchmark
+    from builder.measure.bench import BenchComparison, Benchmark, ServedImage
     from builder.presets.receipts import ReceiptEntry
     from builder.publish.remote_image import RemoteImage
 
@@ -122,7 +121,7 @@ def run_benchmark(
     """
 
     from builder.checks.speed import RunSettings
-    from builder.measure import bench, new_receipt
+    from builder.measure import bench
 
     if receipt is not None:
         require_writable(receipt.parent, "name another file: --receipt FILE")
@@ -145,7 +144,7 @@ def run_benchmark(
     else:
         print_benchmark(found)
     if receipt is not None:
-        made = new_receipt.of_benchmark(found, by)
+        made = bench.of_benchmark(found, by)
         write_json(receipt, made.as_json())
         after = "it was measured without a GPU: `builder receipts add` refuses it"
         if made.device == "GPU":
@@ -173,9 +172,9 @@ def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
     Raises ``ReceiptError`` before the first run where the receipt would be refused.
     """
 
-    from builder.measure import new_receipt
+    from builder.measure import bench
 
-    new_receipt.require_receipt(target, by)
+    bench.require_receipt(target, by)
     return replace(target, verbose=True)
 
 
@@ -207,7 +206,7 @@ def _text(file: Path) -> str:
 
 
 def _load(file: Path) -> Benchmark:
-    from builder.measure.results import parse_results
+    from builder.measure.bench import parse_results
 
     try:
         return parse_results(_text(file))
@@ -236,7 +235,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
     """
 
-    from builder.measure.results import compare as compared
+    from builder.measure.bench import compare as compared
 
     before, after = _load(first), _load(second)
     try:
