@@ -1,4 +1,4 @@
-"""The results of a benchmark, with all settings that are needed to repeat it."""
+"""Benchmarks an image of the engine, or a server at a URL; compares two; makes receipts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from builder.checks.answers import ModelList, ServerClient, UnansweredError
 from builder.checks.series import Generation, quantile
 from builder.checks.server import (
     NotServingError,
-    Server,
     ServeSpec,
     arguments_of,
     launched,
@@ -118,8 +117,7 @@ class SettingDifference:
     what: str
     first: str
     second: str
-    decisive: bool
-    """Whether it makes the benchmarks incomparable."""
+    decisive: bool  # it makes the benchmarks incomparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +125,12 @@ class ComparedPoint:
     """One context size, in both benchmarks."""
 
     context: int | None
-    first: float
-    """Mean tokens per second."""
+    first: float  # mean tokens per second
     second: float
-    ratio: float
-    """second / first."""
-    interval: tuple[float, float] | None
-    """The ratio's, with 95 % confidence; None if one of them has fewer than two runs."""
+    ratio: float  # second / first
+    interval: tuple[float, float] | None  # of the ratio, by ``ratio_interval``
     verdict: Literal["faster", "slower", "no difference shown"]
-    acceptance: tuple[float | None, float | None]
-    """Mean share of drafted tokens that were accepted."""
+    acceptance: tuple[float | None, float | None]  # mean share of the drafted tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +192,11 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
     """
     if len(first) < 2 or len(second) < 2:
         return None
-    parts = [_relative_variance(values) for values in (first, second)]
+    # Variances of the means, over their squares.
+    parts = [
+        statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
+        for values in (first, second)
+    ]
     ratio = statistics.fmean(second) / statistics.fmean(first)
     total = sum(parts)
     if total == 0:
@@ -207,11 +205,6 @@ def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
     freedom = total**2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
     reach = quantile(freedom) * math.sqrt(total)
     return ratio * math.exp(-reach), ratio * math.exp(reach)
-
-
-def _relative_variance(values: Sequence[float]) -> float:
-    """Variance of the mean, over its square."""
-    return statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
 
 
 def _differences(first: Benchmark, second: Benchmark) -> Iterator[SettingDifference]:
@@ -248,11 +241,7 @@ def _shown(value: Any) -> str:
     return "none" if value in (None, [], {}, "") else str(value)
 
 
-# Benchmarks an image of the engine, or a server at a URL.
-
-
 LOADING = 1800.0  # seconds: a large model from a slow disk
-BLOCK = 8 << 20
 LIST_TIMEOUT = 30.0  # seconds
 
 
@@ -266,10 +255,8 @@ class ServedImage:
     port: int
     model: Path
     draft: Path | None = None
-    extra: Sequence[str] = ()
-    """More flags for the server, after the recipe's."""
-    verbose: bool = False
-    """Add the recipe's flags for a log that states where the model was loaded."""
+    extra: Sequence[str] = ()  # more flags for the server, after the recipe's
+    verbose: bool = False  # with a log that states where the model was loaded
 
 
 def of_image(
@@ -289,31 +276,27 @@ def of_image(
         model["draft"] = _described(target.draft, log)
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
-    for context in contexts:
-        spec = ServeSpec(
-            target.model,
-            context,
-            target.draft,
-            target.extra,
-            gpus.ALL if offered else None,
-            verbose=target.verbose,
-            limited=False,
-        )
-        log(f"context of {context} tokens: starting {target.reference}")
-        with launched(target.reference, target.serve, target.port, spec) as server:
-            _ready(server, target)
-            seen = gpus.visible_in(server.container) if offered else ()
-            filled = replace(settings, fill=int(context * fill))
-            point = _point(server.client, target.serve, filled, "", context, log)
-            points.append(replace(point, loaded=loaded(server.container.log())))
     spec = ServeSpec(
         target.model,
         0,
         target.draft,
-        extra=target.extra,
-        gpus=gpus.ALL if offered else None,
+        target.extra,
+        gpus.ALL if offered else None,
         verbose=target.verbose,
     )
+    for context in contexts:
+        log(f"context of {context} tokens: starting {target.reference}")
+        started = replace(spec, context=context, limited=False)
+        with launched(target.reference, target.serve, target.port, started) as server:
+            try:
+                server.wait(LOADING)
+            except NotServingError as error:
+                what = f"{target.reference} does not serve {target.model.name}"
+                raise SmokeError(what, str(error)) from error
+            seen = gpus.visible_in(server.container) if offered else ()
+            filled = replace(settings, fill=int(context * fill))
+            point = _point(server.client, target.serve, filled, "", context, log)
+            points.append(replace(point, loaded=loaded(server.container.log())))
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
@@ -348,15 +331,6 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
     return _benchmark({"url": url}, {"model": {"name": name}}, {}, asdict(settings), [point])
 
 
-def _ready(server: Server, target: ServedImage) -> None:
-    try:
-        server.wait(LOADING)
-    except NotServingError as error:
-        raise SmokeError(
-            f"{target.reference} does not serve {target.model.name}", str(error)
-        ) from error
-
-
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
     layers = tuple((found.layers, found.of) for found in offloaded(text))
@@ -386,25 +360,22 @@ def _benchmark(
     settings: dict[str, Any],
     points: Sequence[Point],
 ) -> Benchmark:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
     return Benchmark(
         subject=subject,
         model=model,
         machine=where,
         settings=settings,
         points=tuple(points),
-        created=created,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
     )
 
 
 def _described(file: Path, log: Log) -> dict[str, Any]:
     log(f"hashing {file.name}")
-    digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            while block := stream.read(BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(stream, "sha256")
         size = file.stat().st_size
     except OSError as error:
         raise UntriedError(f"cannot read {file}", str(error)) from error
