@@ -246,23 +246,29 @@ def ptx(
     compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
+    from builder.build import ccache
+    from builder.build.lookup import Images
     from builder.cli.session import build_session, reporter
+    from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
 
     if published is not None:
         if output is None or compiles:
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
-        _write_published(recipe, catalog, published, platform, output)
+        repository = repository_of(catalog_at(catalog), recipe, log)
+        found = attached(repository, published, ccache.KIND, platform)
+        with tempfile.NamedTemporaryFile() as packed:
+            packed.write(found[0].content)
+            packed.flush()
+            ccache.unpack(Path(packed.name), output)
         return
-    from builder.build import ccache as files
-    from builder.build.ccache import of_image
-    from builder.build.lookup import Images
-
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
         plan = session.resolve(recipe)
-        kept = of_image(plan, Images(session).require(plan), session, compiles=compiles)
+        image = Images(session).require(plan)
+        kept = ccache.of_image(plan, image, session, compiles=compiles)
     if output is not None and kept.known:
-        files.unpack(kept.file, output)
+        ccache.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0
     missing = sorted(kept.missing)
     if as_json:
@@ -275,23 +281,6 @@ def ptx(
     pairs(filled({"modules": modules, "file": file}))
     for digest in missing:
         line(f"not known: {digest}")
-
-
-def _write_published(
-    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, output: Path
-) -> None:
-
-    from builder.build import ccache as files
-    from builder.publish.attachments import attached
-    from builder.publish.tags import repository_of
-
-    found = attached(
-        repository_of(catalog_at(catalog), recipe, log), reference, files.KIND, platform
-    )
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(found[0].content)
-        file.flush()
-        files.unpack(Path(file.name), output)
 
 
 # ``builder compilers``.

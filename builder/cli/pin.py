@@ -35,7 +35,6 @@ from builder.sources.patch_state import PatchState
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture
     from builder.recipes.catalog import Catalog, Entry
-    from builder.recipes.edit import NamedCommit
     from builder.recipes.schema import Recipe
     from builder.upstream.patches import PatchFinding
     from builder.upstream.session import RecipeChange, SourceSession
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
 # ``builder pin lock``: Python requirements and Debian packages become exact files.
 
 if TYPE_CHECKING:
-    from builder.plan.inputs import AnyEntry
     from builder.recipes.catalog import Catalog
-    from builder.upstream.locks import DebianSession, NewDebianLock, NewLock
+    from builder.upstream.locks import NewDebianLock, NewLock
 
     Made = NewLock | NewDebianLock
 
@@ -95,28 +93,33 @@ def lock(
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.
     """
-    from builder.upstream.locks import lockable, make_lock
+    from builder.upstream.locks import DebianSession, has_packages, lockable, make_lock
 
     loaded = user_settings()
     loaded.require_directories()
     found = catalog_at(catalog)
 
-    def python_lock(name: str) -> NewLock:
-        return make_lock(lockable(found, name), python, loaded.cache_dir, log)
+    def depth(name: str) -> int:
+        return len(found.chain(name)) if name in found.bases else len(found.bases) + 1
 
     described: list[dict[str, Any]] = []
-    with debian_session(found) as session:
-        for name in sorted(names, key=lambda name: _depth(found, name)):
+    with workspace(loaded.cache_dir) as work:
+        debian = DebianSession(found, loaded.cache_dir, work, log, loaded.debian_servers)
+        for name in sorted(names, key=depth):
             entry = found.base(name) if name in found.bases else found.engine(name)
-            kinds = [kind for kind in _kinds(entry) if only in {None, kind}]
+            needs_python = entry.recipe.python is not None and entry.recipe.python.requirements
+            needs = {Kind.python: needs_python, Kind.debian: has_packages(entry.recipe)}
+            kinds = [kind for kind, needed in needs.items() if needed and only in {None, kind}]
             if not kinds:
                 what = {None: "nothing", Kind.python: "no Python requirements"}
-                raise RecipeError(
-                    f"{entry.name} has {what.get(only, 'no Debian packages')} to lock",
-                    hint=HINT,
-                )
+                lacks = what.get(only, "no Debian packages")
+                raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
-                made: Made = session.make(entry) if kind is Kind.debian else python_lock(entry.name)
+                made: NewLock | NewDebianLock
+                if kind is Kind.debian:
+                    made = debian.make(entry)
+                else:
+                    made = make_lock(lockable(found, entry.name), python, loaded.cache_dir, log)
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
@@ -129,43 +132,15 @@ def lock(
                         "new": new,
                     }
                 )
-                if not as_json:
-                    _print(made, new=new)
+                if as_json:
+                    continue
+                for change in made.changes or ([] if new else ["no changes"]):
+                    line(change)
+                of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
+                line(f"{made.file.name}: {counted(len(made.files), 'file')}{of_all}")
     if as_json:
         print_json(described)
 
-
-def _depth(catalog: Catalog, name: str) -> int:
-    return len(catalog.chain(name)) if name in catalog.bases else len(catalog.bases) + 1
-
-
-def _kinds(entry: AnyEntry) -> Iterator[Kind]:
-    from builder.upstream.locks import has_packages
-
-    if entry.recipe.python is not None and entry.recipe.python.requirements:
-        yield Kind.python
-    if has_packages(entry.recipe):
-        yield Kind.debian
-
-
-def _print(made: Made, *, new: bool) -> None:
-    for change in made.changes or ([] if new else ["no changes"]):
-        line(change)
-    of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
-    line(f"{made.file.name}: {counted(len(made.files), 'file')}{of_all}")
-
-
-@contextmanager
-def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
-    """A session on Debian's package lists, with the user's settings."""
-    from builder.upstream.locks import DebianSession
-
-    loaded = user_settings()
-    with workspace(loaded.cache_dir) as work:
-        yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
-
-
-# The commands.
 
 group = typer.Typer(
     no_args_is_help=True, help="Update, mirror and lock the pinned inputs of recipes."
@@ -199,6 +174,7 @@ def update(
     the recipe names: a directory, a submodule, the built web page, a definition of cmake, an option
     of a probe or one of its values. In both cases nothing is written unless --force is given.
     """
+    from builder.presets import catalog as preset_files
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin
 
@@ -212,8 +188,13 @@ def update(
     written = not dry_run and (force or not (bad or problems))
     if written:
         change.write(keep=keep_old)
-        if not keep_old:
-            _log_presets_of(found, entry.name, change.new_file.stem)
+        new_name = change.new_file.stem
+        if not keep_old and new_name != entry.name:  # its presets' figures belong to the old pin
+            presets = preset_files.load(found).of_recipe(entry.name)
+            named = ", ".join(preset.name for preset in presets)
+            if named:
+                text = f"the recipe {entry.name} is now {new_name}; presets that name the old one"
+                log(f"{text}: {named}")
         if change.base is not None:
             name = change.base.recipe.name
             log(f"{name} still has the old locks; next: `builder pin lock {name}`")
@@ -230,16 +211,6 @@ def update(
     if problems:
         what = f"the new source lacks something that {change.recipe.name} names: {outcome}"
         raise RecipeError(what, hint=hint, problems=problems)
-
-
-def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
-    """Name the presets whose recipe was renamed: their figures belong to the old pin."""
-    from builder.presets import catalog as preset_files
-
-    presets = preset_files.load(recipes).of_recipe(name) if new_name != name else []
-    if presets:
-        names = ", ".join(entry.name for entry in presets)
-        log(f"the recipe {name} is now {new_name}; presets that name the old one: {names}")
 
 
 @group.command()
@@ -294,7 +265,9 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
             (
                 row.pinned.entry.name,
                 row.pinned.pin,
-                _named(row.pinned.lag.target),
+                f"{row.pinned.lag.target.name} {row.pinned.lag.target.commit[:9]}"
+                if row.pinned.lag.target.kind != "release"
+                else row.pinned.lag.target.name,
                 _behind(row.pinned.lag),
                 row.pinned.lag.since,
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
@@ -314,10 +287,6 @@ def _behind(lag: Lag) -> str:
     days = [f"{lag.days} d"] if lag.days is not None else []
     rewritten = ["the pin is not in its history"] if lag.rewritten else []
     return ", ".join([count, *days, *rewritten])
-
-
-def _named(target: NamedCommit) -> str:
-    return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
 
 
 @group.command()

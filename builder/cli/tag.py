@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -156,13 +156,7 @@ def history(
         print_json([asdict(move) for move in found])
         return
     rows = [
-        (
-            minute(move.created),
-            move.version,
-            move.digest,
-            _update(move),
-            move.reason,
-        )
+        (minute(move.created), move.version, move.digest, _update(move), move.reason)
         for move in found
     ]
     table(("when", "version", "digest", "update", "reason"), rows)
@@ -289,8 +283,25 @@ def prune(
         dry_run=not delete,
     )
     if as_json:
-        data = {"repository": repository.name, "deleted": list(done.deleted)}
-        print_json({**data, **_plan_data(done.plan)})
+        nightlies = [
+            {
+                "tags": list(each.tags),
+                "digest": each.image.digest,
+                "created": each.image.created.isoformat() if each.image.created else "",
+                "stays": each.kept_because,
+            }
+            for each in done.plan.candidates
+        ]
+        print_json(
+            {
+                "repository": repository.name,
+                "deleted": list(done.deleted),
+                "channel": done.plan.channel,
+                "nightlies": nightlies,
+                "others": list(done.plan.others),
+                "bytes": done.plan.freed_bytes,
+            }
+        )
         return
     _print_plan(done.plan, done.deleted, delete=delete)
     if done.deleted and not done.on_hub:
@@ -314,23 +325,6 @@ def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> N
     if not delete and going:
         line(f"{sizes.shown(plan.freed_bytes)} are referred to by nothing else")
         log("nothing was deleted: add --delete")
-
-
-def _plan_data(plan: PrunePlan) -> dict[str, Any]:
-    return {
-        "channel": plan.channel,
-        "nightlies": [
-            {
-                "tags": list(each.tags),
-                "digest": each.image.digest,
-                "created": each.image.created.isoformat() if each.image.created else "",
-                "stays": each.kept_because,
-            }
-            for each in plan.candidates
-        ],
-        "others": list(plan.others),
-        "bytes": plan.freed_bytes,
-    }
 
 
 # ``builder hub``: describe.
@@ -447,13 +441,23 @@ def push(
     from builder.cli.session import build_session
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
+    from builder.publish.verdicts import require_signing
     from builder.upstream.night import tag_of
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
     session = build_session(catalog, platform=platform)
     if check:
-        _check(recipe, session, as_json=as_json)
+        repository = repository_of(session.catalog, recipe, log)
+        with workspace(session.settings.cache_dir) as work:
+            require_signing(session.settings, work)
+        repository.require_push()
+        signed = bool(session.settings.cosign_key)
+        if as_json:
+            print_json({"repository": repository.name, "signed": signed})
+        else:
+            how = "will be signed" if signed else "will not be signed"
+            line(f"{repository.name} accepts pushes; images {how}")
         return
     repository_of(session.catalog, recipe, log)  # without a namespace, a build would not help
     allowed = Allowed(
@@ -496,22 +500,6 @@ def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) ->
     return push_image(session, image, record, tags, texts, work, allowed)
 
 
-def _check(recipe: str, session: BuildSession, *, as_json: bool) -> None:
-    from builder.publish.tags import repository_of
-    from builder.publish.verdicts import require_signing
-
-    repository = repository_of(session.catalog, recipe, log)
-    with workspace(session.settings.cache_dir) as work:
-        require_signing(session.settings, work)
-    repository.require_push()
-    signed = bool(session.settings.cosign_key)
-    if as_json:
-        print_json({"repository": repository.name, "signed": signed})
-    else:
-        how = "will be signed" if signed else "will not be signed"
-        line(f"{repository.name} accepts pushes; images {how}")
-
-
 # ``builder sbom``.
 
 
@@ -543,32 +531,19 @@ def sbom(
     mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
     there is no verified image, and 12 if the registry has no such document.
     """
-    from builder.publish import spdx as documents_of
-
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
-    if published is None:
-        text = _of_local_image(recipe, catalog, platform, kind)
-    else:
-        text = _of_published_image(recipe, catalog, published, platform, kind)
-    typer.echo(text, nl=False)
-
-
-def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
     from builder.build.lookup import verified
     from builder.cli.session import build_session
-    from builder.publish.attachments import documents
+    from builder.publish import spdx as documents_of
+    from builder.publish.attachments import attached, documents
+    from builder.publish.tags import repository_of
 
+    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    if published is not None:
+        repository = repository_of(catalog_at(catalog), recipe, log)
+        files = attached(repository, published, kind, platform)
+        typer.echo(files[0].content.decode("utf-8", "replace"), nl=False)
+        return
     session = build_session(catalog, platform=platform)
     image, record = verified(session, recipe)
     with workspace(session.settings.cache_dir) as work:
-        return documents(image, record, work)[kind]
-
-
-def _of_published_image(
-    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
-) -> str:
-    from builder.publish.attachments import attached
-    from builder.publish.tags import repository_of
-
-    files = attached(repository_of(catalog_at(catalog), recipe, log), reference, kind, platform)
-    return files[0].content.decode("utf-8", "replace")
+        typer.echo(documents(image, record, work)[kind], nl=False)
