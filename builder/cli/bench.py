@@ -130,14 +130,24 @@ def run_benchmark(
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
-        _without_image(model, draft, flags, receipt)
+        if model or draft or flags:
+            raise typer.BadParameter(
+                "--model, --draft and flags are for images: the server at a URL has its own"
+            )
+        if receipt:
+            raise typer.BadParameter(
+                "a receipt is of an image, by its digest: the image of a server at a URL is not "
+                "known",
+                param_hint="--receipt",
+            )
         key = os.environ.get("OPENAI_API_KEY", "")
         found = bench.of_url(target, name, key, settings, log)
     else:
         sizes = contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
-            chosen = _for_receipt(chosen, by)
+            bench.require_receipt(chosen, by)  # before the first run
+            chosen = replace(chosen, verbose=True)
         found = bench.of_image(chosen, sizes, settings, fill, log)
     if as_json:
         print_json(found.as_json())
@@ -150,32 +160,6 @@ def run_benchmark(
         if made.device == "GPU":
             after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
         log(f"wrote {receipt}; {after}")
-
-
-def _without_image(
-    model: Path | None, draft: Path | None, flags: list[str] | None, receipt: Path | None
-) -> None:
-    if model or draft or flags:
-        raise typer.BadParameter(
-            "--model, --draft and flags are for images: the server at a URL has its own"
-        )
-    if receipt:
-        raise typer.BadParameter(
-            "a receipt is of an image, by its digest: the image of a server at a URL is not known",
-            param_hint="--receipt",
-        )
-
-
-def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
-    """The target with a log that states where the model was loaded.
-
-    Raises ``ReceiptError`` before the first run where the receipt would be refused.
-    """
-
-    from builder.measure import bench
-
-    bench.require_receipt(target, by)
-    return replace(target, verbose=True)
 
 
 def _image(
@@ -299,12 +283,8 @@ def print_comparison(found: BenchComparison) -> None:
         low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
         rows.append(
             (
-                "" if row.context is None else str(row.context),
-                f"{row.first:.2f}",
-                f"{row.second:.2f}",
-                f"{row.ratio:.3f}",
-                low_high,
-                row.verdict,
+                *("" if row.context is None else str(row.context), f"{row.first:.2f}"),
+                *(f"{row.second:.2f}", f"{row.ratio:.3f}", low_high, row.verdict),
             )
         )
     table(("context", "first t/s", "second t/s", "ratio", "95 %", ""), rows)
@@ -325,15 +305,8 @@ class ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The command that is named, else ``list``."""
-        return super().parse_args(ctx, self._with_command(args))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named, else ``list``."""
-        return super().resolve_command(ctx, self._with_command(args))
-
-    def _with_command(self, args: list[str]) -> list[str]:
         option = bool(args) and args[0].startswith("-") and args[0] not in {"-h", "--help"}
-        return [LIST, *args] if option or not args else args
+        return super().parse_args(ctx, [LIST, *args] if option or not args else args)
 
 
 group_receipts = typer.Typer(

@@ -119,6 +119,9 @@ def _print_outcome(outcome: BuildOutcome) -> None:
     record = outcome.record
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
     code = text_of(record.verdict.code)
+    counts, skipped = record.verdict.passed_by_kind, len(record.verdict.skipped)
+    kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
+    passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
     download, unpacked = record.verdict.download_size, record.verdict.unpacked_size
     lines = {
         "image": f"{record.references[0]}  ({state})",
@@ -126,7 +129,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "other tags": "  ".join(record.references[1:]),
         "digest": record.digest,
         "key": record.key,
-        "checks": _checks(record.verdict),
+        "checks": f"{passed}; {skipped} skipped" if skipped else passed,
         "way": record.way,
         "device": record.verdict.device.text if record.verdict.device else "",
         "code": code and f"{code}  (`builder recipe explain {record.recipe}` shows each library)",
@@ -136,13 +139,6 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "log": record.log,
     }
     pairs(filled(lines))
-
-
-def _checks(verdict: Verdict) -> str:
-    counts = verdict.passed_by_kind
-    kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
-    passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
-    return f"{passed}; {len(verdict.skipped)} skipped" if verdict.skipped else passed
 
 
 # ``builder smoke``.
@@ -232,15 +228,8 @@ def _print_verdict(verdict: Verdict) -> None:
     from builder.image.code_paths import rows as code_rows
 
     rows = [
-        (
-            check.state,
-            check.kind,
-            check.subject,
-            check.expected,
-            check.found,
-            f"{check.seconds:.2f} s",
-        )
-        for check in verdict.checks
+        (each.state, each.kind, each.subject, each.expected, each.found, f"{each.seconds:.2f} s")
+        for each in verdict.checks
     ]
     table(("", "check", "of", "expected", "found", "took"), rows)
     if verdict.code:

@@ -112,11 +112,15 @@ def choose(
     there, recipes = of_farm(farm_root(catalog))
     entries = _wanted(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
-    presets = known(recipes, entries, user_settings().state_dir)
+    own = user_settings()
+    presets = known(recipes, entries, own.state_dir)
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
     answer = presets.choice(here, least)
-    images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
+    images = {}
+    for name in {each.recipe for each in answer.fits}:
+        image = recipes.engine(name).recipe.image
+        images[name] = f"{own.repository(image.repository)}:{image.tags[0]}"
     if as_json:
         print_json(_as_json(answer, images, presets.digests))
     else:
@@ -158,12 +162,6 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
         what = f"no preset is of a model {model}" if model else "there are no presets"
         raise RecipeError(what, f"the models: {', '.join(known)}" if known else "")
     return found
-
-
-def _image(recipes: Catalog, name: str) -> str:
-
-    image = recipes.engine(name).recipe.image
-    return f"{user_settings().repository(image.repository)}:{image.tags[0]}"
 
 
 def _shown(machine: Machine) -> str:

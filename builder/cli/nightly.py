@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from builder.build.reports import Overview
     from builder.core.platforms import Platforms
     from builder.core.settings import Settings
-    from builder.docker.buildx import Builder
     from builder.measure.doctor import Finding
     from builder.publish.nights import NightlyRun
-    from builder.publish.verdicts import Reproduced
     from builder.upstream.bisect import BisectResult
     from builder.upstream.status import Status
 
@@ -167,23 +165,15 @@ def overview_of_statuses(found: Sequence[Status]) -> Overview:
 
 def _row(status: Status) -> tuple[str, ...]:
     image = status.image
-    return (
-        status.recipe,
-        status.tag,
-        status.state,
-        image.digest.removeprefix("sha256:")[:12] if image else "",
-        image.created[:10] if image else "",
-        _upstream(status),
-        _behind(status),
-    )
-
-
-def _upstream(status: Status) -> str:
-    """The name of a tag or branch and its commit, the tag and the digest of an image, a release."""
-    if status.upstream == status.commit:
-        return status.upstream
-    commit = status.commit.removeprefix("sha256:")[:9]
-    return f"{status.upstream.rpartition(':')[2]} {commit}"
+    serves = image.digest.removeprefix("sha256:")[:12] if image else ""
+    created = image.created[:10] if image else ""
+    # A tag or branch and its commit, the tag and the digest of an image, or a release.
+    upstream = status.upstream
+    if upstream != status.commit:
+        commit = status.commit.removeprefix("sha256:")[:9]
+        upstream = f"{upstream.rpartition(':')[2]} {commit}"
+    names = (status.recipe, status.tag, status.state)
+    return (*names, serves, created, upstream, _behind(status))
 
 
 def _behind(status: Status) -> str:
@@ -223,13 +213,6 @@ def _downloads(status: Status) -> Iterator[str]:
         yield f"download for {name}: {known}{sizes.shown(found.download_size)} anew"
 
 
-def _reproduced(found: Reproduced) -> str:
-    text = f"reproduced {found.created[:10]} on {found.architecture}"
-    if found.key:
-        return f"{text}, signed by {found.key}"
-    return f"{text}, unverified: {found.problem or 'no trusted key signed the statement'}"
-
-
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """The texts about a tag, each after its recipe."""
     name, last = status.recipe, status.last
@@ -245,8 +228,10 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         yield name, f"upstream has not moved for {status.still} days"
     for text in _downloads(status):
         yield name, text
-    if status.reproduced is not None:
-        yield name, _reproduced(status.reproduced)
+    if again := status.reproduced:
+        text = f"reproduced {again.created[:10]} on {again.architecture}"
+        problem = again.problem or "no trusted key signed the statement"
+        yield name, f"{text}, {f'signed by {again.key}' if again.key else f'unverified: {problem}'}"
     for text in status.problem.splitlines():
         yield name, text
 
@@ -337,17 +322,25 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     from builder.upstream.bisect import count
 
     if as_json:
-        print_json(_as_data(outcome))
+        first_bad = outcome.first_bad
+        steps = [{**asdict(each.commit), **asdict(each.evaluation)} for each in outcome.steps]
+        print_json(
+            {
+                **asdict(outcome.question),
+                "state": outcome.state,
+                "first_bad": asdict(first_bad) if first_bad else None,
+                "candidates": [asdict(commit) for commit in outcome.candidates],
+                "left": outcome.left,
+                "builds": outcome.builds,
+                "steps": steps,
+                "log": outcome.log,
+            }
+        )
         return
     rows = [
-        (
-            step.verdict,
-            step.commit.name[:9],
-            step.commit.date,
-            step.commit.subject,
-            step.evaluation.why,
-        )
+        (step.verdict, commit.name[:9], commit.date, commit.subject, step.evaluation.why)
         for step in outcome.steps
+        for commit in [step.commit]
     ]
     table(("", "commit", "", "", "why"), rows)
     question = outcome.question
@@ -366,21 +359,6 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
         if step.commit.name == found.name:
             line(f"  {step.evaluation.why}")
             line(f"  the log is {step.evaluation.log}")
-
-
-def _as_data(outcome: BisectResult) -> dict[str, Any]:
-    steps = [{**asdict(step.commit), **asdict(step.evaluation)} for step in outcome.steps]
-    first_bad = outcome.first_bad
-    return {
-        **asdict(outcome.question),
-        "state": outcome.state,
-        "first_bad": asdict(first_bad) if first_bad else None,
-        "candidates": [asdict(commit) for commit in outcome.candidates],
-        "left": outcome.left,
-        "builds": outcome.builds,
-        "steps": steps,
-        "log": outcome.log,
-    }
 
 
 # ``builder ci``: matrix, trials, ccache.
@@ -449,14 +427,9 @@ def matrix(
         print_json({"include": [asdict(job) for job in placed]})
         return
     rows = [
-        (
-            job.recipe,
-            job.channel,
-            f"{job.disk} GiB{', cleaned' if job.clear else ''}",
-            job.runner,
-            job.cache,
-        )
+        (job.recipe, job.channel, f"{job.disk} GiB{cleaned}", job.runner, job.cache)
         for job in placed
+        for cleaned in [", cleaned" if job.clear else ""]
     ]
     table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)
 
@@ -593,34 +566,31 @@ def doctor(as_json: JsonOption = False) -> None:
 def ways(settings: Settings) -> Iterator[Finding]:
     """The way of a build for each platform with these settings; nothing where Docker does not
     answer."""
+    from builder.build import record, stages
     from builder.build.roots import compiles_on
     from builder.docker import buildx
+    from builder.measure.doctor import Finding
 
     try:
         build, builder = compiles_on(settings), buildx.builder(settings.buildx)
     except WorldError:
         return
     for target in PLATFORMS.values():
-        yield _way(Platforms(build, target), builder, settings.state_dir)
-
-
-def _way(platforms: Platforms, builder: Builder, state: Path) -> Finding:
-    from builder.build import record, stages
-    from builder.measure.doctor import Finding
-
-    # Most recipes have an image for linux/amd64 alone.
-    needed = platforms.image == "linux/amd64"
-    what = "way" if needed else f"way to {platforms.image}"
-    last = record.last_time(state, stages.way_name(platforms, builder))
-    found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
-    try:
-        stages.require_emulators(platforms, builder)
-    except WorldError as error:
-        return Finding(what, "missing" if needed else "could", f"{found}; {error.what}", error.hint)
-    if stages.is_emulated(platforms, builder):
-        advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
-        return Finding(what, "could", found, advice)
-    return Finding(what, "has", found)
+        platforms = Platforms(build, target)
+        # Most recipes have an image for linux/amd64 alone.
+        needed = platforms.image == "linux/amd64"
+        what = "way" if needed else f"way to {platforms.image}"
+        last = record.last_time(settings.state_dir, stages.way_name(platforms, builder))
+        found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+        advice = ""
+        if stages.is_emulated(platforms, builder):
+            advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
+        try:
+            stages.require_emulators(platforms, builder)
+            yield Finding(what, "could" if advice else "has", found, advice)
+        except WorldError as error:
+            state: Literal["could", "missing"] = "missing" if needed else "could"
+            yield Finding(what, state, f"{found}; {error.what}", error.hint)
 
 
 # ``builder site``.

@@ -41,7 +41,6 @@ from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.build.trials import ImageCode
     from builder.plan.explain import Checked
 
 
@@ -160,28 +159,16 @@ def check(
         )
         for name, entry in chosen.items()
     ]
-    _print_checked([*of_recipes, *of_presets], as_json=as_json)
-    _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
-
-
-def _print_checked(found: Sequence[Checked], *, as_json: bool) -> None:
+    checked = [*of_recipes, *of_presets]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "error": each.error,
-                    "warnings": [str(warning) for warning in each.warnings],
-                }
-                for each in found
-            ]
-        )
-        return
-    for each in found:
-        for text in each.error.splitlines():
-            line(text)
-        for warning in each.warnings:
-            line(f"{warning} (warning)")
+        print_json([{**asdict(each), "warnings": [*map(str, each.warnings)]} for each in checked])
+    else:
+        for each in checked:
+            for text in each.error.splitlines():
+                line(text)
+            for warning in each.warnings:
+                line(f"{warning} (warning)")
+    _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
 
 
 def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> None:
@@ -214,6 +201,7 @@ def explain(
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
     from builder.build.trials import code_of
+    from builder.image.code_paths import HEADER, rows, text_of_sums
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
 
@@ -227,7 +215,9 @@ def explain(
         return
     _print_explanation(found)
     if code:
-        _print_code(code)
+        title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
+        paragraph(title, [text_of_sums(code.sums)])
+        table(HEADER, rows(code.libraries))
 
 
 def _print_explanation(found: dict[str, Any]) -> None:
@@ -245,7 +235,17 @@ def _print_explanation(found: dict[str, Any]) -> None:
         about = {"drop when": start["drop_when"], "must print": ", ".join(start["prints"])}
         _print_indented(about)
     for base in found["bases"]:
-        _print_base(base)
+        line(f"\nBase image {base['name']}: {base['summary']}")
+        about = {
+            "NVIDIA wheels": ", ".join(base["brings"]),
+            "published image": base["published"],
+            "Python packages": ", ".join(base["python"]),
+        }
+        _print_indented(
+            about | {f"Debian, {stage}": ", ".join(of) for stage, of in base["packages"].items()}
+        )
+        for note in base["notes"]:
+            line(f"  {note}")
     line(f"\n{found['family_is']}")
     for number, definitions in enumerate(found["definitions"], 1):
         line(f"\nDefinitions of cmake call {number} (the last one of a name wins):")
@@ -265,14 +265,6 @@ def _print_explanation(found: dict[str, Any]) -> None:
     paragraph("Presets: published runs", found["presets"])
 
 
-def _print_code(code: ImageCode) -> None:
-    from builder.image.code_paths import HEADER, rows, text_of_sums
-
-    title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
-    paragraph(title, [text_of_sums(code.sums)])
-    table(HEADER, rows(code.libraries))
-
-
 def _print_patch(patch: dict[str, Any]) -> None:
     applies = patch["expect"] == "applies"
     title = "Patch" if applies else "Patch that is not applied, because its code is absent:"
@@ -287,19 +279,6 @@ def _print_patch(patch: dict[str, Any]) -> None:
         "checked by": patch["checked_by"] or "no probe",
     }
     _print_indented(about)
-
-
-def _print_base(base: dict[str, Any]) -> None:
-    line(f"\nBase image {base['name']}: {base['summary']}")
-    about = {
-        "NVIDIA wheels": ", ".join(base["brings"]),
-        "published image": base["published"],
-        "Python packages": ", ".join(base["python"]),
-    }
-    about |= {f"Debian, {stage}": ", ".join(names) for stage, names in base["packages"].items()}
-    _print_indented(about)
-    for note in base["notes"]:
-        line(f"  {note}")
 
 
 def _print_indented(about: dict[str, str]) -> None:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from builder.presets.files import Progress
     from builder.presets.fit import Fit, FitTrial, LoadedFile
     from builder.presets.run import Running
-    from simulator.work import WorkPath
 
 # The shared options of ``builder run`` and ``builder export``: a preset or recipe, its models.
 
@@ -332,11 +331,15 @@ def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     another = "name another directory: --output DIR"
     require_writable(output, another)
     try:
-        differ = [name for name, text in files.items() if _differs(output / name, text)]
+        there = {output / name: text for name, text in files.items() if (output / name).exists()}
+        differ = [
+            str(file)
+            for file, text in there.items()
+            if not file.is_file() or file.read_bytes() != text.encode()
+        ]
         if differ and not force:
-            names = ", ".join(str(output / name) for name in differ)
             raise WorldError(
-                f"cannot replace {names}",
+                f"cannot replace {', '.join(differ)}",
                 "it has other contents: it was edited, or is of another export",
                 f"{another}, or --force",
             )
@@ -346,10 +349,6 @@ def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise WorldError(f"cannot write to {output}", why, another) from error
-
-
-def _differs(file: Path, text: str) -> bool:
-    return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
 
 
 # ``builder fit``.
@@ -458,8 +457,8 @@ def _print_fit(found: Fit) -> None:
                 "largest": largest(found),
                 "warning": warning(found),
                 "model": _model(found.model),
-                "draft model": _model(found.draft) if found.draft else "",
-                "projector": _model(found.projector) if found.projector else "",
+                "draft model": _model(found.draft),
+                "projector": _model(found.projector),
                 "cards": _cards(found),
                 "unverified": "; ".join(unverified),
                 "engine's log": found.trials[-1].stated,
@@ -502,7 +501,9 @@ def warning(found: Fit) -> str:
     return "; ".join(texts)
 
 
-def _model(file: LoadedFile) -> str:
+def _model(file: LoadedFile | None) -> str:
+    if file is None:
+        return ""
     longest = f", the model's maximum: {file.context} tokens" if file.context else ""
     return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
 
@@ -617,13 +618,11 @@ def _path_differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple
 
     for model in filter(after.by_model.__contains__, before.by_model):
         # Without the order, which is by launches.
-        taken = [sorted(each.by_model[model], key=_text) for each in (before, after)]
+        taken = [
+            sorted(each.by_model[model], key=lambda path: path.text) for each in (before, after)
+        ]
         sides = [texts_by_work(paths) for paths in taken]
         for work in dict.fromkeys([*sides[0], *sides[1]]):
             row = [side.get(work, "none") for side in sides]
             if row[0] != row[1]:
                 yield model, work, *row
-
-
-def _text(path: WorkPath) -> str:
-    return path.text
