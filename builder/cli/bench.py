@@ -305,8 +305,15 @@ class ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The command that is named, else ``list``."""
+        return super().parse_args(ctx, self._with_command(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named, else ``list``."""
+        return super().resolve_command(ctx, self._with_command(args))
+
+    def _with_command(self, args: list[str]) -> list[str]:
         option = bool(args) and args[0].startswith("-") and args[0] not in {"-h", "--help"}
-        return super().parse_args(ctx, [LIST, *args] if option or not args else args)
+        return [LIST, *args] if option or not args else args
 
 
 group_receipts = typer.Typer(

@@ -136,10 +136,7 @@ def checked_capability(value: str | None) -> str | None:
 
 
 def option(name: str, text: str, default: Any = None, **more: Any) -> Any:
-    """The option ``--name METAVAR``, in a function's signature; ``...``: it must be given.
-
-    ``name`` may have several names, and no metavar.
-    """
+    """The option ``--name METAVAR`` of a signature; with the default ``...`` it must be given."""
     words = name.split()
     names = [word for word in words if word.startswith("-")]
     metavar = words[-1] if len(words) > len(names) else None
