@@ -9,45 +9,19 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from builder import __version__
-from builder.cli import (
-    bench,
-    build,
-    choose,
-    ci,
-    compare,
-    doctor,
-    fit,
-    image,
-    nightly,
-    patch,
-    pin,
-    push,
-    recipe,
-    run,
-    show,
-    site,
-    tag,
-)
-from builder.cli.bench import group_receipts
-from builder.cli.build import smoke
-from builder.cli.compare import reproduce
-from builder.cli.image import compilers, paths_paths, ptx, sbom
-from builder.cli.nightly import bisect
-from builder.cli.options import EngineCommand
-from builder.cli.run import export
-from builder.cli.tag import hub_group
+from builder.cli import bench, build, choose, image, nightly, pin, recipe, run, show, tag
+from builder.cli.options import EngineCommand, option
 from builder.core.errors import (
     EXIT_CODES,
     INTERNAL,
     INTERRUPTED,
     PROGRAM,
-    BuilderError,
     Interrupted,
     WorldError,
     as_started,
@@ -60,35 +34,35 @@ EVERYDAY: dict[str, Command] = {
     "show": show.show,
     "choose": choose.choose,
     "build": build.build,
-    "smoke": smoke,
-    "push": push.push,
+    "smoke": build.smoke,
+    "push": tag.push,
     "nightly": nightly.nightly,
     "status": nightly.status,
     "bench": bench.group,
-    "fit": fit.fit,
+    "fit": run.fit,
     "run": run.run,
-    "export": export,
-    "bisect": bisect,
-    "doctor": doctor.doctor,
+    "export": run.export,
+    "bisect": nightly.bisect,
+    "doctor": nightly.doctor,
 }
 OTHERS: dict[str, Command] = {
     "recipe": recipe.group,
-    "patch": patch.group,
+    "patch": pin.patch_group,
     "pin": pin.group,
     "tag": tag.group,
-    "hub": hub_group,
-    "site": site.site,
-    "sbom": sbom,
+    "hub": tag.hub_group,
+    "site": nightly.site,
+    "sbom": tag.sbom,
     "kernels": image.kernels,
-    "paths": paths_paths,
-    "ptx": ptx,
-    "compilers": compilers,
-    "reproduce": reproduce,
-    "compare": compare.compare,
-    "receipts": group_receipts,
-    "ci": ci.group,
+    "paths": run.paths,
+    "ptx": image.ptx,
+    "compilers": image.compilers,
+    "reproduce": image.reproduce,
+    "compare": image.compare,
+    "receipts": bench.group_receipts,
+    "ci": nightly.group,
 }
-ENGINE_COMMANDS: tuple[Command, ...] = (fit.fit, run.run, export)
+ENGINE_COMMANDS: tuple[Command, ...] = (run.fit, run.run, run.export)
 PANELS = {"Everyday commands": EVERYDAY, "Other commands": OTHERS}
 _COMPLETION = {"_FARM_COMPLETE", "--install-completion", "--show-completion"}
 GARBAGE = 100_000  # new objects after which Python looks for garbage
@@ -133,15 +107,13 @@ def _print_version(wanted: bool) -> None:
 
 
 def _options_before_commands(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version of builder and exit.",
-        ),
-    ] = False,
+    version: bool = option(
+        "--version",
+        "Print the version of builder and exit.",
+        False,
+        callback=_print_version,
+        is_eager=True,
+    ),
 ) -> None:
     pass
 
@@ -165,9 +137,15 @@ def main() -> NoReturn:
 
         known = log.as_builder_error(error)
         if known is None:
-            _print_crash(error, log.write_report(error))
+            typer.echo(
+                f"builder: internal error: {type(error).__name__}: {error}\n"
+                f"  this is a bug in builder; the report is {reports.write_report(error)}",
+                err=True,
+            )
             sys.exit(INTERNAL)
-        _print_error(known)
+        lines = [f"builder: {known.what}", *(f"  {line}" for line in known.why.splitlines())]
+        lines += [f"  -> {known.hint}"] if known.hint else []
+        typer.echo(as_started("\n".join(lines)), err=True)
         sys.exit(known.exit_code)
     sys.exit(0)
 
@@ -203,7 +181,7 @@ def _run() -> None:
     _name_program(command)
     name = PROGRAM if "BUILDER_PROGRAM" in os.environ else None
     if name and _COMPLETION & {*os.environ, *sys.argv[1:]}:
-        name = os.path.basename(name)  # noqa: PTH119  a shell knows ./farm by its last part
+        name = Path(name).name  # a shell knows ./farm by its last part
     command(prog_name=name)
 
 
@@ -214,22 +192,6 @@ def _name_program(command: Any) -> None:
                 setattr(part, attribute, as_started(getattr(part, attribute)))
     for below in getattr(command, "commands", {}).values():
         _name_program(below)
-
-
-def _print_error(error: BuilderError) -> None:
-    lines = [f"builder: {error.what}"]
-    lines += [f"  {line}" for line in error.why.splitlines()]
-    if error.hint:
-        lines.append(f"  -> {error.hint}")
-    typer.echo(as_started("\n".join(lines)), err=True)
-
-
-def _print_crash(error: BaseException, report: str) -> None:
-    typer.echo(
-        f"builder: internal error: {type(error).__name__}: {error}\n"
-        f"  this is a bug in builder; the report is {report}",
-        err=True,
-    )
 
 
 def _interrupt(signum: int, frame: Any) -> NoReturn:  # noqa: ARG001

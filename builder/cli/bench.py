@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,17 +18,20 @@ from builder.cli.options import (
     DryRunOption,
     EngineCommand,
     JsonOption,
+    argument,
     catalog_at,
     contexts,
     file_option,
+    option,
+    user_settings,
 )
 from builder.cli.terminal import line, log, minute, pairs, print_json, table
-from builder.core.errors import RecipeError, WorldError
+from builder.core.errors import RecipeError, RegistryError, WorldError
+from builder.core.files import require_writable, write_json
 
 if TYPE_CHECKING:
     from builder.checks.series import Generation
-    from builder.measure.bench import ServedImage
-    from builder.measure.results import BenchComparison, Benchmark
+    from builder.measure.bench import BenchComparison, Benchmark, ServedImage
     from builder.presets.receipts import ReceiptEntry
     from builder.publish.remote_image import RemoteImage
 
@@ -51,100 +58,58 @@ group = typer.Typer(
 
 @group.command(RUN, cls=EngineCommand)
 def run_benchmark(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE|URL",
-            autocompletion=options.recipes,
-            help="A recipe, whose image is measured; an image that was built from a recipe; or the "
-            "URL of a server with OpenAI's API (http://host:8000).",
-        ),
-    ],
-    flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FLAG", help="Additional flags for the image's server, after --."),
-    ] = None,
-    model: Annotated[
-        Path | None, file_option("--model", "GGUF file that the image serves.")
-    ] = None,
-    draft: Annotated[
-        Path | None, file_option("--draft", "Draft model for speculative decoding.")
-    ] = None,
-    context: Annotated[
-        str,
-        typer.Option(
-            metavar="TOKENS[,...]",
-            help="Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
-        ),
-    ] = "32K",
-    fill: Annotated[
-        float,
-        typer.Option(
-            metavar="FRACTION",
-            min=0.0,
-            max=0.95,
-            help="Fraction of the context to fill before the prompt.",
-        ),
-    ] = 0.0,
-    prompt: Annotated[
-        Path | None,
-        file_option(
-            "--prompt",
-            "File with the prompt. Default: a prompt for a Space Invaders game in one HTML file.",
-        ),
-    ] = None,
-    tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens to generate.")
-    ] = 2000,
-    temperature: Annotated[
-        float, typer.Option(metavar="T", min=0.0, help="Sampling temperature (0 = greedy).")
-    ] = 0.6,
-    top_k: Annotated[
-        int,
-        typer.Option(
-            "--top-k", min=0, metavar="N", help="Sample from the N most likely tokens (0 = all)."
-        ),
-    ] = 20,
-    min_p: Annotated[
-        float,
-        typer.Option(
-            "--min-p",
-            metavar="P",
-            min=0.0,
-            max=1.0,
-            help="Minimum probability, relative to the most likely token.",
-        ),
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of the first run; each later run adds 1.")
-    ] = 1,
-    warm_ups: Annotated[
-        int,
-        typer.Option(
-            "--warm-ups", metavar="N", min=0, help="Number of runs before the measured ones."
-        ),
-    ] = 2,
-    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of measured runs.")] = 10,
-    name: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL", help="Model to request, if the server at a URL offers several."
-        ),
-    ] = "",
-    receipt: Annotated[
-        Path | None,
-        typer.Option(
-            "--receipt",
-            metavar="FILE",
-            dir_okay=False,
-            help="Also write a receipt to this JSON file, without personal data, for `receipts "
-            "add`. The server's log is verbose.",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option("--by", metavar="NAME", help="Your name in the receipt. Default: none."),
-    ] = None,
+    target: str = argument(
+        "RECIPE|IMAGE|URL",
+        "A recipe, whose image is measured; an image that was built from a recipe; or the URL of "
+        "a server with OpenAI's API (http://host:8000).",
+        autocompletion=options.recipes,
+    ),
+    flags: list[str] | None = argument(
+        "FLAG", "Additional flags for the image's server, after --.", None
+    ),
+    model: Path | None = file_option("--model", "GGUF file that the image serves."),
+    draft: Path | None = file_option("--draft", "Draft model for speculative decoding."),
+    context: str = option(
+        "--context TOKENS[,...]",
+        "Context size, or a list of sizes to measure: 32K,64K,128K; K is 1024.",
+        "32K",
+    ),
+    fill: float = option(
+        "--fill FRACTION",
+        "Fraction of the context to fill before the prompt.",
+        0.0,
+        min=0.0,
+        max=0.95,
+    ),
+    prompt: Path | None = file_option(
+        "--prompt",
+        "File with the prompt. Default: a prompt for a Space Invaders game in one HTML file.",
+    ),
+    tokens: int = option("--tokens N", "Maximum number of tokens to generate.", 2000, min=1),
+    temperature: float = option(
+        "--temperature T", "Sampling temperature (0 = greedy).", 0.6, min=0.0
+    ),
+    top_k: int = option("--top-k N", "Sample from the N most likely tokens (0 = all).", 20, min=0),
+    min_p: float = option(
+        "--min-p P",
+        "Minimum probability, relative to the most likely token.",
+        0.0,
+        min=0.0,
+        max=1.0,
+    ),
+    seed: int = option("--seed N", "Seed of the first run; each later run adds 1.", 1, min=0),
+    warm_ups: int = option("--warm-ups N", "Number of runs before the measured ones.", 2, min=0),
+    runs: int = option("--runs N", "Number of measured runs.", 10, min=1),
+    name: str = option(
+        "--name MODEL", "Model to request, if the server at a URL offers several.", ""
+    ),
+    receipt: Path | None = option(
+        "--receipt FILE",
+        "Also write a receipt to this JSON file, without personal data, for `receipts add`. The "
+        "server's log is verbose.",
+        dir_okay=False,
+    ),
+    by: str | None = option("--by NAME", "Your name in the receipt. Default: none."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,12 +119,9 @@ def run_benchmark(
     2000 tokens, temperature 0.6, top-k 20, min-p 0. If the server reports its own speeds, these
     are used. The API key for a server is read from OPENAI_API_KEY.
     """
-    import os
-    import shlex
 
     from builder.checks.speed import RunSettings
-    from builder.core.files import require_writable, write_json
-    from builder.measure import bench, new_receipt
+    from builder.measure import bench
 
     if receipt is not None:
         require_writable(receipt.parent, "name another file: --receipt FILE")
@@ -168,53 +130,36 @@ def run_benchmark(
     given = RunSettings() if prompt is None else RunSettings(prompt=_text(prompt))
     settings = RunSettings(given.prompt, tokens, temperature, top_k, min_p, seed, warm_ups, runs)
     if target.startswith(("http://", "https://")):
-        _without_image(model, draft, flags, receipt)
+        if model or draft or flags:
+            raise typer.BadParameter(
+                "--model, --draft and flags are for images: the server at a URL has its own"
+            )
+        if receipt:
+            raise typer.BadParameter(
+                "a receipt is of an image, by its digest: the image of a server at a URL is not "
+                "known",
+                param_hint="--receipt",
+            )
         key = os.environ.get("OPENAI_API_KEY", "")
         found = bench.of_url(target, name, key, settings, log)
     else:
         sizes = contexts(context)
         chosen = _image(catalog, target, model, draft, flags or [])
         if receipt is not None:
-            chosen = _for_receipt(chosen, by)
+            bench.require_receipt(chosen, by)  # before the first run
+            chosen = replace(chosen, verbose=True)
         found = bench.of_image(chosen, sizes, settings, fill, log)
     if as_json:
         print_json(found.as_json())
     else:
         print_benchmark(found)
     if receipt is not None:
-        made = new_receipt.of_benchmark(found, by)
+        made = bench.of_benchmark(found, by)
         write_json(receipt, made.as_json())
         after = "it was measured without a GPU: `builder receipts add` refuses it"
         if made.device == "GPU":
             after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
         log(f"wrote {receipt}; {after}")
-
-
-def _without_image(
-    model: Path | None, draft: Path | None, flags: list[str] | None, receipt: Path | None
-) -> None:
-    if model or draft or flags:
-        raise typer.BadParameter(
-            "--model, --draft and flags are for images: the server at a URL has its own"
-        )
-    if receipt:
-        raise typer.BadParameter(
-            "a receipt is of an image, by its digest: the image of a server at a URL is not known",
-            param_hint="--receipt",
-        )
-
-
-def _for_receipt(target: ServedImage, by: str | None) -> ServedImage:
-    """The target with a log that states where the model was loaded.
-
-    Raises ``ReceiptError`` before the first run where the receipt would be refused.
-    """
-    from dataclasses import replace
-
-    from builder.measure import new_receipt
-
-    new_receipt.require_receipt(target, by)
-    return replace(target, verbose=True)
 
 
 def _image(
@@ -245,7 +190,7 @@ def _text(file: Path) -> str:
 
 
 def _load(file: Path) -> Benchmark:
-    from builder.measure.results import parse_results
+    from builder.measure.bench import parse_results
 
     try:
         return parse_results(_text(file))
@@ -273,9 +218,8 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
     confidence interval, and whether the difference is significant; then all other differences. If
     the GPU, the model or the prompt differ, the engines cannot be compared and the exit code is 4.
     """
-    from dataclasses import asdict
 
-    from builder.measure.results import compare as compared
+    from builder.measure.bench import compare as compared
 
     before, after = _load(first), _load(second)
     try:
@@ -339,12 +283,8 @@ def print_comparison(found: BenchComparison) -> None:
         low_high = "" if row.interval is None else f"{row.interval[0]:.3f} to {row.interval[1]:.3f}"
         rows.append(
             (
-                "" if row.context is None else str(row.context),
-                f"{row.first:.2f}",
-                f"{row.second:.2f}",
-                f"{row.ratio:.3f}",
-                low_high,
-                row.verdict,
+                *("" if row.context is None else str(row.context), f"{row.first:.2f}"),
+                *(f"{row.second:.2f}", f"{row.ratio:.3f}", low_high, row.verdict),
             )
         )
     table(("context", "first t/s", "second t/s", "ratio", "95 %", ""), rows)
@@ -390,7 +330,6 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
 
     The exit code is 16 if a file of receipts/ is no valid receipt; it is left out.
     """
-    from datetime import UTC, datetime
 
     from builder.presets.receipts import checked
 
@@ -410,15 +349,12 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
 
 @group_receipts.command()
 def add(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE.json",
-            exists=True,
-            dir_okay=False,
-            help="A receipt: `builder bench IMAGE --receipt FILE.json` writes it.",
-        ),
-    ],
+    file: Path = argument(
+        "FILE.json",
+        "A receipt: `builder bench IMAGE --receipt FILE.json` writes it.",
+        exists=True,
+        dir_okay=False,
+    ),
     catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -431,10 +367,7 @@ def add(
 
     The exit code is 16 if the receipt is refused, and 5 if the registry does not answer.
     """
-    from datetime import UTC, datetime
 
-    from builder.core import settings
-    from builder.core.errors import RegistryError
     from builder.presets import receipts
     from builder.presets.receipts import require_valid
     from builder.publish.remote_image import remote_image
@@ -444,7 +377,7 @@ def add(
     receipt = receipts.read_receipt(file)
 
     def published(recipe: str, digest: str) -> RemoteImage | None:
-        if not settings.load().namespace:
+        if not user_settings().namespace:
             raise RegistryError(
                 "cannot ask a registry for the image of the receipt",
                 "BUILDER_NAMESPACE is not set",

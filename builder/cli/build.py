@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +18,10 @@ from builder.cli.options import (
     OfflineOption,
     PlatformOption,
     RecipeName,
+    argument,
     file_option,
+    flag,
+    option,
     output_option,
 )
 from builder.cli.terminal import filled, line, log, pairs, print_json, table
@@ -36,22 +39,16 @@ def build(
     recipe: RecipeName,
     catalog: CatalogOption = None,
     platform: PlatformOption = None,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Build even if the image exists. The base image and the compiler cache are kept.",
-        ),
-    ] = False,
+    rebuild: bool = flag(
+        "--rebuild",
+        "Build even if the image exists. The base image and the compiler cache are kept.",
+    ),
     jobs: JobsOption = None,
     builder: BuilderOption = None,
     offline: OfflineOption = False,
-    output: Annotated[
-        Path | None,
-        output_option(
-            "Also write the files of an artifact (a library, not an engine) to this directory."
-        ),
-    ] = None,
+    output: Path | None = output_option(
+        "Also write the files of an artifact (a library, not an engine) to this directory."
+    ),
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,6 +118,9 @@ def _print_outcome(outcome: BuildOutcome) -> None:
     record = outcome.record
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in record.seconds.items())
     code = text_of(record.verdict.code)
+    counts, skipped = record.verdict.passed_by_kind, len(record.verdict.skipped)
+    kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
+    passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
     download, unpacked = record.verdict.download_size, record.verdict.unpacked_size
     lines = {
         "image": f"{record.references[0]}  ({state})",
@@ -128,7 +128,7 @@ def _print_outcome(outcome: BuildOutcome) -> None:
         "other tags": "  ".join(record.references[1:]),
         "digest": record.digest,
         "key": record.key,
-        "checks": _checks(record.verdict),
+        "checks": f"{passed}; {skipped} skipped" if skipped else passed,
         "way": record.way,
         "device": record.verdict.device.text if record.verdict.device else "",
         "code": code and f"{code}  (`builder recipe explain {record.recipe}` shows each library)",
@@ -140,61 +140,36 @@ def _print_outcome(outcome: BuildOutcome) -> None:
     pairs(filled(lines))
 
 
-def _checks(verdict: Verdict) -> str:
-    counts = verdict.passed_by_kind
-    kinds = [f"{kind} {count}" if count > 1 else kind for kind, count in counts.items()]
-    passed = f"{sum(counts.values())} passed: {', '.join(kinds)}"
-    return f"{passed}; {len(verdict.skipped)} skipped" if verdict.skipped else passed
-
-
 # ``builder smoke``.
 
 GPU = "With a GPU"
 
 
 def smoke(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            autocompletion=options.recipes,
-            help="Name of a recipe whose image was built, or any image: it is checked against the "
-            "recipe in its label builder.recipe; if there is none, only the checks for all images "
-            "run.",
-        ),
-    ],
+    target: str = argument(
+        "RECIPE|IMAGE",
+        "Name of a recipe whose image was built, or any image: it is checked against the recipe "
+        "in its label builder.recipe; if there is none, only the checks for all images run.",
+        autocompletion=options.recipes,
+    ),
     catalog: CatalogOption = None,
     platform: PlatformOption = None,
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=options.known_cards,
-            help="Simulated card on which the server is started: 5090, 5090-laptop, ... Default: "
-            "the smallest card that runs the recipe's code.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        bool | None,
-        typer.Option(
-            "--gpu/--no-gpu",
-            help="Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
-            rich_help_panel=GPU,
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        file_option(
-            "--model",
-            "Model for the collapse test. Default: the test model, with random weights.",
-            GPU,
-        ),
-    ] = None,
-    draft: Annotated[
-        Path | None, file_option("--draft", "Draft model for speculative decoding.", GPU)
-    ] = None,
+    card: list[str] | None = option(
+        "--card CARD",
+        "Simulated card on which the server is started: 5090, 5090-laptop, ... Default: the "
+        "smallest card that runs the recipe's code.",
+        autocompletion=options.known_cards,
+    ),
+    gpu: bool | None = option(
+        "--gpu/--no-gpu",
+        "Also run the checks that need a GPU. Default: if Docker has NVIDIA's runtime.",
+        rich_help_panel=GPU,
+        show_default=False,
+    ),
+    model: Path | None = file_option(
+        "--model", "Model for the collapse test. Default: the test model, with random weights.", GPU
+    ),
+    draft: Path | None = file_option("--draft", "Draft model for speculative decoding.", GPU),
     junit: JunitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -252,15 +227,8 @@ def _print_verdict(verdict: Verdict) -> None:
     from builder.image.code_paths import rows as code_rows
 
     rows = [
-        (
-            check.state,
-            check.kind,
-            check.subject,
-            check.expected,
-            check.found,
-            f"{check.seconds:.2f} s",
-        )
-        for check in verdict.checks
+        (each.state, each.kind, each.subject, each.expected, each.found, f"{each.seconds:.2f} s")
+        for each in verdict.checks
     ]
     table(("", "check", "of", "expected", "found", "took"), rows)
     if verdict.code:

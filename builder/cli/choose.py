@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import options
-from builder.cli.options import CatalogOption, JsonOption, checked_capability, one_context
+from builder.cli.options import (
+    CatalogOption,
+    JsonOption,
+    checked_capability,
+    one_context,
+    option,
+    user_settings,
+)
 from builder.cli.terminal import counted, filled, line, log, pairs, paragraph, print_json, table
 from builder.core import sizes
+from builder.core.errors import FitError, RecipeError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
@@ -48,60 +57,32 @@ def _checked_memory(value: str | None) -> str | None:
 
 
 def choose(
-    card: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=options.known_cards,
-            help="Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of "
-            "this machine, by nvidia-smi.",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            callback=_checked_memory,
-            help="Memory of a card that has no file, as on its box: 12G. Needs --capability.",
-        ),
-    ] = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(
-            "--capability",
-            metavar="MAJOR.MINOR",
-            callback=checked_capability,
-            help="Compute capability of a card that has no file: 12.0. Needs --memory.",
-        ),
-    ] = None,
-    driver: Annotated[
-        str | None,
-        typer.Option(
-            "--driver",
-            metavar="VERSION",
-            callback=_checked_driver,
-            help="Version of NVIDIA's driver: 580.65.06. Default: this machine's; with "
-            "--card, drivers are not compared.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="TEXT",
-            help="Only presets whose name or model has each of these words: 'qwen3.6 27b'.",
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            "--context",
-            metavar="TOKENS",
-            help="Smallest context: 65536 or 64K; K is 1024.",
-        ),
-    ] = None,
+    card: list[str] | None = option(
+        "--card CARD",
+        "Card of cards/: 5090, 5090-laptop, ... Twice: two cards. Default: the cards of this "
+        "machine, by nvidia-smi.",
+        autocompletion=options.known_cards,
+    ),
+    memory: str | None = option(
+        "--memory SIZE",
+        "Memory of a card that has no file, as on its box: 12G. Needs --capability.",
+        callback=_checked_memory,
+    ),
+    capability: str | None = option(
+        "--capability MAJOR.MINOR",
+        "Compute capability of a card that has no file: 12.0. Needs --memory.",
+        callback=checked_capability,
+    ),
+    driver: str | None = option(
+        "--driver VERSION",
+        "Version of NVIDIA's driver: 580.65.06. Default: this machine's; with --card, drivers "
+        "are not compared.",
+        callback=_checked_driver,
+    ),
+    model: str | None = option(
+        "--model TEXT", "Only presets whose name or model has each of these words: 'qwen3.6 27b'."
+    ),
+    context: str | None = option("--context TOKENS", "Smallest context: 65536 or 64K; K is 1024."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -125,19 +106,21 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder.core import settings
-    from builder.core.errors import FitError
     from builder.presets.known import known, of_farm
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))
     entries = _wanted(there, model)
     here = _machine(recipes, card or [], memory, capability, driver or "")
-    presets = known(recipes, entries, settings.load().state_dir)
+    own = user_settings()
+    presets = known(recipes, entries, own.state_dir)
     if presets.invalid:
         log(f"{counted(presets.invalid, 'receipt')} left out as invalid: `builder receipts`")
     answer = presets.choice(here, least)
-    images = {each.recipe: _image(recipes, each.recipe) for each in answer.fits}
+    images = {}
+    for name in {each.recipe for each in answer.fits}:
+        image = recipes.engine(name).recipe.image
+        images[name] = f"{own.repository(image.repository)}:{image.tags[0]}"
     if as_json:
         print_json(_as_json(answer, images, presets.digests))
     else:
@@ -150,7 +133,6 @@ def _machine(
     recipes: Catalog, names: list[str], memory: str | None, capability: str | None, driver: str
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
-    from dataclasses import replace
 
     from builder.presets import machine
     from simulator.selection import Capability
@@ -169,7 +151,6 @@ def _machine(
 
 def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
     """The valid presets, of the model that was asked for; raises ``RecipeError`` if none is."""
-    from builder.core.errors import RecipeError
     from builder.presets.choose import matching
 
     broken = len(presets.entries) - len(presets.valid())
@@ -181,13 +162,6 @@ def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:
         what = f"no preset is of a model {model}" if model else "there are no presets"
         raise RecipeError(what, f"the models: {', '.join(known)}" if known else "")
     return found
-
-
-def _image(recipes: Catalog, name: str) -> str:
-    from builder.core import settings
-
-    image = recipes.engine(name).recipe.image
-    return f"{settings.load().repository(image.repository)}:{image.tags[0]}"
 
 
 def _shown(machine: Machine) -> str:
@@ -215,7 +189,6 @@ def _next_step(answer: Choice) -> str:
 def _as_json(
     answer: Choice, images: Mapping[str, str], digests: Mapping[str, str]
 ) -> dict[str, Any]:
-    from dataclasses import asdict
 
     cards = [{**asdict(card), "capability": str(card.capability)} for card in answer.machine.cards]
     best = [each.preset for each in answer.recommended]

@@ -2,72 +2,89 @@
 
 from __future__ import annotations
 
+import posixpath
+import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from enum import StrEnum
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import options
-from builder.cli.fit import FOLDER, require_fits
 from builder.cli.options import (
     BuilderOption,
     CatalogOption,
+    JobsOption,
     JsonOption,
+    OfflineOption,
     OnePlatformOption,
     RecipeName,
+    argument,
     catalog_at,
     checked_capability,
+    flag,
+    option,
     output_option,
     reference_option,
+    user_settings,
 )
-from builder.cli.terminal import filled, first_rows, line, log, out, pairs, print_json, table
+from builder.cli.terminal import (
+    counted,
+    filled,
+    first_rows,
+    line,
+    log,
+    out,
+    pairs,
+    print_json,
+    table,
+)
 from builder.core import sizes
+from builder.core.errors import DifferenceError, UntriedError, UsageError
 from builder.core.platforms import Platform
+from builder.image.code_paths import HEADER
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
     from builder.build.compilers import Table
     from builder.build.reports import EnginePaths
+    from builder.build.reproduce import ReproducedImages
+    from builder.build.reproduce import Reproduction
+    from builder.checks.cases import CaseResult
+    from builder.image.layers import Node
+    from builder.image.results import Comparison
+    from builder.image.results import Difference
+    from builder.image.results import FileDifference
+    from builder.image.results import FunctionDifference
+    from builder.image.results import LayerDifference
+    from builder.image.results import LayerSide
     from simulator.cubin import Kernel
     from simulator.ledger import Ledger
-    from simulator.work import WorkPath
 
 DIGITS = 12  # of a digest
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
 
 
 def kernels(
-    image: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE|IMAGE",
-            autocompletion=options.recipes,
-            help="Name of a recipe, or any image.",
-        ),
-    ],
+    image: str = argument(
+        "RECIPE|IMAGE", "Name of a recipe, or any image.", autocompletion=options.recipes
+    ),
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--capability",
-            metavar="MAJOR.MINOR",
-            callback=checked_capability,
-            help="Compute capability of the card, for which the driver chooses the code.",
-        ),
-    ] = "12.0",
-    library: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--library",
-            metavar="NAME",
-            help="Only libraries whose path ends in NAME, with or without a version. May be "
-            "repeated.",
-        ),
-    ] = None,
+    card: str = option(
+        "--capability MAJOR.MINOR",
+        "Compute capability of the card, for which the driver chooses the code.",
+        "12.0",
+        callback=checked_capability,
+    ),
+    library: list[str] | None = option(
+        "--library NAME",
+        "Only libraries whose path ends in NAME, with or without a version. May be repeated.",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """List every kernel of an image with its resources.
@@ -94,7 +111,6 @@ def kernels(
 
 
 def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
-    from builder.core.errors import UntriedError
 
     if not names:
         return ledger
@@ -114,7 +130,6 @@ def _only(ledger: Ledger, names: Sequence[str] | None) -> Ledger:
 
 def _runnable(ledger: Ledger) -> Ledger:
     """The same ledger; raises ``UntriedError`` where the card can run none of its code."""
-    from builder.core.errors import UntriedError
 
     found = [kernel for library in ledger.libraries for kernel in library.kernels]
     if not all(kernel.idle for kernel in found):
@@ -202,120 +217,6 @@ def _figures(kernel: Kernel) -> list[str]:
     return [f"{value:,}" if isinstance(value, int) else value for value in values.values()]
 
 
-# ``builder paths``.
-
-CONTEXT = 2048  # tokens with which a model is started, which every model has
-
-
-def paths_paths(
-    recipe: RecipeName,
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=options.recipes,
-            help="Show what this recipe's image does otherwise.",
-        ),
-    ] = None,
-    *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar=FOLDER,
-            help="Start the image's server now, with this model (as for fit) on --card.",
-        ),
-    ] = None,
-    card: Annotated[
-        str | None,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=options.known_cards,
-            help="Card to simulate for --model: 5090, 5090-laptop, ...",
-        ),
-    ] = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show which path an engine takes for its work on the card: attention, products, KV cache.
-
-    An engine chooses kernels by card, model and options, and falls back to others without a word.
-    The smoke test starts its server on a simulated card, with a small model and as each preset,
-    and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
-    another one kept. With two recipes, the table has what differs. `fit` takes options of the
-    engine, and shows the paths, too.
-
-    The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
-    is 15 if the model does not fit, and 8 if the engine fails for another reason.
-    """
-    from builder.build.reports import paths_of
-    from builder.cli.session import build_session
-    from builder.core import settings
-
-    if (model is None) != (card is None):
-        raise typer.BadParameter("--model and --card go together", param_hint="--model")
-    recipes, state = catalog_at(catalog), settings.load().state_dir
-    names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
-    if model is not None and card is not None:
-        session = build_session(catalog, platform="linux/amd64")
-        found = [_started(session, name, model, card) for name in names]
-    else:
-        found = [paths_of(recipes, name, state) for name in names]
-    if as_json:
-        print_json([asdict(each) for each in found])
-        return
-    for each in found:
-        if each.kept:
-            log(f"{each.recipe}: from trials/, as no record of this machine has its server's start")
-        if each.stated:
-            line(f"{each.recipe}: {each.stated}")
-    if len(found) == 1:
-        table(("model", "work", "path", "launches"), list(_rows(found[0])))
-    else:
-        rows = list(_differences(*found))
-        table(("model", "work", *names), rows)
-        if not rows:
-            log("no path differs with the models that both were started with")
-
-
-def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
-    """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.build.reports import EnginePaths
-    from builder.presets import cards
-    from builder.presets.fit import FitRequest, fit
-
-    wanted = [cards.load(session.catalog.root, card)]
-    found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
-    require_fits(found)
-    (trial,) = found.trials
-    return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)
-
-
-def _rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
-    for model, paths in found.by_model.items():
-        for each in paths:
-            yield model, each.work, each.text, f"{each.launches:,}"
-
-
-def _differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
-    """The kinds of work that take other paths with the same model."""
-    from simulator.work import texts_by_work
-
-    for model in filter(after.by_model.__contains__, before.by_model):
-        # Without the order, which is by launches.
-        taken = [sorted(each.by_model[model], key=_text) for each in (before, after)]
-        sides = [texts_by_work(paths) for paths in taken]
-        for work in dict.fromkeys([*sides[0], *sides[1]]):
-            row = [side.get(work, "none") for side in sides]
-            if row[0] != row[1]:
-                yield model, work, *row
-
-
-def _text(path: WorkPath) -> str:
-    return path.text
-
-
 # ``builder ptx``.
 
 
@@ -324,24 +225,17 @@ def ptx(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     builder: BuilderOption = None,
-    output: Annotated[
-        Path | None,
-        output_option(
-            "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
-        ),
-    ] = None,
-    published: Annotated[
-        str | None,
-        reference_option("--from", "Write the PTX that is attached to this image in the registry."),
-    ] = None,
-    compiles: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="Where some PTX is not known, compile the engine again without the compiler "
-            "cache. The image stays as it is.",
-        ),
-    ] = False,
+    output: Path | None = output_option(
+        "Write the PTX to this new directory: DIGEST.ptx, by the sha256 of the machine code."
+    ),
+    published: str | None = reference_option(
+        "--from", "Write the PTX that is attached to this image in the registry."
+    ),
+    compiles: bool = flag(
+        "--compile",
+        "Where some PTX is not known, compile the engine again without the compiler cache. The "
+        "image stays as it is.",
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Show how much of an image's PTX is kept, or write it to a directory.
@@ -352,23 +246,30 @@ def ptx(
     compiler cache has no kept PTX: `--compile` compiles it again. The exit code is 8 if the
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
+    from builder.build import ccache
+    from builder.build.lookup import Images
     from builder.cli.session import build_session, reporter
+    from builder.publish.attachments import attached
+    from builder.publish.tags import repository_of
 
     if published is not None:
         if output is None or compiles:
             raise typer.BadParameter("--from needs --output DIR, and takes no --compile")
-        _write_published(recipe, catalog, published, platform, output)
+        repository = repository_of(catalog_at(catalog), recipe, log)
+        found = attached(repository, published, ccache.KIND, platform)
+        with tempfile.NamedTemporaryFile() as packed:
+            packed.write(found[0].content)
+            packed.flush()
+            ccache.unpack(Path(packed.name), output)
         return
-    from builder.build import ccache as files
     from builder.build.build import ptx_of_image
-    from builder.build.lookup import Images
-
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
         plan = session.resolve(recipe)
-        kept = ptx_of_image(plan, Images(session).require(plan), session, compiles=compiles)
+        image = Images(session).require(plan)
+        kept = ccache.of_image(plan, image, session, compiles=compiles)
     if output is not None and kept.known:
-        files.unpack(kept.file, output)
+        ccache.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0
     missing = sorted(kept.missing)
     if as_json:
@@ -383,43 +284,18 @@ def ptx(
         line(f"not known: {digest}")
 
 
-def _write_published(
-    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, output: Path
-) -> None:
-    import tempfile
-
-    from builder.build import ccache as files
-    from builder.publish.attachments import attached
-    from builder.publish.tags import repository_of
-
-    found = attached(
-        repository_of(catalog_at(catalog), recipe, log), reference, files.KIND, platform
-    )
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(found[0].content)
-        file.flush()
-        files.unpack(Path(file.name), output)
-
-
 # ``builder compilers``.
 
 
 def compilers(
     recipe: RecipeName,
     catalog: CatalogOption = None,
-    versions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--nvcc",
-            metavar="VERSION",
-            help="Only this version, as the package index has it: 13.2.51. May be repeated. "
-            "Default: all releases for CUDA 13.",
-        ),
-    ] = None,
-    save: Annotated[
-        bool,
-        typer.Option("--save", help="Write the table to compilers/RECIPE.toml of the catalog."),
-    ] = False,
+    versions: list[str] | None = option(
+        "--nvcc VERSION",
+        "Only this version, as the package index has it: 13.2.51. May be repeated. Default: all "
+        "releases for CUDA 13.",
+    ),
+    save: bool = flag("--save", "Write the table to compilers/RECIPE.toml of the catalog."),
     as_json: JsonOption = False,
 ) -> None:
     """Find compilers that miscompile the quantizations of a recipe's tree; no GPU is needed.
@@ -436,13 +312,11 @@ def compilers(
     """
     from builder.build import compilers as tables
     from builder.build.compilers import tabled
-    from builder.core import settings
-    from builder.core.errors import UsageError
 
     if save and versions:
         raise UsageError("--save writes the table of all releases", hint="leave out --nvcc")
     loaded = catalog_at(catalog)
-    found = tabled(loaded, recipe, settings.load(), log, versions)
+    found = tabled(loaded, recipe, user_settings(), log, versions)
     if save:
         log(f"written  {tables.write(found, loaded.root)}")
     if as_json:
@@ -471,71 +345,386 @@ def _cell(result: float | str) -> str:
     return f"{result:.1e}" if isinstance(result, float) else result.partition(",")[0]
 
 
-# ``builder sbom``.
+# ``builder compare``.
 
 
-class BillFormat(StrEnum):
-    """A document about the contents of an image, or about its build."""
-
-    SPDX = "spdx"
-    PROVENANCE = "provenance"
+KINDS = "RECIPE|IMAGE|PATH"
 
 
-def sbom(
-    recipe: RecipeName,
+def compare(
+    before: str = argument(
+        f"A={KINDS}",
+        "Name of a recipe, an image of Docker or of a registry, a directory, or a file.",
+    ),
+    after: str = argument(f"B={KINDS}", "Compared with A."),
+    catalog: CatalogOption = None,
+    platform: Platform | None = option(
+        "--platform OS/ARCHITECTURE",
+        "Compare the images for this platform: linux/amd64 or linux/arm64. Default: linux/amd64.",
+        show_default=False,
+    ),
+    times: bool = flag(
+        "--times", "Also count modification times of files and dates of images as differences."
+    ),
+    numbers: bool = flag(
+        "--numbers", "Compare instead the results of the kernels of two recipes' images."
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two images, directories or files, down to each kernel.
+
+    Files are compared by content, mode, owner, links and extended attributes; ELF files by linked
+    libraries, dynamic symbols and sections; CUDA device code by PTX and SASS of every kernel, byte
+    for byte. Layers and configuration of images are compared, too. No program of an image is run.
+    A terminal gets the first rows of each table; a pipe, a file and --json get all of them.
+
+    With --numbers, A and B are recipes. The cases of the check `numbers`, and answers of the
+    servers, are computed for both images on a simulated card. Cases with another outcome are
+    listed, the first cases with the first launch that stores other bytes.
+
+    An image that Docker does not have is pulled from its registry and removed afterwards. A path
+    that is also the name of a recipe is written with `./`.
+
+    The exit code is 17 if something differs.
+    """
+    from builder.build.compare import compare_named
+    from builder.cli.session import build_session
+    from builder.image.compare import summary
+
+    if numbers:
+        if platform is not None or times:
+            raise typer.BadParameter("--numbers takes neither --platform nor --times")
+        _compare_numbers(build_session(catalog), before, after, as_json=as_json)
+        return
+    found = compare_named(build_session(catalog), before, after, platform)
+    print_comparison(found, times=times, as_json=as_json)
+    if not found.same(times=times):
+        raise DifferenceError(f"{before} and {after} differ", summary(found, times=times)[0])
+
+
+def _compare_numbers(session: BuildSession, before: str, after: str, *, as_json: bool) -> None:
+    from builder.build.compare import compare_numbers
+
+    found = compare_numbers(session, before, after)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        line(f"{counted(found.same, 'case')} with the same outcome, {len(found.parted)} without")
+        rows = [
+            (each.name, _said(each.before), _said(each.after), each.launch) for each in found.parted
+        ]
+        if rows:
+            first_rows(("case", "A", "B", "first launch that differs"), rows)
+    if found.parted:
+        raise DifferenceError(
+            f"{before} and {after} compute different numbers", f"{len(found.parted)} cases differ"
+        )
+
+
+def _said(result: CaseResult | None) -> str:
+    if result is None:
+        return "no such case"
+    return f"{result.outcome}: {result.why}" if result.why else result.outcome
+
+
+# The tables of ``builder compare``, and its JSON.
+
+DIGITS = 12  # of a digest
+NAMED = 3  # paths that a row names
+Row = tuple[str, ...]
+
+
+def print_comparison(found: Comparison, *, times: bool, as_json: bool) -> None:
+    """Print the verdict, then the differences; a terminal gets the first rows of each table."""
+    from builder.image.compare import summary
+
+    if as_json:
+        print_json(comparison_json(found, times=times))
+        return
+    for text in summary(found, times=times):
+        line(text)
+    found = replace(found, files=tuple(_named(each, found.after) for each in found.files))
+    values = [*found.config, *(found.times if times else ())]
+    tables: list[tuple[str, Row, list[Row]]] = [
+        ("Files", ("", "path", "difference"), _files(found.differing(times=times), times=times)),
+        ("ELF files", ("file", "part", "A", "B"), list(_elf(found.files))),
+        ("Device code", CODE, list(_codes(found.files))),
+        ("Device code on the card", ON_CARD, list(_on_card(found.files))),
+        ("Kernels and device functions", KERNELS, list(_functions(found.files))),
+        ("Other parts of modules", OTHERS, list(_others(found.files))),
+        ("Configuration", ("value", "A", "B"), list(map(_value, values))),
+        ("Layers", ("A", "B", "difference", "size", "made by"), list(map(_layer, found.layers))),
+    ]
+    for title, header, rows in tables:
+        if rows:
+            line(f"\n{title}")
+            first_rows(header, rows)
+
+
+def _named(each: FileDifference, name: str) -> FileDifference:
+    return replace(each, path=name) if each.path == "/" else each
+
+
+def _files(found: Sequence[FileDifference], *, times: bool) -> list[Row]:
+    return [(each.state, _name(each), "; ".join(_aspects(each, times=times))) for each in found]
+
+
+def _name(each: FileDifference) -> str:
+    return f"{each.former} -> {each.path}" if each.former else each.path
+
+
+def _aspects(of: FileDifference, *, times: bool) -> Iterator[str]:
+    old, new = of.before, of.after
+    if old is None or new is None:
+        node = old or new
+        if node is not None:
+            yield f"{node.kind}, {node.size:,} bytes" if node.kind == "file" else node.kind
+    else:
+        for aspect in of.aspects:
+            if aspect == "content":
+                yield _content(of, old, new)
+            elif aspect != "name" and (aspect != "time" or times):
+                yield f"{aspect} {_shown(old, aspect)} -> {_shown(new, aspect)}"
+    if of.unread:
+        yield f"device code and sections not compared: {of.unread}"
+
+
+def _content(of: FileDifference, old: Node, new: Node) -> str:
+    text = f"content {_between(old.size, new.size)} bytes"
+    return text + (f": {of.lines[0]!r} -> {of.lines[1]!r}" if of.lines else "")
+
+
+def _shown(node: Node, aspect: str) -> str:
+    match aspect:
+        case "mode":
+            return f"{node.mode:o}"
+        case "owner":
+            return f"{node.user}:{node.group}"
+        case "attributes":
+            return ", ".join(f"{name}={value}" for name, value in node.attributes) or "none"
+        case "hard link":
+            return node.same_file or "none"
+        case "time":
+            return f"{datetime.fromtimestamp(node.time, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        case _:
+            return str(getattr(node, aspect))
+
+
+def _between(before: int, after: int) -> str:
+    return f"{after:,}" if before == after else f"{before:,} -> {after:,}"
+
+
+def _elf(files: Sequence[FileDifference]) -> Iterator[Row]:
+    for each in files:
+        if each.elf is None:
+            continue
+        for value in each.elf.values:
+            yield (each.path, *_value(value))
+        for symbol in each.elf.symbols_removed:
+            yield each.path, "symbol", symbol, ""
+        for symbol in each.elf.symbols_added:
+            yield each.path, "symbol", "", symbol
+        for section in each.elf.sections:
+            sizes = (section.before, section.after)
+            yield each.path, section.name, *("" if n is None else f"{n:,} bytes" for n in sizes)
+
+
+def _value(value: Difference[tuple[str, ...]]) -> Row:
+    return value.name, " ".join(value.before), " ".join(value.after)
+
+
+CODE = ("file", "code", "entries", "equal", "changed", "added", "removed")
+
+
+def _codes(files: Sequence[FileDifference]) -> Iterator[Row]:
+    for each in files:
+        if each.code is None:
+            continue
+        for total in each.code.totals:
+            states = Counter(of.state for of in each.code.functions if of.code == total.code)
+            counts = (f"{states[state]:,}" for state in ("changed", "added", "removed"))
+            entries = _between(total.before, total.after)
+            yield each.path, total.code, entries, f"{total.equal:,}", *counts
+
+
+ON_CARD = ("file", "card", *HEADER[1:])
+
+
+def _on_card(files: Sequence[FileDifference]) -> Iterator[Row]:
+    """The files of whose code the card runs, compiles or leaves out another part than before."""
+    for each in files:
+        if each.on_card is None:
+            continue
+        old, new = each.on_card
+        pairs = ((old.native, new.native), (old.compiled, new.compiled), (old.dead, new.dead))
+        texts = [[sizes.shown(size) if size else "0" for size in pair] for pair in pairs]
+        if any(was != now for was, now in texts):
+            shown = (" -> ".join(dict.fromkeys(pair)) for pair in texts)
+            yield each.path, new.card or old.card, *shown
+
+
+KERNELS = ("", "file", "code", "differs in", "size", "registers", "spills", "name")
+
+
+def _functions(files: Sequence[FileDifference]) -> Iterator[Row]:
+    for each in files:
+        for of in each.code.functions if each.code else ():
+            name = posixpath.basename(each.path)
+            figures = [_figure(of, figure) for figure in ("size", "registers", "spills")]
+            yield of.state, name, of.code, _parts(of), *figures, of.name
+
+
+def _parts(of: FunctionDifference) -> str:
+    """The sections that differ; a function's other sections follow from its SASS."""
+    return "SASS" if "SASS" in of.parts else ", ".join(of.parts)
+
+
+def _figure(of: FunctionDifference, name: str) -> str:
+    values = [getattr(side, name) if side else None for side in (of.before, of.after)]
+    texts = ["" if value is None else f"{value:,}" for value in values]
+    return texts[1] if texts[0] == texts[1] else " -> ".join(filter(None, texts))
+
+
+OTHERS = ("file", "code", "part", "modules", "bytes")
+
+
+def _others(files: Sequence[FileDifference]) -> Iterator[Row]:
+    for each in files:
+        for of in each.code.others if each.code else ():
+            size = _between(of.before, of.after)
+            yield posixpath.basename(each.path), of.code, of.name, f"{of.modules:,}", size
+
+
+def _layer(of: LayerDifference) -> Row:
+    side = of.after or of.before
+    size = sizes.shown(side.size) if side else ""
+    row = _place(of.before), _place(of.after), _state(of), size
+    return (*row, side.created_by if side else "")
+
+
+def _state(of: LayerDifference) -> str:
+    if not of.paths:
+        return of.state
+    more = f" and {len(of.paths) - NAMED:,} more" if len(of.paths) > NAMED else ""
+    return f"{of.state}: {', '.join(of.paths[:NAMED])}{more}"
+
+
+def _place(side: LayerSide | None) -> str:
+    return f"{side.number} {side.digest.partition(':')[2][:DIGITS]}" if side else ""
+
+
+def comparison_json(found: Comparison, *, times: bool) -> dict[str, Any]:
+    """The comparison, with the verdict first; a mode is octal, as in ``chmod``."""
+    from builder.image.compare import summary
+
+    plain = asdict(found)
+    for difference, each in zip(plain["files"], found.files, strict=True):
+        difference["state"] = each.state
+        for side in filter(None, (difference["before"], difference["after"])):
+            side["mode"] = f"{side['mode']:o}"
+            del side["head"]
+        if each.code:
+            rows = zip(difference["code"]["functions"], each.code.functions, strict=True)
+            for function, of in rows:
+                function["state"] = of.state
+    return {
+        "same": found.same(times=times),
+        "same_device_code": found.same_code,
+        "summary": summary(found, times=times),
+        **plain,
+    }
+
+
+# ``builder reproduce``.
+
+
+def reproduce(
+    target: str = argument(
+        "RECIPE|BASE|IMAGE",
+        "A recipe or a base that was built here, or an image of a registry: "
+        "`REGISTRY/REPOSITORY:TAG`.",
+        autocompletion=options.recipes,
+    ),
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
-    form: Annotated[
-        BillFormat,
-        typer.Option(
-            "--format",
-            help="SPDX 2.3, or SLSA v1 provenance as an in-toto statement.",
-        ),
-    ] = BillFormat.SPDX,
-    published: Annotated[
-        str | None,
-        reference_option(
-            "--from",
-            "Print the document that is attached to this image in the registry. Default: describe "
-            "the verified image in the local engine.",
-        ),
-    ] = None,
+    bases: bool = flag("--bases", "Also build the bases of an engine again."),
+    attest: bool = flag(
+        "--attest",
+        "If the digest is the same, attach the result to the image in its registry, signed with "
+        "the cosign key of the settings.",
+    ),
+    jobs: JobsOption = None,
+    builder: BuilderOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print the SBOM of a recipe's verified image, as JSON.
+    """Build an image again without caches, and compare the digests.
 
-    It lists parts that scanners of the image cannot see: the fork and its commit, each patch and
-    pull request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the
-    Debian packages in the image. Build tools are marked as such, and files of unknown origin are
-    mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
-    there is no verified image, and 12 if the registry has no such document.
+    The compiler cache is not used either. With `--builder`, another machine builds the image. If
+    digests differ, the files are listed, with ELF sections and kernels. The new images are removed
+    afterwards.
+
+    The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
-    from builder.publish import spdx as documents_of
+    from builder.build.reproduce import attestation
+    from builder.build.reproduce import reproduce as build_again
+    from builder.cli.session import build_session, reporter
 
-    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
-    if published is None:
-        text = _of_local_image(recipe, catalog, platform, kind)
+    with reporter() as progress, ExitStack() as stack:
+        session = build_session(
+            catalog, progress, offline=offline, jobs=jobs, builder=builder, platform=platform
+        )
+        attested = stack.enter_context(attestation(session, target)) if attest else None
+        result = build_again(session, target, with_bases=bases)
+        if attested is not None and result.good:
+            log(f"the statement is attached to {attested(result)}")
+    if as_json:
+        print_json(_json(result))
     else:
-        text = _of_published_image(recipe, catalog, published, platform, kind)
-    typer.echo(text, nl=False)
+        _print(result)
+    if not result.good:
+        differ = [each for each in result.reproductions if each.state != "reproduced"]
+        raise DifferenceError(
+            f"{target} was not reproduced: {counted(len(differ), 'digest')} "
+            f"{'differs' if len(differ) == 1 else 'differ'}",
+            "\n".join(f"{each.name}: {_explained(each)}" for each in differ),
+        )
 
 
-def _of_local_image(recipe: str, catalog: Path | None, platform: Platform | None, kind: str) -> str:
-    from builder.build.lookup import verified
-    from builder.cli.session import build_session
-    from builder.core.files import workspace
-    from builder.publish.attachments import documents
+def _json(result: ReproducedImages) -> dict[str, Any]:
 
-    session = build_session(catalog, platform=platform)
-    image, record = verified(session, recipe)
-    with workspace(session.settings.cache_dir) as work:
-        return documents(image, record, work)[kind]
+    images = [
+        {
+            "name": each.name,
+            "state": each.state,
+            "reference": each.reference,
+            "expected": each.expected,
+            "found": each.found,
+            "comparison": comparison_json(each.comparison, times=True) if each.comparison else None,
+        }
+        for each in result.reproductions
+    ]
+    plain = {"target": result.target, "reproduced": result.good, "builder": result.builder}
+    return {**plain, "taken": result.taken, "images": images}
 
 
-def _of_published_image(
-    recipe: str, catalog: Path | None, reference: str, platform: Platform | None, kind: str
-) -> str:
-    from builder.publish.attachments import attached
-    from builder.publish.tags import repository_of
+def _print(result: ReproducedImages) -> None:
 
-    files = attached(repository_of(catalog_at(catalog), recipe, log), reference, kind, platform)
-    return files[0].content.decode("utf-8", "replace")
+    rows = [(each.name, each.state, each.found) for each in result.reproductions]
+    table(("image", "", "digest of the new build"), rows)
+    for name in result.taken:
+        line(f"not built again: {name}")
+    for each in result.reproductions:
+        if each.comparison is not None:
+            line(f"\n{each.name}: {_explained(each)}")
+            print_comparison(each.comparison, times=True, as_json=False)
+
+
+def _explained(each: Reproduction) -> str:
+    if each.state == "compression":
+        numbers = ", ".join(map(str, each.packed))
+        return (
+            f"the same files and configuration; the compression differs in layer {numbers}: "
+            "another version of BuildKit packs them"
+        )
+    return f"expected {each.expected}; found {each.found}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -17,15 +21,25 @@ from builder.cli.options import (
     OnePlatformOption,
     RecipeName,
     Recipes,
+    argument,
     catalog_at,
+    flag,
+    option,
+    output_option,
+    user_settings,
 )
 from builder.cli.terminal import counted, line, log, minute, print_json, table
 from builder.core import sizes
+from builder.core.errors import RecipeError, UntriedError, WorldError
+from builder.core.files import workspace
+from builder.core.platforms import PLATFORMS, Platforms
 
 if TYPE_CHECKING:
     from builder.build.reports import Overview
+    from builder.core.platforms import Platforms
+    from builder.core.settings import Settings
+    from builder.measure.doctor import Finding
     from builder.publish.nights import NightlyRun
-    from builder.publish.verdicts import Reproduced
     from builder.upstream.bisect import BisectResult
     from builder.upstream.status import Status
 
@@ -69,9 +83,7 @@ def nightly(
 def status(
     recipes: Recipes = None,
     catalog: CatalogOption = None,
-    channels: Annotated[
-        bool, typer.Option("--channels", help="Only recipes that have a channel.")
-    ] = False,
+    channels: bool = flag("--channels", "Only recipes that have a channel."),
     as_json: JsonOption = False,
 ) -> None:
     """Show the published image of each recipe and channel, and how far upstream is ahead.
@@ -87,13 +99,11 @@ def status(
     does not answer, or the state of a tag is not known for another reason; 3 if --channels finds no
     channel; and 12 if no namespace is set.
     """
-    from builder.core import settings
-    from builder.core.errors import RecipeError
     from builder.upstream.patches import open_session
     from builder.upstream.status import require_fresh, statuses
 
     found = catalog_at(catalog)
-    loaded = settings.load()
+    loaded = user_settings()
     with open_session(found, loaded, log, offline=False) as session:
         repositories = session.repositories
         listed = list(statuses(found, loaded, recipes or [], repositories, only_channels=channels))
@@ -155,23 +165,15 @@ def overview_of_statuses(found: Sequence[Status]) -> Overview:
 
 def _row(status: Status) -> tuple[str, ...]:
     image = status.image
-    return (
-        status.recipe,
-        status.tag,
-        status.state,
-        image.digest.removeprefix("sha256:")[:12] if image else "",
-        image.created[:10] if image else "",
-        _upstream(status),
-        _behind(status),
-    )
-
-
-def _upstream(status: Status) -> str:
-    """The name of a tag or branch and its commit, the tag and the digest of an image, a release."""
-    if status.upstream == status.commit:
-        return status.upstream
-    commit = status.commit.removeprefix("sha256:")[:9]
-    return f"{status.upstream.rpartition(':')[2]} {commit}"
+    serves = image.digest.removeprefix("sha256:")[:12] if image else ""
+    created = image.created[:10] if image else ""
+    # A tag or branch and its commit, the tag and the digest of an image, or a release.
+    upstream = status.upstream
+    if upstream != status.commit:
+        commit = status.commit.removeprefix("sha256:")[:9]
+        upstream = f"{upstream.rpartition(':')[2]} {commit}"
+    names = (status.recipe, status.tag, status.state)
+    return (*names, serves, created, upstream, _behind(status))
 
 
 def _behind(status: Status) -> str:
@@ -211,13 +213,6 @@ def _downloads(status: Status) -> Iterator[str]:
         yield f"download for {name}: {known}{sizes.shown(found.download_size)} anew"
 
 
-def _reproduced(found: Reproduced) -> str:
-    text = f"reproduced {found.created[:10]} on {found.architecture}"
-    if found.key:
-        return f"{text}, signed by {found.key}"
-    return f"{text}, unverified: {found.problem or 'no trusted key signed the statement'}"
-
-
 def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """The texts about a tag, each after its recipe."""
     name, last = status.recipe, status.last
@@ -233,8 +228,10 @@ def _notes(status: Status) -> Iterator[tuple[str, str]]:
         yield name, f"upstream has not moved for {status.still} days"
     for text in _downloads(status):
         yield name, text
-    if status.reproduced is not None:
-        yield name, _reproduced(status.reproduced)
+    if again := status.reproduced:
+        text = f"reproduced {again.created[:10]} on {again.architecture}"
+        problem = again.problem or "no trusted key signed the statement"
+        yield name, f"{text}, {f'signed by {again.key}' if again.key else f'unverified: {problem}'}"
     for text in status.problem.splitlines():
         yield name, text
 
@@ -254,56 +251,32 @@ def bisect(
     catalog: CatalogOption = None,
     platform: OnePlatformOption = None,
     builder: BuilderOption = None,
-    good: Annotated[
-        str | None,
-        typer.Option(metavar="REF", help="Tag, branch or commit that is known to be good."),
-    ] = None,
-    bad: Annotated[
-        str | None,
-        typer.Option(metavar="REF", help="Later tag, branch or commit that is known to be bad."),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Shell command that decides instead of the smoke test. It runs in the directory "
-            "where the bisect was started, with the image in $IMAGE and the commit in $COMMIT. "
-            "Exit code 0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
-        ),
-    ] = None,
-    build_fails: Annotated[
-        BuildFails,
-        typer.Option(
-            metavar="skip|bad",
-            help="Verdict on a commit that does not compile. With bad, the bisect finds the commit "
-            "that broke the build.",
-        ),
-    ] = BuildFails.SKIP,
-    first_parent: Annotated[
-        bool,
-        typer.Option("--first-parent", help="Find the merge; do not search the commits inside it."),
-    ] = False,
-    trust_ends: Annotated[
-        bool,
-        typer.Option(
-            "--trust-ends", help="Do not check first that --good is good and --bad is bad."
-        ),
-    ] = False,
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skip",
-            metavar="COMMIT",
-            help="Do not test this commit (at least seven digits). May be repeated.",
-        ),
-    ] = None,
+    good: str | None = option("--good REF", "Tag, branch or commit that is known to be good."),
+    bad: str | None = option("--bad REF", "Later tag, branch or commit that is known to be bad."),
+    test: str | None = option(
+        "--test COMMAND",
+        "Shell command that decides instead of the smoke test. It runs in the directory where "
+        "the bisect was started, with the image in $IMAGE and the commit in $COMMIT. Exit code "
+        "0: good; 125: skip; 1 to 124: bad; any other stops the bisect.",
+    ),
+    build_fails: BuildFails = option(
+        "--build-fails skip|bad",
+        "Verdict on a commit that does not compile. With bad, the bisect finds the commit that "
+        "broke the build.",
+        BuildFails.SKIP,
+    ),
+    first_parent: bool = flag(
+        "--first-parent", "Find the merge; do not search the commits inside it."
+    ),
+    trust_ends: bool = flag(
+        "--trust-ends", "Do not check first that --good is good and --bad is bad."
+    ),
+    skip: list[str] | None = option(
+        "--skip COMMIT", "Do not test this commit (at least seven digits). May be repeated."
+    ),
     jobs: JobsOption = None,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Discard progress and do nothing else.")
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Print the progress and test nothing.")
-    ] = False,
+    reset: bool = flag("--reset", "Discard progress and do nothing else."),
+    status: bool = flag("--status", "Print the progress and test nothing."),
     as_json: JsonOption = False,
 ) -> None:
     """Find the upstream commit that broke an engine, by building and testing commits.
@@ -346,11 +319,25 @@ def bisect(
 
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     if as_json:
-        print_json(_as_data(outcome))
+        first_bad = outcome.first_bad
+        steps = [{**asdict(each.commit), **asdict(each.evaluation)} for each in outcome.steps]
+        print_json(
+            {
+                **asdict(outcome.question),
+                "state": outcome.state,
+                "first_bad": asdict(first_bad) if first_bad else None,
+                "candidates": [asdict(commit) for commit in outcome.candidates],
+                "left": outcome.left,
+                "builds": outcome.builds,
+                "steps": steps,
+                "log": outcome.log,
+            }
+        )
         return
     rows = [
-        (step.verdict, step.commit.name[:9], step.commit.date, step.commit.subject, step.why)
+        (step.verdict, commit.name[:9], commit.date, commit.subject, step.evaluation.why)
         for step in outcome.steps
+        for commit in [step.commit]
     ]
     table(("", "commit", "", "", "why"), rows)
     question = outcome.question
@@ -369,16 +356,273 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
             line(f"  the log is {step.log}")
 
 
-def _as_data(outcome: BisectResult) -> dict[str, Any]:
-    steps = [asdict(step) for step in outcome.steps]
-    first_bad = outcome.first_bad
-    return {
-        **asdict(outcome.question),
-        "state": outcome.state,
-        "first_bad": asdict(first_bad) if first_bad else None,
-        "candidates": [asdict(commit) for commit in outcome.candidates],
-        "left": outcome.left,
-        "builds": outcome.builds,
-        "steps": [{**step.pop("commit"), **step} for step in steps],
-        "log": outcome.log,
-    }
+# ``builder ci``: matrix, trials, ccache.
+
+
+group = typer.Typer(
+    no_args_is_help=True,
+    help="For workflows: the matrix of jobs, the memory of presets, and the compiler cache.",
+)
+ccache = typer.Typer(
+    no_args_is_help=True, help="Save the engine's compiler cache to a file, and load it elsewhere."
+)
+group.add_typer(ccache, name="ccache")
+
+
+@group.command()
+def matrix(
+    recipes: Recipes = None,
+    catalog: CatalogOption = None,
+    changed_since: str | None = option(
+        "--changed-since REV",
+        "Only recipes whose image or whose checks changed since this commit of the catalog's "
+        "repository.",
+    ),
+    direct: bool = flag(
+        "--direct",
+        "With --changed-since: only recipes that changed themselves (the file, its lock, its "
+        "patches, its source), not those whose base or builder changed.",
+    ),
+    tracked: bool = flag(
+        "--tracked", "Only recipes with a channel, which `builder nightly` moves."
+    ),
+    large_runner: str = option(
+        "--large-runner LABEL",
+        "Runner for recipes that need more disk than GitHub's standard runner has. Without it, "
+        "these recipes are left out with a warning.",
+        "",
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Print the jobs of a workflow: each recipe with its runner, disk space and caches.
+
+    With --json, the output is a matrix for GitHub's fromJSON. Nothing is downloaded, and no engine
+    is needed. Changes are found by build keys, which each revision computes with its own code:
+    a new template changes every recipe, a comment changes none. If nothing has changed, the matrix
+    is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
+    """
+
+    from builder.upstream import ci as matrices
+
+    if direct and changed_since is None:
+        raise typer.BadParameter("requires --changed-since", None, None, "--direct")
+    found = catalog_at(catalog)
+    jobs = matrices.jobs(found, recipes or (), tracked=tracked)
+    if changed_since is not None:
+        with tempfile.TemporaryDirectory() as work:
+            before = matrices.earlier(found.root, changed_since, Path(work), log)
+        jobs = matrices.changed(jobs, before, direct=direct)
+    placed, left_out = matrices.placed(jobs, large_runner)
+    for job in left_out:
+        log(
+            f"{job.recipe} is left out: it needs {job.disk} GiB of disk, and {matrices.HOSTED} has "
+            f"{matrices.CLEARED:.0f} GiB after cleaning; give another runner with --large-runner"
+        )
+    if as_json:
+        print_json({"include": [asdict(job) for job in placed]})
+        return
+    rows = [
+        (job.recipe, job.channel, f"{job.disk} GiB{cleaned}", job.runner, job.cache)
+        for job in placed
+        for cleaned in [", cleaned" if job.clear else ""]
+    ]
+    table(("recipe", "channel", "disk", "runner", "compiler cache"), rows)
+
+
+@group.command()
+def trials(
+    recipes: Recipes = None, catalog: CatalogOption = None, as_json: JsonOption = False
+) -> None:
+    """Write what the smoke test found without a GPU to trials/, for machines without the image.
+
+    It has the memory of presets on simulated cards, the server's paths, and the sums of the device
+    code, from the record of the newest verified image, else of the newest one that was refused.
+    trials/README.md gets tables of all images. Without names, recipes without an image that ran on
+    a simulated card are left out. The exit code is 8 if you name a recipe without an image.
+    """
+    from builder.build import record, reports
+    from builder.build import trials as kept_trials
+    from builder.presets import catalog as preset_files
+    from builder.presets.schema import TRIALS
+
+    found, state = catalog_at(catalog), user_settings().state_dir
+    names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
+    presets = {each.name: each.preset for each in preset_files.load(found).valid()}
+    files = {}
+    for name in names:
+        kept = record.newest_good(state, name) or record.newest_refused(state, name)
+        if kept is not None and (recipes or kept.verdict.device is not None):
+            files[name] = kept_trials.write_trials(found.root, kept)
+        elif recipes:
+            hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
+            what = f"no image of {name} was checked on this machine"
+            raise UntriedError(what, hint=hint)
+    if (found.root / TRIALS).is_dir():
+        reports.write_trials_page(found, presets)
+    if as_json:
+        print_json({name: str(file) for name, file in files.items()})
+    else:
+        table(("recipe", "file"), [(name, str(file)) for name, file in files.items()])
+
+
+@ccache.command()
+def save(
+    recipe: RecipeName,
+    file: Path = argument("FILE", "A tar file; an existing one is replaced.", dir_okay=False),
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    limit: float = option(
+        "--limit GIB",
+        "Maximum size; the least recently used entries are left out.",
+        1.0,
+        min=0.01,
+        max=1000,
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Save the engine's compiler cache to a file.
+
+    All recipes share one cache per engine, which is not changed. If the recipe compiles nothing,
+    the command does nothing.
+    """
+    from builder.build import ccache as compiler_cache
+
+    _carry(recipe, file, catalog, builder, partial(compiler_cache.save, limit=limit), as_json)
+
+
+@ccache.command()
+def load(
+    recipe: RecipeName,
+    file: Path = argument("FILE", "A file that `builder ci ccache save` wrote.", dir_okay=False),
+    catalog: CatalogOption = None,
+    builder: BuilderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the contents of a file to the engine's compiler cache, before a build.
+
+    The recipe's base image is built if it is missing, because the cache is loaded inside it. If the
+    recipe compiles nothing, the command does nothing. A file that is incomplete, or that `builder
+    ci ccache save` did not write, is refused. The author of the file controls the contents of
+    your builds: load only files from people whom you trust.
+    """
+    from builder.build import ccache as compiler_cache
+
+    _carry(recipe, file, catalog, builder, compiler_cache.load, as_json)
+
+
+def _carry(
+    recipe: str,
+    file: Path,
+    catalog: Path | None,
+    builder: str | None,
+    carry: Callable[..., int],
+    as_json: bool,
+) -> None:
+    """Save or load the cache of the recipe's engine, if it compiles anything."""
+    from builder.build.ccache import compile_image
+    from builder.cli.session import build_session
+
+    session = build_session(catalog, builder=builder)
+    image = compile_image(session.plans(recipe)[0], session)
+    size = None
+    if image is not None:
+        path = file.absolute()
+        with workspace(session.settings.cache_dir) as work:
+            size = carry(image, path, work, builder=session.settings.buildx)
+    if as_json:
+        print_json(None if size is None else {"file": str(file.absolute()), "size": size})
+    elif size is None:
+        line(f"{recipe} compiles nothing, so it has no compiler cache")
+    else:
+        line(f"compiler cache {file.absolute()}  ({sizes.shown(size)})")
+
+
+# ``builder doctor``.
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Check whether this machine can build, and suggest fixes.
+
+    The exit code is 4 if a requirement of every build is missing.
+    """
+    from builder.measure import doctor
+
+    found = user_settings()
+    findings = [*doctor.examine(found), *ways(found)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        rows = [(each.state, each.what, each.found, each.advice) for each in findings]
+        table(("", "what", "found", "what to do"), rows)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(WorldError.exit_code)
+
+
+def ways(settings: Settings) -> Iterator[Finding]:
+    """The way of a build for each platform with these settings; nothing where Docker does not
+    answer."""
+    from builder.build import record, stages
+    from builder.build.roots import compiles_on
+    from builder.docker import buildx
+    from builder.measure.doctor import Finding
+
+    try:
+        build, builder = compiles_on(settings), buildx.builder(settings.buildx)
+    except WorldError:
+        return
+    for target in PLATFORMS.values():
+        platforms = Platforms(build, target)
+        # Most recipes have an image for linux/amd64 alone.
+        needed = platforms.image == "linux/amd64"
+        what = "way" if needed else f"way to {platforms.image}"
+        last = record.last_time(settings.state_dir, stages.way_name(platforms, builder))
+        found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+        advice = ""
+        if stages.is_emulated(platforms, builder):
+            advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
+        try:
+            stages.require_emulators(platforms, builder)
+            yield Finding(what, "could" if advice else "has", found, advice)
+        except WorldError as error:
+            state: Literal["could", "missing"] = "missing" if needed else "could"
+            yield Finding(what, state, f"{found}; {error.what}", error.hint)
+
+
+# ``builder site``.
+
+
+def site(
+    output: Path = output_option(
+        "Directory for the pages; an earlier site in it is replaced.", ...
+    ),
+    offline: bool = flag("--offline", "Ask no registry: without tags, history and nights."),
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write static pages: the presets for each card, the images, published speeds, nights.
+
+    The facts come from the recipes, the presets and the records of this machine, and from the
+    registry if BUILDER_NAMESPACE is set. Unknown facts are left out. The pages need no server and
+    load nothing from elsewhere; without JavaScript they show everything, with JavaScript they
+    filter and sort. index.json has the same facts for programs. The pages link to the repository
+    BUILDER_FARM_URL.
+
+    The exit code is 5 if the registry does not answer; the directory is then as it was before. It
+    is 16 if a file of receipts/ is no valid receipt; the pages are then written without it.
+    """
+
+    from builder.presets.receipts import checked
+    from builder.site.facts import collect
+    from builder.site.pages import write
+
+    recipes = catalog_at(catalog)
+    receipts = checked(recipes, datetime.now(UTC))
+    found = collect(recipes, user_settings(), log, receipts.entries, offline=offline)
+    written = write(found, output.absolute())
+    if as_json:
+        print_json({"directory": str(output.absolute()), "files": written})
+    else:
+        total = sizes.shown(sum(written.values()))
+        line(f"written  {output}: {counted(len(written), 'file')}, {total}")
+        line(f"         {counted(len(found.images), 'image')}, {counted(len(found.cards), 'card')}")
+    receipts.require_valid()

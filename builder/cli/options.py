@@ -17,6 +17,7 @@ from builder.core.platforms import Platform
 from builder.core.sizes import contexts_of
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.recipes.catalog import Catalog
 
 
@@ -104,115 +105,6 @@ class EngineCommand(TyperCommand):
             raise
 
 
-RecipeName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="Name of a recipe, or of an engine that has only one recipe.",
-        autocompletion=recipes,
-    ),
-]
-SomeRecipe = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RECIPE",
-        help="Name of a recipe. Default: all recipes.",
-        autocompletion=recipes,
-    ),
-]
-Recipes = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="RECIPE",
-        help="Names of recipes. Default: all recipes.",
-        autocompletion=recipes,
-    ),
-]
-CatalogOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--catalog",
-        metavar="DIR",
-        envvar="BUILDER_CATALOG",
-        help="Repository that contains recipes/. Default: the repository around the working "
-        "directory, else the repository that builder was installed from.",
-    ),
-]
-PlatformOption = Annotated[
-    Platform | None,
-    typer.Option(
-        "--platform",
-        metavar="OS/ARCHITECTURE",
-        help="Only the image for this platform: linux/amd64 or linux/arm64. Default: all images "
-        "of the recipe.",
-    ),
-]
-OnePlatformOption = Annotated[
-    Platform | None,
-    typer.Option(
-        "--platform",
-        metavar="OS/ARCHITECTURE",
-        help="Which image of a recipe with several platforms: linux/amd64 or linux/arm64.",
-    ),
-]
-DropOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drop-platform",
-        metavar="OS/ARCHITECTURE",
-        help="Platform that a tag may lose, because the new image lacks it; repeatable.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-OfflineOption = Annotated[
-    bool,
-    typer.Option(
-        "--offline",
-        help="Download nothing. An input that is neither mirrored nor cached is an error.",
-    ),
-]
-BuilderOption = Annotated[
-    str | None,
-    typer.Option(
-        "--builder",
-        metavar="NAME",
-        help="Buildx builder that compiles, for example on another machine. The local engine loads "
-        "the image from it. Default: BUILDX_BUILDER, else the engine's own builder.",
-    ),
-]
-JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        metavar="N",
-        min=1,
-        max=4096,
-        help="Number of parallel compile jobs. Default: as many as the cores and the memory of "
-        "the compiling machine allow.",
-    ),
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show the changes, but write nothing.")
-]
-JunitOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--junit", metavar="FILE", dir_okay=False, help="Write the verdict to this JUnit XML file."
-    ),
-]
-
-
-def reason_option(text: str, what: str = "the tag is moved") -> Any:
-    """The option --reason TEXT: why ``what`` is so."""
-
-    def not_blank(reason: str | None) -> str | None:
-        if reason is not None and not reason.strip():
-            raise typer.BadParameter(f"the reason is empty: write why {what}")
-        return reason
-
-    return typer.Option("--reason", metavar="TEXT", callback=not_blank, help=text)
-
-
 def _checked_tag(value: str | None) -> str | None:
     """Refuse a value that registries refuse: it becomes a part of a URL."""
     from builder.recipes.fields import PATTERNS, TAG
@@ -243,41 +135,152 @@ def checked_capability(value: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from error
 
 
-TagName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TAG",
-        callback=_checked_tag,
-        help="Tag: latest, nightly, ...",
-        autocompletion=complete_tags,
-    ),
-]
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="TAG|DIGEST",
-        callback=_checked_reference,
-        help="Tag or digest of an image in the recipe's repository.",
-        autocompletion=complete_tags,
-    ),
-]
+def option(name: str, text: str, default: Any = None, **more: Any) -> Any:
+    """The option ``--name METAVAR`` of a signature; with the default ``...`` it must be given."""
+    words = name.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = words[-1] if len(words) > len(names) else None
+    return typer.Option(default, *names, metavar=metavar, help=text, **more)
 
 
-def reference_option(flag: str, text: str) -> Any:
-    """An option that names an image in a registry by tag or digest."""
-    return typer.Option(flag, metavar="TAG|DIGEST", callback=_checked_reference, help=text)
+def flag(name: str, text: str) -> Any:
+    """The option ``--name``, which is off unless it is given."""
+    return option(name, text, False)
 
 
-def output_option(text: str) -> Any:
+def argument(metavar: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """An argument, in a function's signature; it must be given if it has no default."""
+    return typer.Argument(default, metavar=metavar, help=text, **more)
+
+
+def output_option(text: str, default: Any = None) -> Any:
     """The option --output DIR."""
-    return typer.Option("--output", metavar="DIR", file_okay=False, help=text)
+    return option("--output DIR", text, default, file_okay=False)
 
 
 def file_option(flag: str, text: str, panel: str | None = None) -> Any:
     """An option that names a file that exists."""
-    return typer.Option(
-        flag, metavar="FILE", exists=True, dir_okay=False, help=text, rich_help_panel=panel
-    )
+    return option(f"{flag} FILE", text, exists=True, dir_okay=False, rich_help_panel=panel)
+
+
+def reference_option(flag: str, text: str) -> Any:
+    """An option that names an image in a registry by tag or digest."""
+    return option(f"{flag} TAG|DIGEST", text, callback=_checked_reference)
+
+
+def reason_option(text: str, what: str = "the tag is moved", default: Any = None) -> Any:
+    """The option --reason TEXT: why ``what`` is so."""
+
+    def not_blank(reason: str | None) -> str | None:
+        if reason is not None and not reason.strip():
+            raise typer.BadParameter(f"the reason is empty: write why {what}")
+        return reason
+
+    return option("--reason TEXT", text, default, callback=not_blank)
+
+
+# Options of several commands; their defaults stand in the signatures.
+
+RecipeName = Annotated[
+    str,
+    argument(
+        "RECIPE",
+        "Name of a recipe, or of an engine that has only one recipe.",
+        autocompletion=recipes,
+    ),
+]
+SomeRecipe = Annotated[
+    str | None,
+    argument("RECIPE", "Name of a recipe. Default: all recipes.", autocompletion=recipes),
+]
+Recipes = Annotated[
+    list[str] | None,
+    argument("RECIPE", "Names of recipes. Default: all recipes.", autocompletion=recipes),
+]
+TagName = Annotated[
+    str,
+    argument(
+        "TAG", "Tag: latest, nightly, ...", callback=_checked_tag, autocompletion=complete_tags
+    ),
+]
+Reference = Annotated[
+    str,
+    argument(
+        "TAG|DIGEST",
+        "Tag or digest of an image in the recipe's repository.",
+        callback=_checked_reference,
+        autocompletion=complete_tags,
+    ),
+]
+CatalogOption = Annotated[
+    Path | None,
+    option(
+        "--catalog DIR",
+        "Repository that contains recipes/. Default: the repository around the working directory, "
+        "else the repository that builder was installed from.",
+        ...,
+        envvar="BUILDER_CATALOG",
+    ),
+]
+PlatformOption = Annotated[
+    Platform | None,
+    option(
+        "--platform OS/ARCHITECTURE",
+        "Only the image for this platform: linux/amd64 or linux/arm64. Default: all images of the "
+        "recipe.",
+        ...,
+    ),
+]
+OnePlatformOption = Annotated[
+    Platform | None,
+    option(
+        "--platform OS/ARCHITECTURE",
+        "Which image of a recipe with several platforms: linux/amd64 or linux/arm64.",
+        ...,
+    ),
+]
+DropOption = Annotated[
+    list[str] | None,
+    option(
+        "--drop-platform OS/ARCHITECTURE",
+        "Platform that a tag may lose, because the new image lacks it; repeatable.",
+        ...,
+    ),
+]
+JsonOption = Annotated[bool, option("--json", "Print the result as JSON.", ...)]
+OfflineOption = Annotated[
+    bool,
+    option(
+        "--offline",
+        "Download nothing. An input that is neither mirrored nor cached is an error.",
+        ...,
+    ),
+]
+BuilderOption = Annotated[
+    str | None,
+    option(
+        "--builder NAME",
+        "Buildx builder that compiles, for example on another machine. The local engine loads the "
+        "image from it. Default: BUILDX_BUILDER, else the engine's own builder.",
+        ...,
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    option(
+        "--jobs N",
+        "Number of parallel compile jobs. Default: as many as the cores and the memory of the "
+        "compiling machine allow.",
+        ...,
+        min=1,
+        max=4096,
+    ),
+]
+DryRunOption = Annotated[bool, option("--dry-run", "Show the changes, but write nothing.", ...)]
+JunitOption = Annotated[
+    Path | None,
+    option("--junit FILE", "Write the verdict to this JUnit XML file.", ..., dir_okay=False),
+]
 
 
 def catalog_at(folder: Path | None) -> Catalog:
@@ -285,6 +288,13 @@ def catalog_at(folder: Path | None) -> Catalog:
     from builder.engines.families import load_catalog
 
     return load_catalog(farm_root(folder))
+
+
+def user_settings() -> Settings:
+    """The user's settings; raises ``WorldError`` where they are invalid."""
+    from builder.core import settings  # slow to import
+
+    return settings.load()
 
 
 def contexts(text: str) -> tuple[int, ...]:

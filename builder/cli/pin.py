@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,28 +18,36 @@ from builder.cli.options import (
     OfflineOption,
     RecipeName,
     SomeRecipe,
+    argument,
     catalog_at,
+    flag,
+    option,
+    reason_option,
+    user_settings,
 )
-from builder.cli.patch import chosen, collected, misfits, open_session, print_change, raise_failures
-from builder.cli.terminal import counted, line, log, print_json, table
+from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
-from builder.core.errors import PatchError, RecipeError
+from builder.core.errors import FetchError, PatchError, RecipeError, as_started
+from builder.core.files import workspace
+from builder.sources.git import GitError
 from builder.sources.patch_state import PatchState
 
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture
-    from builder.recipes.catalog import Catalog
-    from builder.recipes.edit import NamedCommit
+    from builder.recipes.catalog import Catalog, Entry
+    from builder.recipes.schema import Recipe
+    from builder.upstream.patches import PatchFinding
+    from builder.upstream.session import RecipeChange, SourceSession
     from builder.upstream.status import Outdated
     from builder.upstream.track import Lag
-
 
 # ``builder pin lock``: Python requirements and Debian packages become exact files.
 
 if TYPE_CHECKING:
-    from builder.plan.inputs import AnyEntry
     from builder.recipes.catalog import Catalog
-    from builder.upstream.locks import DebianSession, NewLock
+    from builder.upstream.locks import NewDebianLock, NewLock
+
+    Made = NewLock | NewDebianLock
 
 
 HINT = (
@@ -61,25 +70,16 @@ def _python_version(value: str | None) -> str | None:
 
 
 def lock(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="Recipes or bases with Python requirements or Debian packages.",
-        ),
-    ],
+    names: list[str] = argument(
+        "NAME...", "Recipes or bases with Python requirements or Debian packages."
+    ),
     catalog: CatalogOption = None,
-    only: Annotated[
-        Kind | None, typer.Option(help="Lock only Python requirements, or only Debian packages.")
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            metavar="3.N",
-            callback=_python_version,
-            help="Version of CPython. Default: the one in the base's Debian release.",
-        ),
-    ] = None,
+    only: Kind | None = option("--only", "Lock only Python requirements, or only Debian packages."),
+    python: str | None = option(
+        "--python 3.N",
+        "Version of CPython. Default: the one in the base's Debian release.",
+        callback=_python_version,
+    ),
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,30 +93,35 @@ def lock(
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.
     """
-    from builder.core import settings
     from builder.upstream.locks import make_lock
+    from builder.upstream.locks import DebianSession
+    from builder.upstream.locks import has_packages
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     found = catalog_at(catalog)
 
+    def depth(name: str) -> int:
+        return len(found.chain(name)) if name in found.bases else len(found.bases) + 1
+
     described: list[dict[str, Any]] = []
-    with debian_session(found) as session:
-        for name in sorted(names, key=lambda name: _depth(found, name)):
-            entry: AnyEntry
+    with workspace(loaded.cache_dir) as work:
+        debian = DebianSession(found, loaded.cache_dir, work, log, loaded.debian_servers)
+        for name in sorted(names, key=depth):
             entry = found.base(name) if name in found.bases else found.engine(name)
-            kinds = [kind for kind in _kinds(entry) if only in {None, kind}]
+            needs_python = entry.recipe.python is not None and entry.recipe.python.requirements
+            needs = {Kind.python: needs_python, Kind.debian: has_packages(entry.recipe)}
+            kinds = [kind for kind, needed in needs.items() if needed and only in {None, kind}]
             if not kinds:
                 what = {None: "nothing", Kind.python: "no Python requirements"}
-                raise RecipeError(
-                    f"{entry.name} has {what.get(only, 'no Debian packages')} to lock",
-                    hint=HINT,
-                )
+                lacks = what.get(only, "no Debian packages")
+                raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
+                made: NewLock | NewDebianLock
                 if kind is Kind.debian:
-                    made = session.make(entry)
+                    made = debian.make(entry)
                 else:
-                    made = make_lock(entry, python, found, loaded.cache_dir, log)
+                    made = make_lock(lockable(found, entry.name), python, loaded.cache_dir, log)
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
@@ -129,45 +134,15 @@ def lock(
                         "new": new,
                     }
                 )
-                if not as_json:
-                    _print(made, new=new)
+                if as_json:
+                    continue
+                for change in made.changes or ([] if new else ["no changes"]):
+                    line(change)
+                of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
+                line(f"{made.file.name}: {counted(len(made.files), 'file')}{of_all}")
     if as_json:
         print_json(described)
 
-
-def _depth(catalog: Catalog, name: str) -> int:
-    return len(catalog.chain(name)) if name in catalog.bases else len(catalog.bases) + 1
-
-
-def _kinds(entry: AnyEntry) -> Iterator[Kind]:
-    from builder.upstream.locks import has_packages
-
-    if entry.recipe.python is not None and entry.recipe.python.requirements:
-        yield Kind.python
-    if has_packages(entry.recipe):
-        yield Kind.debian
-
-
-def _print(made: NewLock, *, new: bool) -> None:
-    for change in made.changes or ([] if new else ["no changes"]):
-        line(change)
-    of_all = f", {sizes.shown(made.size)} to download" if made.size else ""
-    line(f"{made.file.name}: {counted(len(made.files), 'file')}{of_all}")
-
-
-@contextmanager
-def debian_session(catalog: Catalog) -> Iterator[DebianSession]:
-    """A session on Debian's package lists, with the user's settings."""
-    from builder.core import settings
-    from builder.core.files import workspace
-    from builder.upstream.locks import DebianSession
-
-    loaded = settings.load()
-    with workspace(loaded.cache_dir) as work:
-        yield DebianSession(catalog, loaded.cache_dir, work, log, loaded.debian_servers)
-
-
-# The commands.
 
 group = typer.Typer(
     no_args_is_help=True, help="Update, mirror and lock the pinned inputs of recipes."
@@ -178,22 +153,13 @@ group = typer.Typer(
 def update(
     recipe: RecipeName,
     catalog: CatalogOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REF",
-            help="Tag, branch, commit or release. Default: the upstream that [track] names, else "
-            "the newest release.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Write the recipe even if patches or names no longer fit."),
-    ] = False,
-    keep_old: Annotated[
-        bool,
-        typer.Option("--keep-old", help="Keep the recipe, if the new one gets another name."),
-    ] = False,
+    to: str | None = option(
+        "--to REF",
+        "Tag, branch, commit or release. Default: the upstream that [track] names, else the "
+        "newest release.",
+    ),
+    force: bool = flag("--force", "Write the recipe even if patches or names no longer fit."),
+    keep_old: bool = flag("--keep-old", "Keep the recipe, if the new one gets another name."),
     dry_run: DryRunOption = False,
 ) -> None:
     """Move the pin of a recipe, show the diff, and check its patches against the new source.
@@ -210,6 +176,7 @@ def update(
     the recipe names: a directory, a submodule, the built web page, a definition of cmake, an option
     of a probe or one of its values. In both cases nothing is written unless --force is given.
     """
+    from builder.presets import catalog as preset_files
     from builder.upstream.update import evaluate
     from builder.upstream.update import update as move_pin
 
@@ -223,8 +190,13 @@ def update(
     written = not dry_run and (force or not (bad or problems))
     if written:
         change.write(keep=keep_old)
-        if not keep_old:
-            _log_presets_of(found, entry.name, change.new_file.stem)
+        new_name = change.new_file.stem
+        if not keep_old and new_name != entry.name:  # its presets' figures belong to the old pin
+            presets = preset_files.load(found).of_recipe(entry.name)
+            named = ", ".join(preset.name for preset in presets)
+            if named:
+                text = f"the recipe {entry.name} is now {new_name}; presets that name the old one"
+                log(f"{text}: {named}")
         if change.base is not None:
             name = change.base.recipe.name
             log(f"{name} still has the old locks; next: `builder pin lock {name}`")
@@ -241,16 +213,6 @@ def update(
     if problems:
         what = f"the new source lacks something that {change.recipe.name} names: {outcome}"
         raise RecipeError(what, hint=hint, problems=problems)
-
-
-def _log_presets_of(recipes: Catalog, name: str, new_name: str) -> None:
-    """Name the presets whose recipe was renamed: their figures belong to the old pin."""
-    from builder.presets import catalog as preset_files
-
-    presets = preset_files.load(recipes).of_recipe(name) if new_name != name else []
-    if presets:
-        names = ", ".join(entry.name for entry in presets)
-        log(f"the recipe {name} is now {new_name}; presets that name the old one: {names}")
 
 
 @group.command()
@@ -302,11 +264,13 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
         ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                row.entry.name,
-                row.pin,
-                _named(row.lag.target),
-                _behind(row.lag),
-                row.lag.since,
+                row.pinned.entry.name,
+                row.pinned.pin,
+                f"{row.pinned.lag.target.name} {row.pinned.lag.target.commit[:9]}"
+                if row.pinned.lag.target.kind != "release"
+                else row.pinned.lag.target.name,
+                _behind(row.pinned.lag),
+                row.pinned.lag.since,
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
             for row in behind
@@ -324,10 +288,6 @@ def _behind(lag: Lag) -> str:
     days = [f"{lag.days} d"] if lag.days is not None else []
     rewritten = ["the pin is not in its history"] if lag.rewritten else []
     return ", ".join([count, *days, *rewritten])
-
-
-def _named(target: NamedCommit) -> str:
-    return target.name if target.kind == "release" else f"{target.name} {target.commit[:9]}"
 
 
 @group.command()
@@ -367,9 +327,7 @@ group.command()(lock)
 
 @group.command()
 def image(
-    base: Annotated[
-        str, typer.Argument(metavar="BASE", help="A base that starts from a published image.")
-    ],
+    base: str = argument("BASE", "A base that starts from a published image."),
     catalog: CatalogOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -391,3 +349,198 @@ def image(
     line(changes or f"{base} is already pinned to this digest")
     if changes and not dry_run:
         write(entry.file, text)
+
+
+# ``builder patch``: check and add.
+
+
+# Shared by the commands about patches and pins: sessions, failures, findings.
+
+
+@contextmanager
+def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
+    """A session on the sources of recipes, with the user's settings."""
+    from builder.upstream import session
+
+    with session.open_session(catalog, user_settings(), log, offline=offline) as opened:
+        yield opened
+
+
+def chosen(catalog: Catalog, name: str | None) -> list[Entry[Recipe]]:
+    """The recipe of that name, or all; raises ``RecipeError`` if one of them is invalid."""
+    if name is not None:
+        return [catalog.engine(name)]
+    if catalog.problems():
+        raise RecipeError("some recipes are invalid", problems=catalog.problems())
+    return [catalog.engine(each) for each in catalog.engines]
+
+
+@contextmanager
+def collected(failures: list[str], name: str) -> Iterator[None]:
+    """Add the failure of one recipe to ``failures``, so that the next one is tried."""
+    try:
+        yield
+    except (FetchError, PatchError, GitError) as error:
+        lines = [f"{name}: {error.what}", *error.why.splitlines()[:3]]
+        failures.append("\n  ".join([*lines, *([f"-> {error.hint}"] if error.hint else [])]))
+
+
+def raise_failures(failures: list[str], command: str) -> None:
+    """Raise one ``FetchError`` for all recipes that failed."""
+    if failures:
+        count = "one recipe" if len(failures) == 1 else f"{len(failures)} recipes"
+        raise FetchError(f"{command}: {count} failed", "\n".join(failures))
+
+
+def misfits(findings: Sequence[PatchFinding]) -> list[str]:
+    """The patches that do not apply to their pin, a line each."""
+    from builder.upstream.patches import PIN
+
+    bad = [f for f in findings if f.target == PIN and not f.good and f.state != PatchState.UNTRIED]
+    return [f"{finding.recipe}: {finding.patch}: {finding.state}" for finding in bad]
+
+
+def print_findings(found: Sequence[PatchFinding], notes: Sequence[str]) -> None:
+    """Print the state of each patch, then the details of patches that do not apply, then notes."""
+    if not found:
+        log("there is no patch to check")
+    rows = [
+        (finding.recipe, finding.patch, _target(finding), finding.state, _meaning(finding))
+        for finding in found
+    ]
+    table(("recipe", "patch", "on", "", ""), rows)
+    for finding in found:
+        if not finding.good and (finding.details or finding.commits):
+            line(f"\n{finding.recipe}: {finding.patch} on {_target(finding)}: {finding.state}")
+            for detail in finding.details:
+                line(as_started("\n".join(f"  {part}" for part in detail.splitlines())))
+            verb = "introduced" if finding.state == PatchState.UPSTREAM else "changed"
+            for commit in finding.commits:
+                line(f"  {verb} by {commit}")
+            if finding.commits and finding.state != PatchState.UPSTREAM:
+                line("  unknown whether upstream has it in other words: look, with `git show`")
+    for note in notes:
+        line(note)
+
+
+def _target(finding: PatchFinding) -> str:
+    named = finding.target if finding.target != finding.commit else ""
+    return f"{named} {finding.commit[:9]}".strip()
+
+
+def _meaning(finding: PatchFinding) -> str:
+    details = finding.details if finding.good else ()
+    return ": ".join([finding.state.meaning, *(["; ".join(details)] if details else [])])
+
+
+def print_change(change: RecipeChange[Recipe], findings: Sequence[PatchFinding]) -> None:
+    """Print the diff that a command makes to a recipe, and the state of its patches."""
+    if not change.changed:
+        err().print(f"{change.file.name} is up to date", markup=False)
+        return
+    out().file.write(change.difference)
+    if findings:
+        line("")
+        print_findings(findings, ())
+
+
+# The commands.
+
+patch_group = typer.Typer(
+    no_args_is_help=True, help="Check the patches of recipes, and add pull requests as patches."
+)
+
+
+@patch_group.command()
+def check(
+    recipe: SomeRecipe = None,
+    catalog: CatalogOption = None,
+    against: list[str] | None = option(
+        "--against REF",
+        "Also check the patches against this tag, branch, commit or release. May be repeated.",
+    ),
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether patches apply to their pin and to the current upstream. Nothing is built.
+
+    The current upstream is the branch or tag that [track] names, else the head of the default
+    branch; for a source on PyPI, it is the newest release. The states of a patch are:
+
+    - **applies**: every hunk applies, possibly at other line numbers, which are shown.
+
+    - **upstream**: the history contains its commits, or the same change in other commits (a squash
+    merge, a cherry-pick), or the lines are already as the patch leaves them. Each commit of a range
+    is listed.
+
+    - **doubtful**: it applies, but its lines occur in several places, or the lines that it adds are
+    already near by. A build refuses it.
+
+    - **conflicts**: each hunk that does not apply is shown with the lines that differ, and with the
+    upstream commits that changed them.
+
+    - **absent**: the files are missing.
+
+    The exit code is 11 if a patch does not apply to its own pin, or applies although the recipe
+    expects its code to be absent.
+    """
+    from builder.upstream.patches import diagnose
+
+    found = catalog_at(catalog)
+    findings: list[PatchFinding] = []
+    notes: list[str] = []
+    failures: list[str] = []
+    with open_session(found, offline=offline) as session:
+        for entry in chosen(found, recipe):
+            with collected(failures, entry.name):
+                patches = session.patch_set(entry)
+                if patches.patches:
+                    findings += diagnose(patches, against or [])
+                    notes += [f"{entry.name}: {note}" for note in dict.fromkeys(patches.notes)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    elif findings or not failures:
+        print_findings(findings, notes)
+    bad = misfits(findings)
+    if bad:
+        what = f"{len(bad)} of the patches do not apply to their own pin"
+        raise PatchError(what, "\n".join([*bad, *failures]))
+    raise_failures(failures, "patch check")
+
+
+@patch_group.command()
+def add(
+    recipe: RecipeName,
+    pull: int = option("--pull N", "Number of the pull request.", ..., min=1),
+    catalog: CatalogOption = None,
+    repository: str | None = option(
+        "--repository URL", "Repository of the pull request. Default: the repository of the source."
+    ),
+    onto: str | None = option(
+        "--onto BRANCH", "Target branch of the pull request. Default: the default branch."
+    ),
+    reason: str | None = reason_option(
+        "Why the recipe needs the patch. Default: the subject of its last commit.",
+        "the recipe needs the patch",
+    ),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Add a pull request to a recipe as a patch, pinned to its current commits.
+
+    The patch is the diff from the merge base with the target branch to the head of the pull
+    request, as its reviewers see it. If the recipe already has the pull request, its commits are
+    updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
+    and the order of keys are preserved. Then the patch is checked against the recipe's pin.
+    """
+    from builder.upstream.update import pin_pull_request
+
+    found = catalog_at(catalog)
+    entry = found.engine(recipe)
+    with open_session(found) as session:
+        change = pin_pull_request(
+            session, entry, pull, repository=repository, onto=onto, why=reason
+        )
+        findings = session.findings(change)
+    print_change(change, findings)
+    if not dry_run:
+        change.write()

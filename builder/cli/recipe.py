@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,10 +18,14 @@ from builder.cli.options import (
     OnePlatformOption,
     RecipeName,
     Reference,
+    argument,
     catalog_at,
+    flag,
+    option,
     output_option,
+    user_settings,
 )
-from builder.cli.patch import open_session
+from builder.cli.pin import open_session
 from builder.cli.terminal import (
     counted,
     filled,
@@ -45,56 +49,27 @@ if TYPE_CHECKING:
 
 
 def new(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="Git repository; git's own configuration may rewrite it."
-        ),
-    ],
-    ref: Annotated[
-        str | None,
-        typer.Option(
-            "--ref",
-            metavar="REF",
-            help="Tag, branch or commit. Default: the newest tag, else the default branch.",
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            "--like",
-            metavar="RECIPE",
-            help="Take family, base, CMake definitions and image settings from this recipe.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            metavar="ENGINE-VERSION",
-            help="Name of the recipe. Default: the repository's name and the tag or commit.",
-        ),
-    ] = None,
-    about: Annotated[
-        str | None,
-        typer.Option(
-            "--about",
-            metavar="TEXT",
-            help="Description of the engine, one line. Default: the first heading of its README.",
-        ),
-    ] = None,
-    license_id: Annotated[
-        str | None,
-        typer.Option(
-            "--license",
-            metavar="SPDX",
-            help="SPDX license expression. Default: the license file's, if its text is known.",
-        ),
-    ] = None,
+    url: str = argument("URL", "Git repository; git's own configuration may rewrite it."),
+    ref: str | None = option(
+        "--ref REF", "Tag, branch or commit. Default: the newest tag, else the default branch."
+    ),
+    like: str | None = option(
+        "--like RECIPE", "Take family, base, CMake definitions and image settings from this recipe."
+    ),
+    name: str | None = option(
+        "--name ENGINE-VERSION",
+        "Name of the recipe. Default: the repository's name and the tag or commit.",
+    ),
+    about: str | None = option(
+        "--about TEXT",
+        "Description of the engine, one line. Default: the first heading of its README.",
+    ),
+    license_id: str | None = option(
+        "--license SPDX",
+        "SPDX license expression. Default: the license file's, if its text is known.",
+    ),
     catalog: CatalogOption = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recipe of that name if there is one.")
-    ] = False,
+    force: bool = flag("--force", "Replace the recipe of that name if there is one."),
     dry_run: DryRunOption = False,
 ) -> None:
     """Write a recipe for a git repository: a fork of llama.cpp, or an engine like another recipe's.
@@ -146,19 +121,14 @@ group.command()(new)
 
 @group.command()
 def check(
-    recipes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RECIPE|PRESET",
-            help="Names of recipes, which are checked with their presets, or of presets. "
-            "Default: all.",
-            autocompletion=options.presets_and_recipes,
-        ),
-    ] = None,
+    recipes: list[str] | None = argument(
+        "RECIPE|PRESET",
+        "Names of recipes, which are checked with their presets, or of presets. Default: all.",
+        None,
+        autocompletion=options.presets_and_recipes,
+    ),
     catalog: CatalogOption = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Treat warnings as errors, for CI of a catalog.")
-    ] = False,
+    strict: bool = flag("--strict", "Treat warnings as errors, for CI of a catalog."),
     as_json: JsonOption = False,
 ) -> None:
     """Check recipes and presets without building: format, plan, Dockerfile, missing probes.
@@ -190,28 +160,16 @@ def check(
         )
         for name, entry in chosen.items()
     ]
-    _print_checked([*of_recipes, *of_presets], as_json=as_json)
-    _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
-
-
-def _print_checked(found: Sequence[Checked], *, as_json: bool) -> None:
+    checked = [*of_recipes, *of_presets]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "error": each.error,
-                    "warnings": [str(warning) for warning in each.warnings],
-                }
-                for each in found
-            ]
-        )
-        return
-    for each in found:
-        for text in each.error.splitlines():
-            line(text)
-        for warning in each.warnings:
-            line(f"{warning} (warning)")
+        print_json([{**asdict(each), "warnings": [*map(str, each.warnings)]} for each in checked])
+    else:
+        for each in checked:
+            for text in each.error.splitlines():
+                line(text)
+            for warning in each.warnings:
+                line(f"{warning} (warning)")
+    _require_valid({"recipe": of_recipes, "preset": of_presets}, strict=strict)
 
 
 def _require_valid(found: Mapping[str, Sequence[Checked]], *, strict: bool) -> None:
@@ -244,11 +202,13 @@ def explain(
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
     from builder.build.reports import code_of
-    from builder.core import settings
+    from builder.image.code_paths import HEADER
+    from builder.image.code_paths import rows
+    from builder.image.code_paths import text_of_sums
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
 
-    recipes, state = catalog_at(catalog), settings.load().state_dir
+    recipes, state = catalog_at(catalog), user_settings().state_dir
     found = explained(recipes, recipe, platform)
     presets = preset_files.load(recipes).of_recipe(found["name"])
     found["presets"] = [entry.name for entry in presets]
@@ -258,7 +218,9 @@ def explain(
         return
     _print_explanation(found)
     if code:
-        _print_code(code)
+        title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
+        paragraph(title, [text_of_sums(code.sums)])
+        table(HEADER, rows(code.libraries))
 
 
 def _print_explanation(found: dict[str, Any]) -> None:
@@ -276,7 +238,17 @@ def _print_explanation(found: dict[str, Any]) -> None:
         about = {"drop when": start["drop_when"], "must print": ", ".join(start["prints"])}
         _print_indented(about)
     for base in found["bases"]:
-        _print_base(base)
+        line(f"\nBase image {base['name']}: {base['summary']}")
+        about = {
+            "NVIDIA wheels": ", ".join(base["brings"]),
+            "published image": base["published"],
+            "Python packages": ", ".join(base["python"]),
+        }
+        _print_indented(
+            about | {f"Debian, {stage}": ", ".join(of) for stage, of in base["packages"].items()}
+        )
+        for note in base["notes"]:
+            line(f"  {note}")
     line(f"\n{found['family_is']}")
     for number, definitions in enumerate(found["definitions"], 1):
         line(f"\nDefinitions of cmake call {number} (the last one of a name wins):")
@@ -296,14 +268,6 @@ def _print_explanation(found: dict[str, Any]) -> None:
     paragraph("Presets: published runs", found["presets"])
 
 
-def _print_code(code: ImageCode) -> None:
-    from builder.image.code_paths import HEADER, rows, text_of_sums
-
-    title = f"Device code of image {code.key[:12]} of {minute(code.created)}, by {code.source}"
-    paragraph(title, [text_of_sums(code.sums)])
-    table(HEADER, rows(code.libraries))
-
-
 def _print_patch(patch: dict[str, Any]) -> None:
     applies = patch["expect"] == "applies"
     title = "Patch" if applies else "Patch that is not applied, because its code is absent:"
@@ -320,19 +284,6 @@ def _print_patch(patch: dict[str, Any]) -> None:
     _print_indented(about)
 
 
-def _print_base(base: dict[str, Any]) -> None:
-    line(f"\nBase image {base['name']}: {base['summary']}")
-    about = {
-        "NVIDIA wheels": ", ".join(base["brings"]),
-        "published image": base["published"],
-        "Python packages": ", ".join(base["python"]),
-    }
-    about |= {f"Debian, {stage}": ", ".join(names) for stage, names in base["packages"].items()}
-    _print_indented(about)
-    for note in base["notes"]:
-        line(f"  {note}")
-
-
 def _print_indented(about: dict[str, str]) -> None:
     pairs([(f"  {name}", value) for name, value in filled(about)])
 
@@ -342,9 +293,9 @@ def export(
     recipe: RecipeName,
     reference: Reference,
     catalog: CatalogOption = None,
-    output: Annotated[
-        Path | None, output_option("Directory for the recipe. Default: recipes/ of the catalog.")
-    ] = None,
+    output: Path | None = output_option(
+        "Directory for the recipe. Default: recipes/ of the catalog."
+    ),
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the recipe that a published image was built from, so that it can be built again.
@@ -376,12 +327,8 @@ def export(
 
 @group.command()
 def schema(
-    base: Annotated[
-        bool, typer.Option("--base", help="Print the schema of bases instead.")
-    ] = False,
-    preset: Annotated[
-        bool, typer.Option("--preset", help="Print the schema of presets instead.")
-    ] = False,
+    base: bool = flag("--base", "Print the schema of bases instead."),
+    preset: bool = flag("--preset", "Print the schema of presets instead."),
 ) -> None:
     """Print the JSON Schema of recipes, for editors.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,67 +15,70 @@ import typer
 
 from builder.cli.options import (
     CatalogOption,
+    JsonOption,
+    RecipeName,
+    argument,
     catalog_at,
+    contexts,
+    flag,
     known_cards,
     one_context,
+    option,
     output_option,
     presets_and_recipes,
+    recipes,
+    user_settings,
 )
-from builder.cli.terminal import err, line, log
+from builder.cli.terminal import err, filled, line, log, pairs, print_json, table
 from builder.core import sizes
+from builder.core.errors import FitError, WorldError
+from builder.core.files import atomic_write, require_writable
+from builder.core.log import duration
+from builder.core.platforms import platform_of
 from builder.presets.formats import DEFAULT, FORMATS
 
 if TYPE_CHECKING:
+    from builder.build.session import BuildSession
+    from builder.build.trials import EnginePaths
     from builder.presets.described import LaunchRequest
     from builder.presets.files import Progress
+    from builder.presets.fit import Fit, FitTrial, LoadedFile
     from builder.presets.run import Running
-
 
 # The shared options of ``builder run`` and ``builder export``: a preset or recipe, its models.
 
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="PRESET|RECIPE",
-        help="A preset (see `builder list --presets`), its short name, or a recipe.",
+    argument(
+        "PRESET|RECIPE",
+        "A preset (see `builder list --presets`), its short name, or a recipe.",
         autocompletion=presets_and_recipes,
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="OPTION",
-        help="More options for the engine, after --. They win over the preset's own.",
-    ),
+    argument("OPTION", "More options for the engine, after --. They win over the preset's own."),
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option(
-        "--model",
-        metavar="FILE",
-        help="The model: a GGUF, or the directory of a model. Default: the preset's, from the "
-        "models directory (BUILDER_MODELS_DIR, else ./models).",
+    option(
+        "--model FILE",
+        "The model: a GGUF, or the directory of a model. Default: the preset's, from the models "
+        "directory (BUILDER_MODELS_DIR, else ./models).",
+        ...,
     ),
 ]
 DraftOption = Annotated[
-    Path | None,
-    typer.Option("--draft", metavar="FILE", help="The draft model, instead of the preset's."),
+    Path | None, option("--draft FILE", "The draft model, instead of the preset's.", ...)
 ]
-ProjectorOption = Annotated[
-    Path | None,
-    typer.Option("--mmproj", metavar="FILE", help="The multimodal projector."),
-]
+ProjectorOption = Annotated[Path | None, option("--mmproj FILE", "The multimodal projector.", ...)]
 ContextOption = Annotated[
     str | None,
-    typer.Option(
-        "--context", metavar="TOKENS", help="Size of the context: 65536 or 64K; K is 1024."
-    ),
+    option("--context TOKENS", "Size of the context: 65536 or 64K; K is 1024.", ...),
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option(
-        "--port", metavar="N", min=1, max=65535, help="Port on 127.0.0.1. Default: the image's."
-    ),
+    option("--port N", "Port on 127.0.0.1. Default: the image's.", ..., min=1, max=65535),
 ]
 
 
@@ -108,49 +111,29 @@ def run(
     draft: DraftOption = None,
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card of this machine: 5090-laptop, ... Default: the first that suffices. "
-            "With --print, any card of cards/.",
-        ),
-    ] = "auto",
+    card: str = option(
+        "--card CARD",
+        "Card of this machine: 5090-laptop, ... Default: the first that suffices. With --print, "
+        "any card of cards/.",
+        "auto",
+        autocompletion=known_cards,
+    ),
     port: PortOption = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes",
-            "-y",
-            help="Build or pull a missing image and download missing models to the models "
-            "directory, without asking; an interrupted download continues.",
-        ),
-    ] = False,
-    old: Annotated[
-        bool,
-        typer.Option(
-            "--old",
-            help="Start the image that Docker or the registry has, although it is of another state "
-            "of the recipe.",
-        ),
-    ] = False,
-    cpu: Annotated[
-        bool, typer.Option("--cpu", help="Run on the CPU: slow, and needs no GPU.")
-    ] = False,
-    printed: Annotated[
-        bool,
-        typer.Option(
-            "--print",
-            "--dry-run",
-            help="Print the `docker run` command; build, download and start nothing.",
-        ),
-    ] = False,
-    seconds: Annotated[
-        float,
-        typer.Option("--seconds", metavar="SECONDS", min=1, help="Time limit until it is healthy."),
-    ] = 900,
+    yes: bool = flag(
+        "--yes -y",
+        "Build or pull a missing image and download missing models to the models directory, "
+        "without asking; an interrupted download continues.",
+    ),
+    old: bool = flag(
+        "--old",
+        "Start the image that Docker or the registry has, although it is of another state of the "
+        "recipe.",
+    ),
+    cpu: bool = flag("--cpu", "Run on the CPU: slow, and needs no GPU."),
+    printed: bool = flag(
+        "--print --dry-run", "Print the `docker run` command; build, download and start nothing."
+    ),
+    seconds: float = option("--seconds SECONDS", "Time limit until it is healthy.", 900, min=1),
     catalog: CatalogOption = None,
 ) -> None:
     """Run a preset on this machine: a server with its model, options and GPU.
@@ -167,13 +150,12 @@ def run(
 
     The exit code is 4 if the machine lacks something, and 8 if the server does not start.
     """
-    from builder.core import settings
     from builder.presets import exports
     from builder.presets import run as server
     from builder.presets.described import described, prepared
     from builder.presets.short import refusal, resolved
 
-    recipes, loaded = catalog_at(catalog), settings.load()
+    recipes, loaded = catalog_at(catalog), user_settings()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = prepared(recipes, asked, loaded, log)
@@ -199,7 +181,6 @@ def _build(catalog: Path | None, recipe: str) -> None:
     from builder.build import build
     from builder.checks.subject import GpuTest
     from builder.cli.session import build_session, reporter
-    from builder.core.platforms import platform_of
     from builder.docker import engine as docker
 
     with reporter() as progress:
@@ -289,36 +270,24 @@ def export(
     mmproj: ProjectorOption = None,
     context: ContextOption = None,
     port: PortOption = None,
-    card: Annotated[
-        str,
-        typer.Option(
-            "--card",
-            metavar="CARD",
-            autocompletion=known_cards,
-            help="Card of cards/ for which a short name is resolved: 5090-laptop, ... "
-            "Default: the cards of this machine.",
-        ),
-    ] = "auto",
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format", help="Program that reads the files; docker-run is a shell script."
-        ),
-    ] = SCRIPT,
-    output: Annotated[
-        Path | None,
-        output_option("Write the files to this directory. Default: a single file is printed."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace files that are there and differ.")
-    ] = False,
-    allow_incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--allow-incomplete",
-            help="Write files that cannot start yet; their first lines name the missing parts.",
-        ),
-    ] = False,
+    card: str = option(
+        "--card CARD",
+        "Card of cards/ for which a short name is resolved: 5090-laptop, ... Default: the cards "
+        "of this machine.",
+        "auto",
+        autocompletion=known_cards,
+    ),
+    form: Format = option(
+        "--format", "Program that reads the files; docker-run is a shell script.", SCRIPT
+    ),
+    output: Path | None = output_option(
+        "Write the files to this directory. Default: a single file is printed."
+    ),
+    force: bool = flag("--force", "Replace files that are there and differ."),
+    allow_incomplete: bool = flag(
+        "--allow-incomplete",
+        "Write files that cannot start yet; their first lines name the missing parts.",
+    ),
     catalog: CatalogOption = None,
 ) -> None:
     """Write files that start a preset: for compose, Podman, Kubernetes and others.
@@ -331,12 +300,10 @@ def export(
 
     The exit code is 4 if the image exists nowhere, or a model's file name is not known.
     """
-    from builder.core import settings
-    from builder.core.errors import WorldError
     from builder.presets.described import described, prepared
     from builder.presets.short import refusal, resolved
 
-    recipes, loaded = catalog_at(catalog), settings.load()
+    recipes, loaded = catalog_at(catalog), user_settings()
     asked = wanted(target, model, draft, mmproj, context, port, options)
     asked = resolved(recipes, asked, card, loaded.state_dir, log)
     job = prepared(recipes, asked, loaded, log)
@@ -360,17 +327,19 @@ def export(
 
 def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
     """Write all files; raises ``WorldError`` before the first where one is there and differs."""
-    from builder.core.errors import WorldError
-    from builder.core.files import atomic_write, require_writable
 
     another = "name another directory: --output DIR"
     require_writable(output, another)
     try:
-        differ = [name for name, text in files.items() if _differs(output / name, text)]
+        there = {output / name: text for name, text in files.items() if (output / name).exists()}
+        differ = [
+            str(file)
+            for file, text in there.items()
+            if not file.is_file() or file.read_bytes() != text.encode()
+        ]
         if differ and not force:
-            names = ", ".join(str(output / name) for name in differ)
             raise WorldError(
-                f"cannot replace {names}",
+                f"cannot replace {', '.join(differ)}",
                 "it has other contents: it was edited, or is of another export",
                 f"{another}, or --force",
             )
@@ -382,5 +351,278 @@ def _write(files: Mapping[str, str], output: Path, *, force: bool) -> None:
         raise WorldError(f"cannot write to {output}", why, another) from error
 
 
-def _differs(file: Path, text: str) -> bool:
-    return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
+# ``builder fit``.
+
+
+MODEL = "FILE|URL|REPO:FILE"
+FOLDER = f"{MODEL}|FOLDER|REPO"
+MEMORY = ("memory", "context")
+"""The figures of a card that decide whether a model fits."""
+
+
+def fit(
+    target: str = argument(
+        "RECIPE|IMAGE",
+        "A recipe, whose image is tried, or an image of a recipe.",
+        autocompletion=recipes,
+    ),
+    options: list[str] | None = argument("OPTION", "More options for the engine, after --.", None),
+    *,
+    model: str = option(
+        f"--model {FOLDER}",
+        "GGUF to try: a file, a URL, or a file of a repository on the Hugging Face Hub. For "
+        "engines from wheels: a model folder, or a repository. No weights are read but their "
+        "headers. HF_ENDPOINT and HF_TOKEN are used as by the Hub's client.",
+        ...,
+    ),
+    draft: str | None = option(f"--draft {MODEL}", "Draft model for speculative decoding."),
+    mmproj: str | None = option(f"--mmproj {MODEL}", "Multimodal projector."),
+    card: list[str] = option(
+        "--card CARD",
+        "Card to simulate: 5090, 5090-laptop, 5060-ti-16gb, ... Twice: two cards.",
+        ...,
+        autocompletion=known_cards,
+    ),
+    context: str | None = option(
+        "--context TOKENS[,...]",
+        "Sizes of the context to try; K is 1024, and 262K is 256K: 262144.",
+        show_default="32K,64K,128K,262K; for engines from wheels the model's maximum",
+    ),
+    search: bool = option(
+        "--search/--no-search",
+        "Search the largest context that fits, in steps of 1024 tokens.",
+        True,
+    ),
+    seconds: float = option("--seconds SECONDS", "Time limit until a server is ready.", 900, min=1),
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try how much context of a model fits on a card, without the card or the model.
+
+    The recipe's image starts its real server on a simulated card, with the real header of the
+    model and a hole for its weights. A long request follows, so that memory that is allocated at
+    run time counts. For each context, the table has the peak by kind and the refused allocation.
+
+    The exit code is 15 if no context fits, and 8 if the engine fails for another reason.
+    """
+    from builder.cli.session import build_session
+    from builder.presets import cards
+    from builder.presets.fit import FitRequest, OptionError
+    from builder.presets.fit import fit as try_on_cards
+
+    sizes_to_try = contexts(context) if context is not None else []
+    # The simulated cards are for a PC.
+    session = build_session(catalog, platform="linux/amd64")
+    found_cards = [cards.load(session.catalog.root, name) for name in card]
+    wanted = FitRequest(
+        model, draft, mmproj, found_cards, sizes_to_try, tuple(options or ()), search, seconds
+    )
+    try:
+        found = try_on_cards(session, target, wanted)
+    except OptionError as error:
+        raise typer.BadParameter(str(error), param_hint="OPTION") from error
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print_fit(found)
+    require_fits(found)
+
+
+def require_fits(found: Fit) -> None:
+    """Raise ``FitError`` where no context that was tried fits."""
+    from builder.presets.fit import advice
+
+    if found.largest is None:
+        raise FitError(
+            f"{found.model.name} does not fit on {_cards(found)}",
+            found.trials[0].why,
+            advice(found),
+        )
+
+
+def _print_fit(found: Fit) -> None:
+    kinds = list(dict.fromkeys(kind for trial in found.trials for kind in trial.by_kind))
+    places = ("card",) if len(found.cards) > 1 else ()
+    header = ("context", "", *places, "peak", *kinds, "CUDA context", "why not")
+    table(header, [row for trial in found.trials for row in _rows(trial, kinds)])
+    unverified = {
+        f"{card.name}: {', '.join(named)}": None
+        for card in found.cards
+        if (named := [figure for figure in MEMORY if figure in card.unverified])
+    }
+    line("")
+    pairs(
+        filled(
+            {
+                "largest": largest(found),
+                "warning": warning(found),
+                "model": _model(found.model),
+                "draft model": _model(found.draft),
+                "projector": _model(found.projector),
+                "cards": _cards(found),
+                "unverified": "; ".join(unverified),
+                "engine's log": found.trials[-1].stated,
+                "paths": _paths(found.trials),
+                "took": duration(found.seconds),
+            }
+        )
+    )
+
+
+def largest(found: Fit) -> str:
+    """The largest context that fits, and the reason that no larger one does."""
+    if found.largest is None:
+        return "none"
+    refused = [each.context for each in found.trials if each.context > found.largest]
+    if found.largest == found.model.context:
+        why = "the model's maximum"
+    elif refused:
+        why = f"{refused[0]} does not fit"
+    else:
+        why = "the largest that was tried"
+    return f"{found.largest} tokens: {why}"
+
+
+def warning(found: Fit) -> str:
+    """A warning about contexts that the model does not have, that were not filled, for which the
+    card had just enough room, or that do not fit although a larger one does."""
+    maximum, fitting = found.model.context, [each for each in found.trials if each.fits]
+    beyond = [str(each.context) for each in fitting if maximum and each.context > maximum]
+    texts = [f"more than the model's maximum of {maximum}: {', '.join(beyond)}"] if beyond else []
+    part = [f"{each.filled} of {each.context}" for each in fitting if not each.is_filled]
+    texts += [f"the requests filled only {', '.join(part)} tokens"] if part else []
+    again = [each.context for each in fitting if each.retried]
+    if again:
+        texts.append(f"from {min(again)} on the engine had to free memory while it answered")
+    failing = [each.context for each in found.trials if not each.fits]
+    smaller = [str(context) for context in failing if context < (found.largest or 0)]
+    if smaller:
+        texts.append(f"{', '.join(smaller)} tokens do not fit, although {found.largest} do")
+    return "; ".join(texts)
+
+
+def _model(file: LoadedFile | None) -> str:
+    if file is None:
+        return ""
+    longest = f", the model's maximum: {file.context} tokens" if file.context else ""
+    return f"{file.name}, {sizes.shown(file.size)}: {sizes.shown(file.read)} read{longest}"
+
+
+def _paths(trials: Sequence[FitTrial]) -> str:
+    """The paths that the engine took with the largest context, of those that fit if one does."""
+    from simulator.work import texts_by_work
+
+    *_, last = [trial for trial in trials if trial.fits] or trials
+    return "; ".join(f"{work}: {text}" for work, text in texts_by_work(last.paths).items())
+
+
+def _cards(found: Fit) -> str:
+    return " and ".join(f"{card.name}, {sizes.card(card.memory)}" for card in found.cards)
+
+
+def _rows(trial: FitTrial, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    from simulator.report import mib
+
+    state = "fits" if trial.fits else "does not fit"
+    for number, card in enumerate(trial.cards):
+        named = (f"{number} {card.name}",) if len(trial.cards) > 1 else ()
+        parts = (mib(card.by_kind.get(kind, 0)) for kind in kinds)
+        why = trial.why if number == 0 else ""
+        yield str(trial.context), state, *named, mib(card.peak), *parts, mib(card.context), why
+
+
+# ``builder paths``.
+
+CONTEXT = 2048  # tokens with which a model is started, which every model has
+
+
+def paths(
+    recipe: RecipeName,
+    other: str | None = argument(
+        "RECIPE", "Show what this recipe's image does otherwise.", None, autocompletion=recipes
+    ),
+    *,
+    model: str | None = option(
+        f"--model {FOLDER}", "Start the image's server now, with this model (as for fit) on --card."
+    ),
+    card: str | None = option(
+        "--card CARD",
+        "Card to simulate for --model: 5090, 5090-laptop, ...",
+        autocompletion=known_cards,
+    ),
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which path an engine takes for its work on the card: attention, products, KV cache.
+
+    An engine chooses kernels by card, model and options, and falls back to others without a word.
+    The smoke test starts its server on a simulated card, with a small model and as each preset,
+    and keeps the names of the kernels. Where this machine has no record of it, trials/ has what
+    another one kept. With two recipes, the table has what differs. `fit` takes options of the
+    engine, and shows the paths, too.
+
+    The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
+    is 15 if the model does not fit, and 8 if the engine fails for another reason.
+    """
+    from builder.build.trials import paths_of
+    from builder.cli.session import build_session
+
+    if (model is None) != (card is None):
+        raise typer.BadParameter("--model and --card go together", param_hint="--model")
+    recipes, state = catalog_at(catalog), user_settings().state_dir
+    names = [recipes.engine(name).recipe.name for name in filter(None, (recipe, other))]
+    if model is not None and card is not None:
+        session = build_session(catalog, platform="linux/amd64")
+        found = [_started(session, name, model, card) for name in names]
+    else:
+        found = [paths_of(recipes, name, state) for name in names]
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    for each in found:
+        if each.kept:
+            log(f"{each.recipe}: from trials/, as no record of this machine has its server's start")
+        if each.stated:
+            line(f"{each.recipe}: {each.stated}")
+    if len(found) == 1:
+        table(("model", "work", "path", "launches"), list(_path_rows(found[0])))
+    else:
+        rows = list(_path_differences(*found))
+        table(("model", "work", *names), rows)
+        if not rows:
+            log("no path differs with the models that both were started with")
+
+
+def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
+    """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
+    from builder.build.trials import EnginePaths
+    from builder.presets import cards
+    from builder.presets.fit import FitRequest, fit
+
+    wanted = [cards.load(session.catalog.root, card)]
+    found = fit(session, name, FitRequest(model, None, None, wanted, [CONTEXT], search=False))
+    require_fits(found)
+    (trial,) = found.trials
+    return EnginePaths(name, {found.model.name: trial.paths}, trial.stated)
+
+
+def _path_rows(found: EnginePaths) -> Iterator[tuple[str, ...]]:
+    for model, paths in found.by_model.items():
+        for each in paths:
+            yield model, each.work, each.text, f"{each.launches:,}"
+
+
+def _path_differences(before: EnginePaths, after: EnginePaths) -> Iterator[tuple[str, ...]]:
+    """The kinds of work that take other paths with the same model."""
+    from simulator.work import texts_by_work
+
+    for model in filter(after.by_model.__contains__, before.by_model):
+        # Without the order, which is by launches.
+        taken = [
+            sorted(each.by_model[model], key=lambda path: path.text) for each in (before, after)
+        ]
+        sides = [texts_by_work(paths) for paths in taken]
+        for work in dict.fromkeys([*sides[0], *sides[1]]):
+            row = [side.get(work, "none") for side in sides]
+            if row[0] != row[1]:
+                yield model, work, *row

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,17 +16,28 @@ from builder.cli.options import (
     DropOption,
     DryRunOption,
     JsonOption,
+    OnePlatformOption,
     RecipeName,
     TagName,
     catalog_at,
+    flag,
+    option,
     reason_option,
     reference_option,
+    user_settings,
 )
 from builder.cli.terminal import line, log, minute, print_json, table
 from builder.core import sizes
+from builder.core.errors import RegistryError
+from builder.core.files import named_lock, workspace
+from builder.core.platforms import Platform
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.build.session import BuildSession
     from builder.publish.prune import PrunePlan
+    from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
     from builder.publish.tag_history import Move
     from builder.publish.verdicts import Trust
@@ -35,7 +47,8 @@ group = typer.Typer(
 )
 
 Reason = Annotated[
-    str, reason_option("Why the tag is moved; attached to the image that it is moved to.")
+    str,
+    reason_option("Why the tag is moved; attached to the image that it is moved to.", default=...),
 ]
 
 
@@ -44,12 +57,9 @@ def promote(
     recipe: RecipeName,
     tag: TagName,
     reason: Reason,
-    to: Annotated[
-        str | None,
-        reference_option(
-            "--to", "Image to move to. Default: the image with the recipe's build key."
-        ),
-    ] = None,
+    to: str | None = reference_option(
+        "--to", "Image to move to. Default: the image with the recipe's build key."
+    ),
     drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -79,7 +89,6 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     For several platforms, the tag of the index of their images.
     """
     from builder.cli.session import build_session
-    from builder.core.files import workspace
     from builder.publish.push import published_index
     from builder.publish.verified import find_published
 
@@ -97,12 +106,9 @@ def rollback(
     recipe: RecipeName,
     tag: TagName,
     reason: Reason,
-    to: Annotated[
-        str | None,
-        reference_option(
-            "--to", "Image to move the tag to. Default: the image before the last move."
-        ),
-    ] = None,
+    to: str | None = reference_option(
+        "--to", "Image to move the tag to. Default: the image before the last move."
+    ),
     drop_platform: DropOption = None,
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
@@ -150,13 +156,7 @@ def history(
         print_json([asdict(move) for move in found])
         return
     rows = [
-        (
-            minute(move.created),
-            move.version,
-            move.digest,
-            _update(move),
-            move.reason,
-        )
+        (minute(move.created), move.version, move.digest, _update(move), move.reason)
         for move in found
     ]
     table(("when", "version", "digest", "update", "reason"), rows)
@@ -195,11 +195,9 @@ def _moving(
 @contextmanager
 def _trust() -> Iterator[Trust]:
     """The keys that sign notes of moves, and whose notes count."""
-    from builder.core import settings
-    from builder.core.files import workspace
     from builder.publish.verdicts import trust_of
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     with workspace(loaded.cache_dir) as work:
         yield trust_of(loaded, work)
@@ -210,11 +208,9 @@ def only_run_with_tags() -> AbstractContextManager[None]:
 
     Raises ``BusyError``.
     """
-    from builder.core import settings
-    from builder.core.files import named_lock
     from builder.publish.tags import TAGS
 
-    loaded = settings.load()
+    loaded = user_settings()
     loaded.require_directories()
     return named_lock(loaded.cache_dir, TAGS)
 
@@ -242,22 +238,16 @@ def _update(move: Move) -> str:
 @group.command()
 def prune(
     recipe: RecipeName,
-    keep: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10_000,
-            help="Number of nightlies to keep, the newest ones, and number of rollbacks of each "
-            "tag whose images are kept.",
-        ),
-    ] = 7,
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them. Default: only show them.")
-    ] = False,
-    signed: Annotated[
-        bool, typer.Option("--signed", help="Also delete signed images and their signatures.")
-    ] = False,
+    keep: int = option(
+        "--keep N",
+        "Number of nightlies to keep, the newest ones, and number of rollbacks of each tag whose "
+        "images are kept.",
+        7,
+        min=1,
+        max=10_000,
+    ),
+    delete: bool = flag("--delete", "Delete them. Default: only show them."),
+    signed: bool = flag("--signed", "Also delete signed images and their signatures."),
     catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -275,14 +265,13 @@ def prune(
     recipe has no channel; 5 if the registry does not answer; 9 if a nightly run, a push, a
     promotion or a rollback runs on this machine; and 12 if the registry does not allow deletions.
     """
-    from builder.core import settings
     from builder.publish.prune import prune as prune_channel
     from builder.publish.tags import open_repository
     from builder.recipes.catalog import require_channels
 
-    recipes, loaded = catalog_at(catalog), settings.load()
-    (entry,) = require_channels([recipes.engine(recipe)])
-    repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
+    recipes, loaded = catalog_at(catalog), user_settings()
+    (channel,) = night.channels(recipes, loaded, [recipe])
+    repository = open_repository(channel.repository, log)
     done = prune_channel(
         repository,
         entry.recipe.channel,
@@ -294,8 +283,25 @@ def prune(
         dry_run=not delete,
     )
     if as_json:
-        data = {"repository": repository.name, "deleted": list(done.deleted)}
-        print_json({**data, **_plan_data(done.plan)})
+        nightlies = [
+            {
+                "tags": list(each.tags),
+                "digest": each.image.digest,
+                "created": each.image.created.isoformat() if each.image.created else "",
+                "stays": each.kept_because,
+            }
+            for each in done.plan.candidates
+        ]
+        print_json(
+            {
+                "repository": repository.name,
+                "deleted": list(done.deleted),
+                "channel": done.plan.channel,
+                "nightlies": nightlies,
+                "others": list(done.plan.others),
+                "bytes": done.plan.freed_bytes,
+            }
+        )
         return
     _print_plan(done.plan, done.deleted, delete=delete)
     if done.deleted and not done.on_hub:
@@ -319,23 +325,6 @@ def _print_plan(plan: PrunePlan, deleted: Collection[str], *, delete: bool) -> N
     if not delete and going:
         line(f"{sizes.shown(plan.freed_bytes)} are referred to by nothing else")
         log("nothing was deleted: add --delete")
-
-
-def _plan_data(plan: PrunePlan) -> dict[str, Any]:
-    return {
-        "channel": plan.channel,
-        "nightlies": [
-            {
-                "tags": list(each.tags),
-                "digest": each.image.digest,
-                "created": each.image.created.isoformat() if each.image.created else "",
-                "stays": each.kept_because,
-            }
-            for each in plan.candidates
-        ],
-        "others": list(plan.others),
-        "bytes": plan.freed_bytes,
-    }
 
 
 # ``builder hub``: describe.
@@ -365,8 +354,6 @@ def describe(
     The access token needs the scopes Read, Write and Delete. The exit code is 5 if Docker Hub does
     not answer, and 12 if it refuses, or if the repository is in another registry.
     """
-    from builder.core import settings
-    from builder.core.errors import RegistryError
     from builder.docker.engine import HUB
     from builder.publish import hub as hub_page
     from builder.publish.hub import Hub
@@ -381,7 +368,7 @@ def describe(
             f"{repository.registry} is not Docker Hub, and only Docker Hub has descriptions",
             "see the labels of the image: docker buildx imagetools inspect --raw",
         )
-    chosen = settings.load()
+    chosen = user_settings()
     hub = Hub(chosen.hub_api, log)
     tags = None if dry_run else hub.tags(repository.path)
     page = hub_page.describe_repository(recipes, name, repository.path, tags, chosen.state_dir)
@@ -394,3 +381,169 @@ def describe(
     else:
         line(f"described  {page.repository}, from {', '.join(page.recipes)}")
         line(f"           https://hub.docker.com/r/{page.repository}")
+
+
+# ``builder push``.
+
+
+def push(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    platform: Platform | None = option(
+        "--platform OS/ARCHITECTURE",
+        "Push only the image for this platform, under its immutable tag. Default: the images of "
+        "all platforms and their index.",
+    ),
+    replace: bool = flag(
+        "--replace", "Take immutable tags and version tags from another image. Requires --reason."
+    ),
+    over_budget: bool = flag(
+        "--over-budget", "Move tags although the update exceeds [budget] update. Requires --reason."
+    ),
+    drop_platform: DropOption = None,
+    reason: str | None = reason_option(
+        "Why tags are replaced, or an update is large; attached to the image that gets them."
+    ),
+    check: bool = flag(
+        "--check", "Only check the namespace, the login and the signing key; push nothing."
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Push the verified image of a recipe and its tags to the registry.
+
+    Exactly the verified digest is pushed, with its verdict, SBOMs, provenance and recipe, and with
+    a signature if BUILDER_COSIGN_KEY is set. The immutable tag is pushed first and compared with
+    the registry's image. The other tags follow without a second upload.
+
+    If the registry already has an image with the same build key, that image is kept. This machine
+    must have built the same digest, or the image's verdict must be signed by BUILDER_COSIGN_KEY or
+    one of BUILDER_TRUSTED_KEYS; otherwise nothing is pushed (see --replace). An image that this
+    machine did not build is not pushed either.
+
+    For a recipe with several platforms, each image is pushed under its immutable tag, then an index
+    of all images, which gets the other tags. If a platform has no verified image, neither here nor
+    in the registry, nothing is pushed: use --platform on the machine that has the image.
+
+    A version tag that points to another image is an error (see --replace). Moving tags are moved,
+    except channels, which only `builder nightly` moves. No tag loses a platform without
+    --drop-platform. First, push shows the download of the
+    update: the layers that the tag's current image lacks. If it exceeds the recipe's
+    [budget] update, nothing is uploaded (see --over-budget).
+
+    The login is Docker's own, or DOCKERHUB_USERNAME and DOCKERHUB_TOKEN. A push that was
+    interrupted continues when it is started again. The exit code is 4 if there is no verified
+    image; 5 if the registry does not answer; 9 if another run on this machine moves or deletes
+    tags; and 12 if no namespace is set, the registry refuses the push, a tag is taken, nothing
+    vouches for the registry's image, an update exceeds its budget, or a tag would lose a platform.
+    The error lists the tags that
+    were already pushed.
+    """
+    from builder.cli.session import build_session
+    from builder.publish.push import Allowed
+    from builder.publish.tags import repository_of
+    from builder.publish.verdicts import require_signing
+    from builder.upstream.night import tag_of
+
+    if (replace or over_budget) != (reason is not None):
+        raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
+    session = build_session(catalog, platform=platform)
+    if check:
+        repository = repository_of(session.catalog, recipe, log)
+        with workspace(session.settings.cache_dir) as work:
+            require_signing(session.settings, work)
+        repository.require_push()
+        signed = bool(session.settings.cosign_key)
+        if as_json:
+            print_json({"repository": repository.name, "signed": signed})
+        else:
+            how = "will be signed" if signed else "will not be signed"
+            line(f"{repository.name} accepts pushes; images {how}")
+        return
+    repository_of(session.catalog, recipe, log)  # without a namespace, a build would not help
+    allowed = Allowed(
+        replace=reason if replace else None,
+        over_budget=reason if over_budget else None,
+        dropped=tuple(drop_platform or ()),
+    )
+    with only_run_with_tags(), workspace(session.settings.cache_dir) as work:
+        done = _pushed(session, recipe, allowed, work)
+    if as_json:
+        print_json(asdict(done))
+        return
+    line(f"pushed   {done.repository}@{done.digest}  ({done.uploaded} blobs uploaded)")
+    for name, digest in done.platforms.items():
+        line(f"         {name} is {digest}")
+    line(f"tags     {', '.join(done.tags)}")
+    for update in done.updates:
+        line(f"download {update.text}")
+    channel = tag_of(session.catalog.engine(recipe))
+    if channel:
+        line(f"channel  {channel} is only moved by `builder nightly {recipe}`")
+    for tag, before in done.replaced.items():
+        line(f"replaced {tag}, which was {before}")
+
+
+def _pushed(session: BuildSession, recipe: str, allowed: Allowed, work: Path) -> Pushed:
+    from builder.build.lookup import verified
+    from builder.publish.push import key_of_index, push_image, push_index
+    from builder.publish.tags import Tags, tags_of, tags_of_index
+
+    entry = session.catalog.engine(recipe)
+    texts = entry.texts()
+    several = len(entry.recipe.platform) > 1
+    if several and session.platform is None:
+        plans = session.plans(recipe)
+        tags = tags_of_index(entry.recipe, key_of_index(plans))
+        return push_index(session, plans, tags, texts, work, allowed)
+    image, record = verified(session, recipe)
+    tags = Tags(image.immutable_tag, (), ()) if several else tags_of(record, entry.recipe)
+    return push_image(session, image, record, tags, texts, work, allowed)
+
+
+# ``builder sbom``.
+
+
+class BillFormat(StrEnum):
+    """A document about the contents of an image, or about its build."""
+
+    SPDX = "spdx"
+    PROVENANCE = "provenance"
+
+
+def sbom(
+    recipe: RecipeName,
+    catalog: CatalogOption = None,
+    platform: OnePlatformOption = None,
+    form: BillFormat = option(
+        "--format", "SPDX 2.3, or SLSA v1 provenance as an in-toto statement.", BillFormat.SPDX
+    ),
+    published: str | None = reference_option(
+        "--from",
+        "Print the document that is attached to this image in the registry. Default: describe "
+        "the verified image in the local engine.",
+    ),
+) -> None:
+    """Print the SBOM of a recipe's verified image, as JSON.
+
+    It lists parts that scanners of the image cannot see: the fork and its commit, each patch and
+    pull request with its reason, CUDA libraries from wheels, the base image and the GPUs; and the
+    Debian packages in the image. Build tools are marked as such, and files of unknown origin are
+    mentioned. The registry keeps the documents that an image was pushed with. The exit code is 4 if
+    there is no verified image, and 12 if the registry has no such document.
+    """
+    from builder.build.lookup import verified
+    from builder.cli.session import build_session
+    from builder.publish import spdx as documents_of
+    from builder.publish.attachments import attached, documents
+    from builder.publish.tags import repository_of
+
+    kind = documents_of.SPDX if form is BillFormat.SPDX else documents_of.PROVENANCE
+    if published is not None:
+        repository = repository_of(catalog_at(catalog), recipe, log)
+        files = attached(repository, published, kind, platform)
+        typer.echo(files[0].content.decode("utf-8", "replace"), nl=False)
+        return
+    session = build_session(catalog, platform=platform)
+    image, record = verified(session, recipe)
+    with workspace(session.settings.cache_dir) as work:
+        typer.echo(documents(image, record, work)[kind], nl=False)

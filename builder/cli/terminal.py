@@ -73,41 +73,32 @@ def table(
 
     A row may have fewer cells than the header.  On a terminal, wide cells wrap; with
     ``single_lines``, they are cut instead.  A table that is too wide loses columns, in the order of
-    ``drops``; the column ``wraps`` counts with a width at which it still reads well, and stands
-    below the first one if that is the only other and leaves no room.  The first column of such a
-    table does not wrap: it has names.
+    ``drops``; the column ``wraps`` counts with a width at which it still reads well.  The first
+    column of such a table does not wrap: it has names.
     """
     if not rows:
         return
     if not out().is_terminal:
-        for row in (header, *rows):
-            cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
-            out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
+        _tabbed((header, *rows))
         return
-    for name in drops:
-        if _width(header, rows, wraps) > out().width:
-            place = [*header].index(name)
-            header, *rows = ([*row[:place], *row[place + 1 :]] for row in (header, *rows))
-    if [*header[1:]] == [wraps] and _width(header, rows, wraps) > out().width:
-        for title, text in rows:
-            line(f"{title}\n{_wrapped(text)}")
-        return
-    widest = max(len(row[0]) for row in (header, *rows) if row)
-    least = widest + (len(header) - 1) * (GAP + NARROWEST)
-    names = bool(drops or wraps) and least <= out().width  # else rich would cut them
-    _draw(header, rows, single_lines=single_lines, names=names)
-
-
-def _draw(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, single_lines: bool, names: bool
-) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    columns = [*zip_longest(header, *rows, fillvalue="")]
+
+    def width(column: Sequence[str]) -> int:
+        widest = max(map(len, column))
+        return min(widest, READABLE) if wraps and column[0] == wraps else widest
+
+    for name in drops:
+        if sum(map(width, columns)) + GAP * (len(columns) - 1) > out().width:
+            columns = [column for column in columns if column[0] != name]
+    least = width(columns[0]) + (len(columns) - 1) * (GAP + NARROWEST)
+    names = bool(drops or wraps) and least <= out().width  # else rich would cut them
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(header):
-        drawn.add_column(name, overflow="fold", no_wrap=names and number == 0)
-    for row in rows:
+    for number, column in enumerate(columns):
+        drawn.add_column(column[0], overflow="fold", no_wrap=names and number == 0)
+    for row in zip(*(column[1:] for column in columns), strict=True):
         texts = [Text(as_started(plain(cell))) for cell in row]
         if single_lines:
             for text in texts:
@@ -116,13 +107,10 @@ def _draw(
     out().print(drawn)
 
 
-def _width(header: Sequence[str], rows: Sequence[Sequence[str]], wraps: str) -> int:
-    """The columns of a terminal that a table takes at least."""
-    columns = zip_longest(header, *rows, fillvalue="")
-    widths = {cells[0]: max(map(len, cells)) for cells in columns}
-    if wraps in widths:
-        widths[wraps] = min(widths[wraps], READABLE)
-    return sum(widths.values()) + GAP * (len(widths) - 1)
+def _tabbed(rows: Sequence[Sequence[str]]) -> None:
+    for row in rows:
+        cells = [" ".join(as_started(plain(cell)).split("\n")) for cell in row]
+        out().file.write("\t".join(cells).rstrip() + "\n")  # print would expand the tabs
 
 
 def _wrapped(text: str) -> str:

@@ -1,39 +1,246 @@
-"""Benchmarks an image of the engine, or a server at a URL."""
+"""Benchmarks an image of the engine, or a server at a URL; compares two; makes receipts."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import math
 import platform
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
 from builder.checks.answers import ModelList, ServerClient, UnansweredError
+from builder.checks.series import Generation, quantile
 from builder.checks.server import (
     NotServingError,
-    Server,
     ServeSpec,
     arguments_of,
     launched,
     offloaded,
 )
 from builder.checks.speed import RunSettings, measure
-from builder.core.errors import SmokeError, UntriedError, WorldError
+from builder.core.errors import ReceiptError, SmokeError, UntriedError, WorldError
+from builder.core.json_model import first_error
 from builder.core.log import Log
 from builder.docker import containers, gpus
 from builder.docker import engine as docker
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.engines.servers import API_FLAVORS
-from builder.measure.results import Benchmark, Loaded, Point
+from builder.presets import receipts
+from builder.presets.receipts import MeasuredCard
+from builder.presets.receipts import MeasuredImage
+from builder.presets.receipts import Receipt
+from builder.presets.receipts import ReceiptFigures
+from builder.presets.receipts import ReceiptModel
+from builder.presets.receipts import Request
+from builder.recipes.fields import Text
+from builder.recipes.fields import Value
 from builder.recipes.probes import Serve
 from simulator import report
 
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Where the engine's log states that it put the models; both are empty where it does not."""
+
+    layers: tuple[tuple[int, int], ...]
+    """Layers on the GPU and in all, of each model."""
+    memory: Mapping[str, int]
+    """Bytes on all GPUs by kind: weights, KV cache, compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The runs with one context size."""
+
+    context: int | None
+    """Context size in tokens; None if the server was not started by us."""
+    warm_ups: tuple[Generation, ...]
+    runs: tuple[Generation, ...]
+    loaded: Loaded | None = None
+    """None if the server was not started by us, or by an older builder."""
+
+
+class Benchmark(BaseModel):
+    """All points of one benchmark, with subject, model, machine and settings."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    format: Literal[1] = 1
+    subject: Mapping[str, Any]
+    """The image (reference, digest, recipe, key) or the URL, and its flags."""
+    model: Mapping[str, Any]
+    """Files by role: name, size in bytes, sha256; or the name that the server lists."""
+    machine: Mapping[str, Any]
+    """GPUs (name, compute capability, driver, memory in MiB), CPU, engine, kernel."""
+    settings: Mapping[str, Any]
+    """Prompt, tokens, sampling, seeds, warm-ups."""
+    points: tuple[Point, ...]
+    created: str
+    """RFC 3339, UTC."""
+    builder: str
+    """Version of builder."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The benchmark as JSON data."""
+        return self.model_dump(mode="json")
+
+
+def parse_results(text: str) -> Benchmark:
+    """The benchmark in the text of a file; raises ``ValueError`` for any other text."""
+    try:
+        return Benchmark.model_validate_json(text)
+    except ValidationError as error:
+        raise ValueError(f"it is no benchmark of builder: {first_error(error)}") from error
+
+
+# Compares two benchmarks: is the second one faster, and is that significant?
+
+# Differences in these settings make two benchmarks incomparable.
+DECISIVE = frozenset({"gpus", "files", "prompt", "tokens", "temperature", "top_k", "min_p", "fill"})
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting or a fact that differs between the two benchmarks."""
+
+    what: str
+    first: str
+    second: str
+    decisive: bool  # it makes the benchmarks incomparable
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPoint:
+    """One context size, in both benchmarks."""
+
+    context: int | None
+    first: float  # mean tokens per second
+    second: float
+    ratio: float  # second / first
+    interval: tuple[float, float] | None  # of the ratio, by ``ratio_interval``
+    verdict: Literal["faster", "slower", "no difference shown"]
+    acceptance: tuple[float | None, float | None]  # mean share of the drafted tokens
+
+
+@dataclass(frozen=True, slots=True)
+class BenchComparison:
+    """One row for each common context size, and the differences."""
+
+    rows: tuple[ComparedPoint, ...]
+    differences: tuple[SettingDifference, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether both measured the same on the same hardware."""
+        return not any(difference.decisive for difference in self.differences)
+
+
+def compare(first: Benchmark, second: Benchmark) -> BenchComparison:
+    """Compare the context sizes that both have; raises ``ValueError`` if there is none."""
+    others = {point.context: point for point in second.points}
+    pairs = [(p, others[p.context]) for p in first.points if p.context in others]
+    if not pairs:
+        raise ValueError("they have no context size in common")
+    rows = tuple(_row(one, other) for one, other in pairs)
+    return BenchComparison(rows, tuple(_differences(first, second)))
+
+
+def _row(first: Point, second: Point) -> ComparedPoint:
+    one, other = _speeds(first), _speeds(second)
+    if not one or not other:
+        raise ValueError("one of them has no runs")
+    means = statistics.fmean(one), statistics.fmean(other)
+    interval = ratio_interval(one, other)
+    shown = interval is not None and not interval[0] <= 1 <= interval[1]
+    ratio = means[1] / means[0]
+    direction: Literal["faster", "slower"] = "faster" if ratio > 1 else "slower"
+    return ComparedPoint(
+        first.context,
+        *means,
+        ratio,
+        interval,
+        direction if shown else "no difference shown",
+        (_acceptance(first), _acceptance(second)),
+    )
+
+
+def _speeds(point: Point) -> list[float]:
+    return [run.tokens_per_second for run in point.runs]
+
+
+def _acceptance(point: Point) -> float | None:
+    shares = [run.acceptance for run in point.runs if run.acceptance is not None]
+    return statistics.fmean(shares) if shares else None
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of mean(second) / mean(first) with 95 % confidence.
+
+    By the delta method on the logarithm of the ratio (Casella and Berger, Statistical Inference,
+    5.5.4), with the degrees of freedom of Welch and Satterthwaite.  None for fewer than two runs.
+    """
+    if len(first) < 2 or len(second) < 2:
+        return None
+    # Variances of the means, over their squares.
+    parts = [
+        statistics.variance(values) / len(values) / statistics.fmean(values) ** 2
+        for values in (first, second)
+    ]
+    ratio = statistics.fmean(second) / statistics.fmean(first)
+    total = sum(parts)
+    if total == 0:
+        return ratio, ratio
+    sizes = (len(first), len(second))
+    freedom = total**2 / sum(p**2 / (n - 1) for p, n in zip(parts, sizes, strict=True))
+    reach = quantile(freedom) * math.sqrt(total)
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
+
+
+def _differences(first: Benchmark, second: Benchmark) -> Iterator[SettingDifference]:
+    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+        (_hardware(first), _hardware(second)),
+        (first.machine, second.machine),
+        ({"files": _files(first)}, {"files": _files(second)}),
+        (first.settings, second.settings),
+        ({"flags": first.subject.get("flags")}, {"flags": second.subject.get("flags")}),
+    ]
+    seen = set()
+    for one, other in pairs:
+        for name in [*one, *(name for name in other if name not in one)]:
+            if name not in seen and one.get(name) != other.get(name):
+                values = (_shown(one.get(name)), _shown(other.get(name)))
+                yield SettingDifference(name, *values, name in DECISIVE)
+            seen.add(name)
+
+
+def _hardware(found: Benchmark) -> dict[str, Any]:
+    """GPUs by name and memory; the driver apart, because it may differ."""
+    gpus = found.machine.get("gpus") or []
+    return {
+        "gpus": [f"{gpu['name']}, {gpu['memory']} MiB" for gpu in gpus],
+        "driver": sorted({gpu["driver"] for gpu in gpus}),
+    }
+
+
+def _files(found: Benchmark) -> dict[str, Any]:
+    return {role: file.get("sha256") or file.get("name") for role, file in found.model.items()}
+
+
+def _shown(value: Any) -> str:
+    return "none" if value in (None, [], {}, "") else str(value)
+
+
 LOADING = 1800.0  # seconds: a large model from a slow disk
-BLOCK = 8 << 20
 LIST_TIMEOUT = 30.0  # seconds
 
 
@@ -47,10 +254,8 @@ class ServedImage:
     port: int
     model: Path
     draft: Path | None = None
-    extra: Sequence[str] = ()
-    """More flags for the server, after the recipe's."""
-    verbose: bool = False
-    """Add the recipe's flags for a log that states where the model was loaded."""
+    extra: Sequence[str] = ()  # more flags for the server, after the recipe's
+    verbose: bool = False  # with a log that states where the model was loaded
 
 
 def of_image(
@@ -70,31 +275,27 @@ def of_image(
         model["draft"] = _described(target.draft, log)
     points: list[Point] = []
     seen: tuple[gpus.Gpu, ...] = ()
-    for context in contexts:
-        spec = ServeSpec(
-            target.model,
-            context,
-            target.draft,
-            target.extra,
-            gpus.ALL if offered else None,
-            verbose=target.verbose,
-            limited=False,
-        )
-        log(f"context of {context} tokens: starting {target.reference}")
-        with launched(target.reference, target.serve, target.port, spec) as server:
-            _ready(server, target)
-            seen = gpus.visible_in(server.container) if offered else ()
-            filled = replace(settings, fill=int(context * fill))
-            point = _point(server.client, target.serve, filled, "", context, log)
-            points.append(replace(point, loaded=loaded(server.container.log())))
     spec = ServeSpec(
         target.model,
         0,
         target.draft,
-        extra=target.extra,
-        gpus=gpus.ALL if offered else None,
+        target.extra,
+        gpus.ALL if offered else None,
         verbose=target.verbose,
     )
+    for context in contexts:
+        log(f"context of {context} tokens: starting {target.reference}")
+        started = replace(spec, context=context, limited=False)
+        with launched(target.reference, target.serve, target.port, started) as server:
+            try:
+                server.wait(LOADING)
+            except NotServingError as error:
+                what = f"{target.reference} does not serve {target.model.name}"
+                raise SmokeError(what, str(error)) from error
+            seen = gpus.visible_in(server.container) if offered else ()
+            filled = replace(settings, fill=int(context * fill))
+            point = _point(server.client, target.serve, filled, "", context, log)
+            points.append(replace(point, loaded=loaded(server.container.log())))
     subject = {
         "image": target.reference,
         "digest": target.image.digest,
@@ -129,15 +330,6 @@ def of_url(url: str, model: str, key: str, settings: RunSettings, log: Log) -> B
     return _benchmark({"url": url}, {"model": {"name": name}}, {}, asdict(settings), [point])
 
 
-def _ready(server: Server, target: ServedImage) -> None:
-    try:
-        server.wait(LOADING)
-    except NotServingError as error:
-        raise SmokeError(
-            f"{target.reference} does not serve {target.model.name}", str(error)
-        ) from error
-
-
 def loaded(text: str) -> Loaded:
     """Where a server's log states that it put the models."""
     layers = tuple((found.layers, found.of) for found in offloaded(text))
@@ -167,25 +359,22 @@ def _benchmark(
     settings: dict[str, Any],
     points: Sequence[Point],
 ) -> Benchmark:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
     return Benchmark(
         subject=subject,
         model=model,
         machine=where,
         settings=settings,
         points=tuple(points),
-        created=created,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         builder=__version__,
     )
 
 
 def _described(file: Path, log: Log) -> dict[str, Any]:
     log(f"hashing {file.name}")
-    digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            while block := stream.read(BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(stream, "sha256")
         size = file.stat().st_size
     except OSError as error:
         raise UntriedError(f"cannot read {file}", str(error)) from error
@@ -210,3 +399,105 @@ def _cpu() -> str:
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
     count = len(re.findall(r"^processor\s*:", text, re.M))
     return f"{found[1] if found else platform.machine()} x {count}"
+
+
+# Makes a receipt of a benchmark, without anything private.
+
+
+TEXTS = TypeAdapter[dict[str, str]](dict[str, Text])
+FLAGS = TypeAdapter[list[str]](list[Value])
+SHORTEST = 4  # characters of a name that is looked for
+COMMON = frozenset({"root", "user", "localhost"})
+"""Names that identify nobody."""
+
+
+def require_receipt(target: ServedImage, by: str | None) -> None:
+    """Raise ``ReceiptError`` where a benchmark of ``target`` could have no receipt.
+
+    The image must have a key, and no name or flag anything private.  The server's flags lose
+    directories and secrets before.
+    """
+    labels = target.image.labels
+    image = {"recipe": labels.get(LABEL_RECIPE, ""), "key": labels.get(LABEL_KEY, "")}
+    words = receipts.redacted(target.extra)
+    files = {"--model": target.model, "--draft": target.draft}
+    names = {option: file.name for option, file in files.items() if file is not None}
+    texts = names | ({"--by": by} if by else {})
+    try:
+        MeasuredImage(**image, digest=target.image.digest)
+        FLAGS.validate_python(words)
+        TEXTS.validate_python(texts)
+    except ValidationError as error:
+        raise ReceiptError(
+            "this run can have no receipt", first_error(error), "leave out --receipt"
+        ) from error
+    found = [receipts.private_argument(words)]
+    for own in sorted(_own_names()):
+        pattern = re.compile(rf"(?<!\w){re.escape(own)}(?!\w)", re.IGNORECASE)
+        named = [*filter(pattern.search, words)]
+        named += [option for option, text in names.items() if pattern.search(text)]
+        if named:
+            found.append(f"{named[0]!r} has the name of this machine or of its user: {own}")
+    for name, text in texts.items():
+        what = receipts.private(text)
+        found += [f"{name} has {what}"] if what else []
+    if any(found):
+        raise ReceiptError(
+            "the receipt would not be accepted",
+            "\n".join(filter(None, found)),
+            "change that, or leave out --receipt",
+        )
+
+
+def _own_names() -> set[str]:
+    names = {platform.node(), platform.node().partition(".")[0]}
+    with suppress(KeyError, OSError):  # a user without a name
+        names.add(getpass.getuser())
+    return {name for name in names if len(name) >= SHORTEST} - COMMON
+
+
+def of_benchmark(found: Benchmark, by: str | None = None) -> Receipt:
+    """The receipt of a benchmark of an image; ``by`` is who measured.
+
+    Raises ``ReceiptError`` for findings that a receipt cannot have, such as a card without a
+    compute capability.
+    """
+    try:
+        return _receipt(found, by)
+    except ValidationError as error:
+        raise ReceiptError("this run can have no receipt", first_error(error)) from error
+
+
+def _receipt(found: Benchmark, by: str | None) -> Receipt:
+    gpus, settings = found.machine["gpus"], found.settings
+    prompt = hashlib.sha256(settings["prompt"].encode()).hexdigest()
+    shared = {name: settings[name] for name in ("tokens", "top_k", "min_p", "fill")}
+    measured = []
+    for point in found.points:
+        loaded = point.loaded or Loaded((), {})
+        measured.append(
+            ReceiptFigures(
+                context=point.context or 0,
+                layers=list(loaded.layers),
+                memory=dict(loaded.memory),
+                warm_ups=list(point.warm_ups),
+                runs=list(point.runs),
+            )
+        )
+    return Receipt(
+        image=MeasuredImage(**{name: found.subject[name] for name in MeasuredImage.model_fields}),
+        device="GPU" if gpus else "CPU",
+        cards=[
+            MeasuredCard(**{name: gpu[name] for name in MeasuredCard.model_fields}) for gpu in gpus
+        ],
+        driver=gpus[0]["driver"] if gpus else "",
+        cpu=found.machine["cpu"],
+        model=ReceiptModel(**found.model["model"]),
+        draft=ReceiptModel(**found.model["draft"]) if "draft" in found.model else None,
+        arguments=receipts.redacted(found.subject["flags"]),
+        request=Request(prompt=prompt, temperature=settings["temperature"], **shared),
+        measured=measured,
+        by=by or None,
+        created=datetime.fromisoformat(found.created),
+        builder=found.builder,
+    )

@@ -111,6 +111,7 @@ def _tag(
     attached = {digest: referrers(repository, digest) for digest in digests}
     entries = [entry for found in attached.values() for entry in found]
     kinds = {str(entry.get("artifactType")) for entry in entries}
+    own = [str(entry.get("artifactType")) for entry in attached[manifest.digest]]
     images = [each.digest for each in image.platforms.values()] or [manifest.digest]
     verdicts = [each for digest in digests for each in verdicts_on(attached[digest], digest)]
     again = of_all([reproduced(attached[each], each, settings) for each in images])
@@ -123,20 +124,13 @@ def _tag(
         platforms=image.platforms,
         download_size=image.download_size,
         update_size=noted[0].update if noted else None,
-        signed=_is_signed(repository, manifest.digest, attached[manifest.digest]),
+        signed=any(kind.startswith(SIGNATURES) for kind in own)
+        or bool(repository.head_digest(f"{manifest.digest.replace(':', '-')}.sig")),
         reproduced=again.created if again and again.key else "",
         documents=tuple(name for kind, name in DOCUMENTS.items() if kind in kinds),
         checks=next((each.checks for each in verdicts), {}),
         moves=tuple(noted),
     )
-
-
-def _is_signed(
-    repository: Repository, digest: str, entries: Collection[Mapping[str, object]]
-) -> bool:
-    if any(str(entry.get("artifactType")).startswith(SIGNATURES) for entry in entries):
-        return True
-    return bool(repository.head_digest(f"{digest.replace(':', '-')}.sig"))
 
 
 # All facts of the site.
@@ -373,12 +367,12 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
         ]
         kind = (name, card.name, card.capability, card.memory)
         found.append(CardFact(*kind, tuple(fits), tuple(excluded)))
-    return tuple(sorted(found, key=_place))
 
+    def place(card: CardFact) -> tuple[int, int, int, str]:
+        own = [each for each in card.fits if each.known in ("measured", "published")]
+        return -len(own), -len(card.fits), -card.memory, card.card
 
-def _place(card: CardFact) -> tuple[int, int, int, str]:
-    own = [each for each in card.fits if each.known in ("measured", "published")]
-    return -len(own), -len(card.fits), -card.memory, card.card
+    return tuple(sorted(found, key=place))
 
 
 def _option(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.measure.results import parse_results
+from builder.measure.bench import parse_results
 from builder.presets.receipts import read_receipt
 from support.commands import Builder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builder.checks.series import Generation
-from builder.measure.results import Benchmark, Point
+from builder.measure.bench import Benchmark, Point
 
 GPU = {"name": "RTX 5090", "capability": "12.0", "driver": "580.1", "memory": 32607}
 

@@ -13,7 +13,7 @@ from builder.build import record, reports
 from builder.build.record import Record
 from builder.build.reports import KeptBuild, KeptTrials, Pinned
 from builder.checks.verdict import Check, DeviceUse
-from builder.cli.ci import trials as command
+from builder.cli.nightly import trials as command
 from builder.core.errors import RecipeError, UntriedError
 from builder.image.code_paths import CodePaths, CodeSums
 from builder.presets import catalog as preset_files

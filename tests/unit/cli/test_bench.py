@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.measure.results import parse_results
+from builder.measure.bench import parse_results
 from support.benchmarks import benchmark
 from support.commands import Builder
 from support.loopback import Quiet, serving_with

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from builder.cli import compare, terminal
+from builder.cli import image as compare
+from builder.cli import terminal
 from builder.image.compare import compare_trees, read_files
 from support.commands import Builder, ForkServer
 from support.cubins import Function, cubin

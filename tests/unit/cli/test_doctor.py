@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.doctor import ways
+from builder.cli.nightly import ways
 from builder.core.settings import Settings
 from support.buildx_output import use_arm64_builder
 from support.commands import Builder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.cli import fit
+from builder.cli import run as fit
 from builder.presets.fit import Fit, FitCard, FitTrial, LoadedFile
 
 MAXIMUM = 262144

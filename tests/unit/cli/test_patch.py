@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.cli.patch import collected
+from builder.cli.pin import collected
 from builder.core import web
 from builder.sources.git import GitError
 from support.farms import Farm, states

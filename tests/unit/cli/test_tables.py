@@ -72,6 +72,11 @@ def test_a_table_that_is_too_wide_loses_columns(drawn: Callable[..., list[str]])
     assert drawn(20, call) == ["name", "name-of-a-preset", "other"]
 
 
+def test_columns_without_a_title_stay(drawn: Callable[..., list[str]]) -> None:
+    lines = drawn(60, lambda: table(("", "commit", "", ""), [("good", "1a2b", "today", "fix")]))
+    assert lines[1].split() == ["good", "1a2b", "today", "fix"]
+
+
 @pytest.mark.parametrize("width", [50, 60, 80, 120])
 def test_a_name_is_never_folded(width: int, drawn: Callable[..., list[str]]) -> None:
     rows = [
@@ -87,21 +92,6 @@ def test_a_name_is_never_folded(width: int, drawn: Callable[..., list[str]]) -> 
     assert any(line.startswith(NAME) for line in drawn(width, call)), drawn(width, call)
     # Nothing of it is cut on a terminal without room for it.
     assert NAME in "".join(line.split(" ")[0] for line in drawn(30, call))
-
-
-def test_a_reason_without_room_stands_below_the_name(drawn: Callable[..., list[str]]) -> None:
-    reason = "its memory is not known; it ran with 79.1 GiB, and here are 31.4 GiB"
-
-    def call() -> None:
-        table(("preset", "why"), [(NAME, reason)], wraps="why")
-
-    assert drawn(50, call) == [
-        NAME,
-        "  its memory is not known; it ran with 79.1 GiB,",
-        "  and here are 31.4 GiB",
-    ]
-    wide = drawn(80, call)
-    assert wide[1].startswith(f"{NAME}  its memory is not known;")
 
 
 def test_a_paragraph_wraps_by_words_on_a_terminal(drawn: Callable[..., list[str]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.measure.results import compare, ratio_interval
+from builder.measure.bench import compare, ratio_interval
 from support.benchmarks import benchmark
 
 

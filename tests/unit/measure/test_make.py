@@ -12,9 +12,7 @@ import pytest
 from builder.checks.series import Generation
 from builder.core.errors import ReceiptError
 from builder.docker.engine import Image
-from builder.measure.bench import ServedImage, loaded
-from builder.measure.new_receipt import of_benchmark, require_receipt
-from builder.measure.results import Loaded, Point
+from builder.measure.bench import Loaded, Point, ServedImage, loaded, of_benchmark, require_receipt
 from builder.recipes.probes import Serve
 from support.benchmarks import GPU, benchmark
 from support.receipts import DIGEST, KEY

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from builder.measure.results import parse_results
+from builder.measure.bench import parse_results
 from support.benchmarks import benchmark
 
 
