@@ -20,7 +20,7 @@ from platformdirs import user_cache_path, user_state_path
 
 from builder import __version__
 from builder.build.trials import KeptTrials, kept
-from builder.checks import preset_trial
+from builder.checks import device
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict
 from builder.core import sizes
@@ -242,7 +242,7 @@ def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, st
     found = {}
     for name, preset in presets.items():
         recipe = catalog.engine(preset.recipe).recipe
-        found[name] = why_never(catalog, recipe) or preset_trial.why_untried(preset, recipe, known)
+        found[name] = why_never(catalog, recipe) or device.why_untried(preset, recipe, known)
     return {name: why for name, why in found.items() if why}
 
 

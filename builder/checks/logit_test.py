@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from builder.checks.answers import UnansweredError
 from builder.checks.device import refused
 from builder.checks.server import (
     SECONDS,
@@ -23,6 +22,7 @@ from builder.checks.server import (
     NotServingError,
     Server,
     ServeSpec,
+    UnansweredError,
     continued,
     described,
     difference,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from builder.checks.cases import known_faults
+from builder.checks.kernel_test import known_faults
 from builder.checks.simulated import RUNTIME, SimulatedServer, why_not
 from builder.checks.speed import RunSettings
 from builder.checks.verdict import Check, DeviceUse

@@ -29,7 +29,7 @@ from builder.image.code_paths import HEADER
 if TYPE_CHECKING:
     from builder.build.reproduce import ReproducedImages, Reproduction
     from builder.build.session import BuildSession
-    from builder.checks.cases import CaseResult
+    from builder.checks.kernel_test import CaseResult
     from builder.image.layers import Node
     from builder.image.results import (
         Comparison,

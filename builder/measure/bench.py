@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.checks.answers import ModelList, ServerClient, UnansweredError
 from builder.checks.server import (
+    ModelList,
     NotServingError,
     Server,
+    ServerClient,
     ServeSpec,
+    UnansweredError,
     arguments_of,
     launched,
     offloaded,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from builder.checks import serves
-from builder.checks.answers import ServerClient
-from builder.checks.server import Server
+from builder.checks.server import Server, ServerClient
 from builder.engines.api_flavor import API_FLAVORS
 from support.hostile import answer, closing, serving
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.cases import Case, Outcome
-from builder.checks.kernel_test import _Run, _stopped
+from builder.checks.kernel_test import Case, Outcome, _Run, _stopped
 from builder.docker.client import Finished
 
 ABORT = "/src/ggml/src/ggml-cuda/getrows.cu:208: unsupported src0 type: tq3_1s"
