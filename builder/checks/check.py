@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.checks import contract, cuda, device, kernel_test, libraries, logit_test, serves
+from builder.checks import (
+    contract,
+    cuda,
+    device,
+    kernel_test,
+    libraries,
+    logit_test,
+    serves,
+)
 from builder.checks.contract import check_entry, check_programs, check_static, check_steps
 from builder.checks.cuda import check_architectures, check_code_paths
 from builder.checks.device import check_preset_options

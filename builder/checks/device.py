@@ -305,10 +305,8 @@ def _listed(names: Iterable[str]) -> str:
 # The server runs its own CUDA code on libraries that stand in for CUDA's (``simulator/card``).
 
 CONTEXT = 2048  # tokens: a server may divide it among four requests at once
-MARKS = {
-    "libsimulator.so",
-    simulated.PAGES,
-}  # every library of the simulator is, or needs, one of them
+# Every library of the simulator is, or needs, one of them.
+MARKS = {"libsimulator.so", simulated.PAGES}
 
 
 def card_for(root: Path, recipe: Recipe, name: str | None) -> Card | None:

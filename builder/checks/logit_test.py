@@ -53,9 +53,7 @@ PROMPT = "Numbers of a card and of a CPU are equal."
 OTHER = "Another text is beside it."
 CONTEXT = 1024  # tokens: of both slots together
 # How the servers are started so that they answer two at once.
-OPTIONS: Mapping[str, Sequence[str]] = {
-    "llama-server": ("--parallel", "2", "--no-warmup"),
-}
+OPTIONS = {"llama-server": ("--parallel", "2", "--no-warmup")}
 CACHE = "--cache-type-k"
 """llama.cpp, common/arg.cpp: its --help lists the types."""
 USUAL_CACHE = "f16"

@@ -129,14 +129,8 @@ CHAT = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 )
 # A head of 128 is one that every attention backend of vLLM takes.
-FOLDER_LAYERS, FOLDER_EMBEDDING, FOLDER_FEED_FORWARD, FOLDER_HEADS, KV_HEADS, HEAD = (
-    2,
-    1024,
-    4096,
-    8,
-    4,
-    128,
-)
+FOLDER_LAYERS, FOLDER_EMBEDDING, FOLDER_FEED_FORWARD = 2, 1024, 4096
+FOLDER_HEADS, KV_HEADS, HEAD = 8, 4, 128
 VOCABULARY = 512
 """More than the tokenizer has: models round it up, too."""
 

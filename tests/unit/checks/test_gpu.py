@@ -16,7 +16,7 @@ def test_the_devices_of_nvidia_smi_are_checked_against_the_recipe() -> None:
     from support.smoke_tests import hello_recipe
 
     found = gpus.read(TABLE)
-    assert [serves.memory for gpu in found] == [32607, 143771]
+    assert [gpu.memory for gpu in found] == [32607, 143771]
     recipe = hello_recipe()
     right = list(serves._devices(found, recipe, "580"))
     assert [(check.subject, check.passed) for check in right] == [
