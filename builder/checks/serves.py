@@ -12,8 +12,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.checks import speed
+from builder.checks import series
 from builder.checks.contract import driver_of
+from builder.checks.series import Generation
 from builder.checks.server import (
     Answer,
     Detokenized,
@@ -26,7 +27,7 @@ from builder.checks.server import (
     launched,
     offloaded,
 )
-from builder.checks.speed import Generation, RunSettings, measure
+from builder.checks.speed import RunSettings, measure
 from builder.checks.subject import Context, GpuTest
 from builder.checks.verdict import Check
 from builder.core.errors import UntriedError
@@ -511,7 +512,7 @@ def collapse(server: Server, settings: RunSettings) -> Iterator[Check]:
 def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
     """The speeds and the acceptance of runs, in their order."""
     speeds = [run.tokens_per_second for run in runs]
-    found = speed.evaluate(speeds)
+    found = series.evaluate(speeds)
     listed = " ".join(f"{speed:.1f}" for speed in speeds)
     figures = (
         f"{found.shape}: {found.why}; mean {found.mean:.2f} t/s, "
@@ -521,7 +522,7 @@ def check_runs(runs: Sequence[Generation], expected: str) -> Iterator[Check]:
     yield Check.of("gpu", "speed over runs", expected, figures, found.passed)
     shares = [run.acceptance for run in runs if run.acceptance is not None]
     if shares:
-        accepted = speed.evaluate_acceptance(shares)
+        accepted = series.evaluate_acceptance(shares)
         listed = " ".join(f"{share:.2f}" for share in shares)
         share = f"{accepted.shape}: {accepted.why} ({listed})"
         yield Check.of("gpu", "draft acceptance over runs", "does not drop", share, accepted.passed)

@@ -22,7 +22,7 @@ from builder.cli.terminal import line, log, minute, pairs, print_json, table
 from builder.core.errors import RecipeError, WorldError
 
 if TYPE_CHECKING:
-    from builder.checks.speed import Generation
+    from builder.checks.series import Generation
     from builder.measure.bench import ServedImage
     from builder.measure.results import BenchComparison, Benchmark
     from builder.presets.receipts import ReceiptEntry
@@ -296,7 +296,7 @@ def compare(first: SavedFile, second: SavedFile, as_json: JsonOption = False) ->
 
 def print_benchmark(found: Benchmark) -> None:
     """Print each run of a benchmark, and their statistics."""
-    from builder.checks import speed
+    from builder.checks import series
 
     header = ("", "t/s", "tokens", "drafted", "accepted", "acceptance", "prompt t/s")
     for point in found.points:
@@ -304,7 +304,7 @@ def print_benchmark(found: Benchmark) -> None:
         line(f"\n{title}".rstrip())
         rows = [_row(f"run {number}", run) for number, run in enumerate(point.runs, 1)]
         table(header, [_row("warm-up", run) for run in point.warm_ups] + rows)
-        speeds = speed.evaluate([run.tokens_per_second for run in point.runs])
+        speeds = series.evaluate([run.tokens_per_second for run in point.runs])
         timed_by = sorted({run.timed_by for run in point.runs})
         statistics = [
             ("average", f"{speeds.mean:.2f} t/s, by the clock of the {' and '.join(timed_by)}"),
@@ -314,7 +314,7 @@ def print_benchmark(found: Benchmark) -> None:
         ]
         shares = [run.acceptance for run in point.runs if run.acceptance is not None]
         if shares:
-            acceptance = speed.evaluate_acceptance(shares)
+            acceptance = series.evaluate_acceptance(shares)
             statistics.append(("acceptance", f"{acceptance.shape}: {acceptance.why}"))
         pairs(statistics)
 

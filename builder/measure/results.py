@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from builder.checks.speed import Generation, quantile
+from builder.checks.series import Generation, quantile
 from builder.core.json_model import first_error
 
 

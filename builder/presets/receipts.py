@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from builder.checks.speed import Generation, mean_interval
+from builder.checks.series import Generation, mean_interval
 from builder.core.errors import ReceiptError, RecipeError
 from builder.core.files import write_json
 from builder.core.json_model import first_error

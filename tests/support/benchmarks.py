@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builder.checks.speed import Generation
+from builder.checks.series import Generation
 from builder.measure.results import Benchmark, Point
 
 GPU = {"name": "RTX 5090", "capability": "12.0", "driver": "580.1", "memory": 32607}

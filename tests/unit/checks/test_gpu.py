@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.checks import serves
-from builder.checks.speed import Generation
+from builder.checks.series import Generation
 from builder.core.errors import UntriedError
 from builder.docker import gpus
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from builder.checks.speed import evaluate, evaluate_acceptance
+from builder.checks.series import evaluate, evaluate_acceptance
 
 FAST = [60.0, 60.8, 59.1, 60.5, 59.8]
 

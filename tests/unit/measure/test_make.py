@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks.speed import Generation
+from builder.checks.series import Generation
 from builder.core.errors import ReceiptError
 from builder.docker.engine import Image
 from builder.measure.bench import ServedImage, loaded
