@@ -21,7 +21,7 @@ from typing import Any
 
 from fit import verdict
 
-from builder.checks import test_model
+from builder.checks import serves
 
 CARD, CONTEXT = "5090-laptop", "75000"
 LAYERS = "model.language_model.layers"
@@ -138,8 +138,8 @@ ROWS = {
 
 def write(folder: Path, quantization: dict[str, Any]) -> None:
     """The model: a configuration, and the tokenizer of the test model."""
-    test_model.write_folder(folder)
-    (folder / test_model.WEIGHTS).unlink()
+    serves.write_model_folder(folder)
+    (folder / serves.WEIGHTS).unlink()
     configuration = {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.checks import test_model
+from builder.checks import serves
 from builder.checks.server import ServeSpec, launched
 from builder.checks.simulated import SimulatedServer
 from builder.cli.session import build_session
@@ -136,10 +136,10 @@ def main() -> None:
         work.chmod(0o755)
         model, draft, tokenizer = work / "model.gguf", work / "draft.safetensors", work / "tokens"
         shapes.write(shapes.published_shape()[MODEL], model, int(options.size * 10**9))
-        test_model.write_weights(draft, drafter_tensors())
+        serves.write_weights(draft, drafter_tensors())
         for file in (model, draft):
             file.chmod(0o644)  # the image's own user reads them
-        test_model.write_folder(tokenizer)
+        serves.write_model_folder(tokenizer)
         server = simulated(session, card, work)
         files = (model, draft, tokenizer)
         reports = {each: measure(server, card, files, each) for each in options.context}

@@ -23,7 +23,7 @@ from builder.build.build import (
 )
 from builder.build.lookup import REFERENCE, Images, recipe_label, subject_of, test_of
 from builder.checks import check, kernel_test
-from builder.checks.cases import Case, CaseResult, Outcome
+from builder.checks.kernel_test import Case, CaseResult, Outcome
 from builder.checks.logit_test import TOKENS, Numbers, numbers_of
 from builder.checks.server import described, difference, shared_folder
 from builder.checks.subject import Context, InapplicableError

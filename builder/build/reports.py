@@ -17,8 +17,9 @@ from xml.etree import ElementTree
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.build.record import Record, newest_good
-from builder.checks import preset_trial
+from builder.build.record import Record
+from builder.build.record import newest_good
+from builder.checks import device
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict
 from builder.core import sizes
@@ -452,7 +453,7 @@ def why_untried(catalog: Catalog, presets: Mapping[str, Preset]) -> dict[str, st
     found = {}
     for name, preset in presets.items():
         recipe = catalog.engine(preset.recipe).recipe
-        found[name] = why_never(catalog, recipe) or preset_trial.why_untried(preset, recipe, known)
+        found[name] = why_never(catalog, recipe) or device.why_untried(preset, recipe, known)
     return {name: why for name, why in found.items() if why}
 
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from packaging.version import Version
 
-from builder.checks.contract import RUNTIME_LIBRARY, driver_of
-from builder.checks.programs import unusable
+from builder.checks.contract import RUNTIME_LIBRARY, driver_of, unusable
 from builder.checks.subject import Context
 from builder.checks.verdict import Check
 from builder.core import sizes

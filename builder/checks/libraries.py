@@ -442,28 +442,16 @@ LEAST = 64 << 10  # bytes: copies of smaller files are accepted
 CUDA_LIBRARY = re.compile(r"lib(?:cu|nv|np|nccl|caffe_nvrtc)[A-Za-z0-9_-]*\.so")
 
 STUB = re.compile(r"/(?:stubs/.*|libcuda\.so(?:\.\d+)*)$")
-RULES = (
-    (
-        "compiler",
-        re.compile(r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$"),
-    ),
-    (
-        "headers",
-        re.compile(r"^/(?:usr/include|usr/local/cuda/include|opt/engine/include)/.*\.hp{0,2}$"),
-    ),
-    ("static libraries", re.compile(r"\.a$")),
-    ("package lists", re.compile(r"^/var/lib/apt/lists/.+")),
-    (
-        "package caches",
-        re.compile(
-            r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$|/\.(?:cache|ccache|npm|conda|cargo)/.+"
-        ),
-    ),
-    (
-        "build directories",
-        re.compile(r"^/(?:build|src|layer|libraries|wheels?|inside|ccache)(?:/.*)?$"),
-    ),
-)
+RULES = {
+    "compiler": r"/(?:[^/]*-)?(?:gcc|g\+\+|cc1|cc1plus|nvcc|cicc|ptxas|ld|ld\.bfd)(?:-\d+)?$",
+    "headers": r"^/(?:usr/include|usr/local/cuda/include|opt/engine/include)/.*\.hp{0,2}$",
+    "static libraries": r"\.a$",
+    "package lists": r"^/var/lib/apt/lists/.+",
+    "package caches": r"^/var/cache/(?:apt/.+\.(?:bin|deb)|debconf/.+)$"
+    r"|/\.(?:cache|ccache|npm|conda|cargo)/.+",
+    "build directories": r"^/(?:build|src|layer|libraries|wheels?|inside|ccache)(?:/.*)?$",
+}
+"""Files that a build leaves: the pattern of their paths by what they are."""
 
 
 def check_leftovers(context: Context) -> Iterator[Check]:
@@ -472,8 +460,8 @@ def check_leftovers(context: Context) -> Iterator[Check]:
     for path in _before_the_drivers(context.contents):
         stubs.setdefault(path, f"{path}, which ld.so finds before the driver's own")
     yield context.rules.check("leftovers", "no driver stub", "none", stubs.items())
-    for name, pattern in RULES:
-        found = [(file.path, file.path) for file in _kept(context) if pattern.search(file.path)]
+    for name, pattern in RULES.items():
+        found = [(file.path, file.path) for file in _kept(context) if re.search(pattern, file.path)]
         yield context.rules.check("leftovers", f"no {name}", "none", found)
 
 

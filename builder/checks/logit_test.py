@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from builder.checks.answers import UnansweredError
 from builder.checks.device import refused
 from builder.checks.server import (
     SECONDS,
@@ -23,6 +22,7 @@ from builder.checks.server import (
     NotServingError,
     Server,
     ServeSpec,
+    UnansweredError,
     continued,
     described,
     difference,
@@ -53,9 +53,7 @@ PROMPT = "Numbers of a card and of a CPU are equal."
 OTHER = "Another text is beside it."
 CONTEXT = 1024  # tokens: of both slots together
 # How the servers are started so that they answer two at once.
-OPTIONS: Mapping[str, Sequence[str]] = {
-    "llama-server": ("--parallel", "2", "--no-warmup"),
-}
+OPTIONS = {"llama-server": ("--parallel", "2", "--no-warmup")}
 CACHE = "--cache-type-k"
 """llama.cpp, common/arg.cpp: its --help lists the types."""
 USUAL_CACHE = "f16"

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from builder.checks.answers import (
+from builder.checks.series import Generation
+from builder.checks.server import (
     ServerClient,
     ServerTimings,
     StreamedAnswer,
     UnansweredError,
     Usage,
 )
-from builder.checks.series import Generation
 from builder.core.log import Log
 from builder.engines.servers import ApiFlavor
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from builder.checks.cases import known_faults
 from builder.checks.simulated import RUNTIME, SimulatedServer, why_not
 from builder.checks.speed import RunSettings
 from builder.checks.verdict import Check, DeviceUse
@@ -284,6 +283,8 @@ class Context:
     numbers: NumbersTest | str | BuilderError = "nothing is known of its build"
     """The sources of the comparison of its numbers; why there are none; the error that a check of
     them ends with."""
+    known_faults: Sequence[Accept] = ()
+    """What every recipe accepts (``kernel_test.known_faults``)."""
     checks: list[Check] = field(default_factory=list)
     code: tuple[CodePaths, ...] = ()
     """The device code of its libraries for every card, once it was checked."""
@@ -315,7 +316,7 @@ class Context:
     def rules(self) -> Rules:
         """What the recipe exempts from checks, and the known faults of ggml."""
         accepted = self.subject.recipe.accept if self.subject.recipe else []
-        return Rules([*accepted, *known_faults()])
+        return Rules([*accepted, *self.known_faults])
 
     @cached_property
     def stub(self) -> Path | None:

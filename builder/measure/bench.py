@@ -18,11 +18,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
-from builder.checks.answers import ModelList, ServerClient, UnansweredError
-from builder.checks.series import Generation, quantile
+from builder.checks.series import Generation
+from builder.checks.series import quantile
 from builder.checks.server import (
+    ModelList,
     NotServingError,
+    Server,
+    ServerClient,
     ServeSpec,
+    UnansweredError,
     arguments_of,
     launched,
     offloaded,

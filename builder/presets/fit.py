@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 from builder.build.build import BuildSession
 from builder.build.lookup import Images
-from builder.checks.answers import UnansweredError
 from builder.checks.server import (
     DRAFT,
     ENDING,
@@ -23,6 +22,7 @@ from builder.checks.server import (
     NotServingError,
     Server,
     ServeSpec,
+    UnansweredError,
     fill,
     launched,
     offloaded,

@@ -19,8 +19,7 @@ from typing import Literal
 from uuid import uuid4
 
 from builder.build.record import newest_good
-from builder.checks.answers import ServerClient
-from builder.checks.server import NotServingError, Server
+from builder.checks.server import NotServingError, Server, ServerClient
 from builder.core import sizes
 from builder.core.errors import BuilderError, BusyError, UntriedError, WorldError
 from builder.core.files import too_full

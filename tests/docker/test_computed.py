@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import serves, simulated, test_model
+from builder.checks import serves, simulated
 from builder.checks.server import ServeSpec, launched
 from builder.docker import containers
 from builder.presets import cards
@@ -299,7 +299,7 @@ def test_hellos_server_answers_from_the_card_as_from_its_cpu(
     assert recipe.serve is not None
     assert recipe.image.port is not None
     model = tmp_path / "model.gguf"
-    test_model.write(model)
+    serves.write_model(model)
     texts = []
     report = None
     for mounts in (None, hello_on_a_card.mounts):

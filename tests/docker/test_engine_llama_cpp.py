@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import test_model
+from builder.checks import serves
 from builder.presets import shapes
 from simulator.report import MIB
 from support import caches
@@ -76,7 +76,7 @@ def test_it_is_measured_and_compared(builder: Builder, catalog: Path, tmp_path: 
     """On the tiny model and the CPU: the figures mean nothing, and are the server's own."""
     (catalog / "recipes" / "llama-cpp-sdist.toml").write_text(RECIPE)
     model = tmp_path / "tiny.gguf"
-    test_model.write(model)
+    serves.write_model(model)
     for name in ("first", "second"):
         done = builder(
             *("bench", "llama-cpp-sdist", "--catalog", catalog, "--model", model),

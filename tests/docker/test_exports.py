@@ -18,8 +18,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from builder.checks.answers import ServerClient
-from builder.checks.server import Server
+from builder.checks.server import Server, ServerClient
 from builder.core.errors import RecipeError
 from builder.docker.containers import Container
 from builder.engines.servers import API_FLAVORS

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import test_model
+from builder.checks import serves
 from builder.presets import shapes
 from support import caches, model_hub
 from support.commands import Builder
@@ -32,7 +32,7 @@ def model(tmp_path: Path) -> Path:
     """The model that hello serves."""
     file = tmp_path / "hub" / "me" / "Tiny-GGUF" / "tiny.gguf"
     file.parent.mkdir(parents=True)
-    test_model.write(file)
+    serves.write_model(file)
     return file
 
 

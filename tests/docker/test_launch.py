@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from builder.checks.answers import ModelList, ServerClient
+from builder.checks.server import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
 from builder.docker import containers
 from builder.engines.servers import API_FLAVORS

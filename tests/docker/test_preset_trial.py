@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks.preset_trial import check
+from builder.checks.device import check_preset
 from builder.checks.subject import DeviceTest
 from builder.checks.verdict import Check
 from builder.image.contents import Contents
@@ -48,7 +48,7 @@ def try_preset(
         test = DeviceTest(None, SHARED_CACHE, lambda _: None, {"5060-ti-16gb": simulated})
         more = {"devel": cuda_base["devel"], "device_test": test, "presets": {"m": preset}}
         context = context_of(shaped_contents, recipe_of({}), tmp_path, shaped, **more)
-        found = {each.subject: each for each in check(context)}
+        found = {each.subject: each for each in check_preset(context)}
         return context.presets.get("m"), found
 
     return run

@@ -10,7 +10,7 @@ import pytest
 
 from builder.build.compare import servers_compared
 from builder.checks import logit_test
-from builder.checks.cases import CaseResult
+from builder.checks.kernel_test import CaseResult
 from builder.checks.logit_test import Drafting, ModelNumbers, ModelTrial, Numbers
 from builder.checks.simulated import SimulatedServer
 from builder.checks.verdict import Check, CheckState

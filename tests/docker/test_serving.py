@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import gpu, serves
+from builder.checks import serves
 from builder.checks.server import ServeSpec, launched
 from builder.checks.speed import RunSettings
 from builder.checks.subject import GpuTest
@@ -185,7 +185,7 @@ def test_runs_of_one_prompt_are_evaluated_by_the_servers_own_timings(
     serve = Serve(api_flavor="hello", arguments=[fault])
     with launched(image, serve, 8080, ServeSpec(model, 512)) as server:
         server.wait(20)
-        checks = list(gpu.collapse(server, RunSettings(runs=3, warm_ups=0)))
+        checks = list(serves.collapse(server, RunSettings(runs=3, warm_ups=0)))
     assert [check.passed for check in checks] == passed
     assert found in checks[0].found
 
@@ -198,7 +198,7 @@ def test_the_check_on_a_gpu_fails_for_a_server_that_runs_on_the_cpu(
     recipe = hello_recipe()
     assert recipe.serve is not None
     with launched(hello["references"][0], recipe.serve, 8080, ServeSpec(model, 512)) as server:
-        checks = list(gpu.on_gpu(server, recipe.serve, GpuTest(runs=4, warm_ups=1)))
+        checks = list(serves.on_gpu(server, recipe.serve, GpuTest(runs=4, warm_ups=1)))
     assert [check.subject for check in checks] == ["starts", "model", "speed over runs"]
     assert (checks[1].passed, checks[1].found) == (False, "it runs on cpu")
     assert "mean" in checks[2].found

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import simulated, test_model
+from builder.checks import serves, simulated
 from builder.docker import containers
 from builder.presets import cards
 from simulator import gguf, report
@@ -54,7 +54,7 @@ def test_a_prebuilt_backend_with_virtual_memory(
     key = hello["plan"]["base"]["key"][:12]
     base = f"builder-base/cuda-13.0:{{}}-{key}"
     model = tmp_path / "tiny.gguf"
-    test_model.write(model)
+    serves.write_model(model)
     model.chmod(0o644)
     with model.open("rb") as stream:
         header = gguf.read(stream)

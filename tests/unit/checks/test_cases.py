@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from builder.checks import cases
-from builder.checks.cases import Case, CaseResult, Group
+from builder.checks import kernel_test
+from builder.checks.kernel_test import Case, CaseResult, Group
 from builder.core.errors import UntriedError
 from builder.docker.engine import Finished
 
@@ -24,7 +24,7 @@ def row(operation: str, parameters: str, supported: int = 1, error: str = "") ->
 
 
 def rows(output: str, backend: str = "CUDA0", status: int = 0) -> list[CaseResult]:
-    return list(cases.results(Finished(status, output), backend))
+    return list(kernel_test.results(Finished(status, output), backend))
 
 
 def product(kind: str, n: int, **changed: str) -> Case:
@@ -101,8 +101,8 @@ def test_chains_of_operations_are_read_from_among_the_table() -> None:
         + row("MUL_MAT", PRODUCT.format(type="q4_0", n=1))
         + "a chain of the log (2)\n"
     )
-    assert cases.chains(output) == [Case("ADD_RMS_NORM", "type=f32,ne=[64,5,4,3]")]
-    assert cases.lacking(output) == ["attention, because of its constructor"]
+    assert kernel_test.chains(output) == [Case("ADD_RMS_NORM", "type=f32,ne=[64,5,4,3]")]
+    assert kernel_test.lacking(output) == ["attention, because of its constructor"]
     assert [each.case.operation for each in rows(output)] == ["MUL_MAT"]
 
 
@@ -113,7 +113,7 @@ def test_operations_of_a_group_are_told_apart() -> None:
 
 
 def test_the_groups_of_the_farm_are_chosen_by_what_they_say() -> None:
-    groups = cases.groups()
+    groups = kernel_test.groups()
     titles = [group.title for group in groups]
     assert len({*titles}) == len(titles)
     few = next(group for group in groups if group.title == "products with few columns")

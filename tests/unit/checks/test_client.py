@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builder.checks.answers import ServerClient, UnansweredError
+from builder.checks.server import ServerClient, UnansweredError
 from support.hostile import answer, closing, serving
 from support.registries import answering
 
@@ -33,7 +33,7 @@ def test_another_server_is_asked_through_the_proxy() -> None:
 
 
 def test_the_events_of_a_stream_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.checks.answers.MOST_EVENTS", 1000)
+    monkeypatch.setattr("builder.checks.server.MOST_EVENTS", 1000)
     with serving(closing(answer("200 OK", b"data:{}\n" * 1000))) as server:
         assert len(ServerClient(server.url).stream("/", {}, 10).events) == 1000
     with (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.imports import CODE, DONE, ENDS, NO_CARD, RUNS, UNKNOWN, _error
+from builder.checks.contract import DONE, ENDS, IMPORT_CODE, NO_CARD, RUNS, UNKNOWN, _error
 
 SERVER = "engine.entrypoints.api_server"
 GOOD = {
@@ -33,7 +33,7 @@ def imported(
             (work / path).parent.mkdir(parents=True, exist_ok=True)
             (work / path).write_text(text)
     done = subprocess.run(
-        [sys.executable, "-c", CODE, module, str(work / file) if file else "", *modules],
+        [sys.executable, "-c", IMPORT_CODE, module, str(work / file) if file else "", *modules],
         capture_output=True,
         text=True,
         cwd="/",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks.answers import Answer, Event, StreamedAnswer, UnansweredError
+from builder.checks.server import Answer, Event, StreamedAnswer, UnansweredError
 from builder.checks.speed import filling, timed
 
 

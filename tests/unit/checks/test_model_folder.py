@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.checks import test_model
+from builder.checks import serves
 from builder.presets.hollow import is_hole
 from simulator import gguf
 
@@ -16,13 +16,13 @@ from simulator import gguf
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
     """The content of each file, by its name."""
-    test_model.write_folder(tmp_path / "model")
+    serves.write_model_folder(tmp_path / "model")
     found = (tmp_path / "model").glob("*.json")
     return {file.name: json.loads(file.read_text()) for file in found}
 
 
 def test_each_byte_is_a_token_with_the_letter_of_gpt_2() -> None:
-    letters = test_model.byte_letters()
+    letters = serves.byte_letters()
     assert len(letters) == len(set(letters)) == 256
     # Their numbers in GPT-2's encoder.json.
     known = {0: "!", 220: "\u0120", 198: "\u010a", 188: "\u0100", 93: "~"}
@@ -49,7 +49,7 @@ def test_the_configuration_fits_the_tokenizer_and_itself(files: dict[str, Any]) 
 def test_the_weights_are_a_hole_of_the_size_that_the_configuration_says(
     files: dict[str, Any], tmp_path: Path
 ) -> None:
-    file, config = tmp_path / "model" / test_model.WEIGHTS, files["config.json"]
+    file, config = tmp_path / "model" / serves.WEIGHTS, files["config.json"]
     with file.open("rb") as stream:
         header = gguf.read_safetensors(stream)
     assert header.end == file.stat().st_size
@@ -64,6 +64,6 @@ def test_the_weights_are_a_hole_of_the_size_that_the_configuration_says(
 
 def test_every_user_may_read_it(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    test_model.write_folder(folder)
+    serves.write_model_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o755
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.cases import Case, CaseResult, Outcome
-from builder.checks.kernel_test import cache_types
+from builder.checks.kernel_test import Case, CaseResult, Outcome, cache_types
 from builder.image.contents import Contents
 from support.smoke_tests import context_of
 

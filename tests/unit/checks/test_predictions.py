@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.checks.answers import LOWEST, Prediction
-from builder.checks.server import Continued, Difference, described, difference
+from builder.checks.server import LOWEST, Continued, Difference, Prediction, described, difference
 
 VOCABULARY = 5
 LOGARITHMS = st.lists(

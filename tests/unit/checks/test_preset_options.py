@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.preset_trial import option_faults
+from builder.checks.device import option_faults
 from builder.checks.subject import help_options, is_removed, option_text, placeholder_of
 
 # As llama.cpp's common/arg.cpp writes it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.preset_trial import check_paths
+from builder.checks.device import check_paths
 from builder.presets import catalog
 from simulator.work import Work, WorkPath
 from support.shipped import RECIPES

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.checks import contract
-from builder.checks.programs import Start, followed
+from builder.checks.contract import Start, followed
 from builder.checks.verdict import CheckState
 from builder.image.contents import Contents, read_contents
 from support.layouts import Image, layer_of, member

@@ -3,7 +3,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from builder.checks import simulated, test_model
+from builder.checks import serves, simulated
 from builder.presets import cards
 from simulator import gguf
 
@@ -35,7 +35,7 @@ def test_files_with_rpath_get_the_libraries_by_preloading(tmp_path: Path) -> Non
 
 
 def test_the_configuration_has_the_cards_and_the_vocabulary_of_the_model(tmp_path: Path) -> None:
-    test_model.write(tmp_path / "tiny.gguf")
+    serves.write_model(tmp_path / "tiny.gguf")
     with (tmp_path / "tiny.gguf").open("rb") as stream:
         files = simulated.config_files([CARD], gguf.read(stream), "kernel x\n")
     lines = files["cards"].splitlines()

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from builder.checks.answers import ServerClient, UnansweredError
-from builder.checks.server import Mounts, Server, ServeSpec, arguments, mounts_of, offloaded
+from builder.checks.server import (
+    Mounts,
+    Server,
+    ServerClient,
+    ServeSpec,
+    UnansweredError,
+    arguments,
+    mounts_of,
+    offloaded,
+)
 from builder.engines import llama_cpp
 from builder.engines.servers import API_FLAVORS
 from builder.recipes.probes import Serve

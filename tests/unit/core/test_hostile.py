@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks.answers import Answer, ModelList, ServerClient, UnansweredError
+from builder.checks.server import Answer, ModelList, ServerClient, UnansweredError
 from builder.core import web
 from builder.core import web as web_client
 from builder.core.errors import BuilderError

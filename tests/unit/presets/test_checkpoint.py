@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import test_model
+from builder.checks import serves
 from builder.core.errors import FetchError
 from builder.presets import hollow
 from builder.presets.hollow import Checkpoint, is_hole
@@ -38,8 +38,8 @@ def real(tmp_path: Path) -> Path:
     """A model folder of two files with weights."""
     folder = tmp_path / "hub" / REPO
     folder.parent.mkdir(parents=True)
-    test_model.write_folder(folder)
-    (folder / test_model.WEIGHTS).unlink()
+    serves.write_model_folder(folder)
+    (folder / serves.WEIGHTS).unlink()
     weights_of(folder / "model-00001-of-00002.safetensors", "a", "b")
     weights_of(folder / "model-00002-of-00002.safetensors", "c")
     (folder / "model.safetensors.index.json").write_text("{}")
@@ -68,7 +68,7 @@ def write(text: str | Path, folder: Path) -> Checkpoint:
 def require_hollow(found: Checkpoint, real: Path) -> None:
     """The folder has the real headers, tokenizer and configuration, and holes."""
     assert (found.name, found.architecture) == ("Model", "Qwen3ForCausalLM")
-    assert found.context == test_model.FOLDER_CONTEXT
+    assert found.context == serves.FOLDER_CONTEXT
     assert found.weights == 3 * SIZE
     assert found.size == sum(file.stat().st_size for file in real.glob("*.safetensors"))
     assert found.read < 1 << 20
@@ -97,8 +97,8 @@ def test_only_headers_of_a_repository_are_fetched(
 
 
 def test_without_weights_the_engine_makes_them_up(work: Path, tmp_path: Path) -> None:
-    test_model.write_folder(tmp_path / "tiny")
-    (tmp_path / "tiny" / test_model.WEIGHTS).unlink()
+    serves.write_model_folder(tmp_path / "tiny")
+    (tmp_path / "tiny" / serves.WEIGHTS).unlink()
     found = write(tmp_path / "tiny", work)
     assert (found.size, found.weights) == (0, 0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.checks import test_model
+from builder.checks import serves
 from builder.core.errors import UsageError
 from builder.core.settings import Settings
 from builder.presets.described import LaunchRequest, prepared
@@ -100,16 +100,15 @@ def test_the_context_and_the_model_of_the_command_count(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_user_says_what_it_was_trained_for(tmp_path: Path) -> None:
-    test_model.write(file := tmp_path / "a.gguf")
-    given, long = {"model": file}, test_model.CONTEXT + 1
+    serves.write_model(file := tmp_path / "a.gguf")
+    given, long = {"model": file}, serves.CONTEXT + 1
     for target in ("llama-cpp-b9261", DFLASH):
         text = why(tmp_path, target, "auto", given=given, context=long)
         assert (
-            text
-            == f"its model was trained for {test_model.CONTEXT} tokens of context, not for {long}"
+            text == f"its model was trained for {serves.CONTEXT} tokens of context, not for {long}"
         )
         assert why(tmp_path, target, "auto", "--rope-scale", "2", given=given, context=long) == ""
-        assert why(tmp_path, target, "auto", given=given, context=test_model.CONTEXT) == ""
+        assert why(tmp_path, target, "auto", given=given, context=serves.CONTEXT) == ""
 
 
 @pytest.mark.parametrize("target", [DFLASH, "llama-cpp-b9261"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from builder.checks import simulated, test_model
+from builder.checks import serves, simulated
 from builder.presets import shapes
 from simulator import gguf
 
@@ -54,13 +54,13 @@ def read(content: bytes) -> gguf.Header:
 
 def test_a_header_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
-    test_model.write(file)
+    serves.write_model(file)
     found = read(file.read_bytes())
     expected = reference.GGUFReader(file)
     assert found.size == expected.data_offset
     assert found.end == file.stat().st_size
     assert found.architecture == "llama"
-    assert found.of_architecture("context_length") == test_model.CONTEXT
+    assert found.of_architecture("context_length") == serves.CONTEXT
     assert [(each.name, each.shape, each.size) for each in found.tensors] == [
         (each.name, tuple(each.shape.tolist()), each.n_bytes) for each in expected.tensors
     ]
@@ -185,6 +185,6 @@ def test_large_models_are_read_without_their_weights(
 
 def test_control_and_byte_tokens_are_not_chosen(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
-    test_model.write(file)
+    serves.write_model(file)
     found = read(file.read_bytes())
     assert min(simulated.printable(found)) >= 3 + 256
