@@ -27,7 +27,7 @@ from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.image.contents import ReadOptions, read_contents
 from builder.plan.plan import Plan
 from builder.presets import catalog as preset_files
-from builder.presets.short_names import is_preset
+from builder.presets import is_preset
 from builder.recipes.schema import Recipe
 from simulator.ledger import Ledger
 from simulator.selection import Capability

@@ -23,11 +23,10 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import err, line, log
 from builder.core import sizes
-from builder.presets.formats import DEFAULT, FORMATS
 
 if TYPE_CHECKING:
-    from builder.presets.described import LaunchRequest
-    from builder.presets.files import Progress
+    from builder.presets.images import LaunchRequest
+    from builder.presets.models import Progress
     from builder.presets.run import Running
 
 
@@ -89,7 +88,7 @@ def wanted(
     options: list[str] | None,
 ) -> LaunchRequest:
     """The request of these options."""
-    from builder.presets.described import LaunchRequest
+    from builder.presets.images import LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None
@@ -170,13 +169,16 @@ def run(
     from builder.core import settings
     from builder.presets import exports
     from builder.presets import run as server
-    from builder.presets.described import described, prepared
-    from builder.presets.short import refusal, resolved
+    from builder.presets.choose import resolved
+    from builder.presets.images import described, prepared
+    from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
-    asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    job = prepared(recipes, asked, loaded, log)
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
+    )
+    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
     unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
@@ -273,11 +275,16 @@ def _progress() -> Iterator[Progress]:
 
 # ``builder export``.
 
-if TYPE_CHECKING:
-    Format = str
-else:
-    Format = StrEnum("Format", {name: name for name in FORMATS})
-SCRIPT = Format(DEFAULT)
+
+class Format(StrEnum):
+    """The keys of ``exports.FORMATS``, which are slow to import: help names them."""
+
+    COMPOSE = "compose"
+    SCRIPT = "docker-run"
+    HELM = "helm"
+    KUBERNETES = "kubernetes"
+    LLAMA_SWAP = "llama-swap"
+    QUADLET = "quadlet"
 
 
 def export(
@@ -304,7 +311,7 @@ def export(
         typer.Option(
             "--format", help="Program that reads the files; docker-run is a shell script."
         ),
-    ] = SCRIPT,
+    ] = Format.SCRIPT,
     output: Annotated[
         Path | None,
         output_option("Write the files to this directory. Default: a single file is printed."),
@@ -333,13 +340,15 @@ def export(
     """
     from builder.core import settings
     from builder.core.errors import WorldError
-    from builder.presets.described import described, prepared
-    from builder.presets.short import refusal, resolved
+    from builder.presets.choose import resolved
+    from builder.presets.exports import FORMATS
+    from builder.presets.images import described, prepared
+    from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), settings.load()
     asked = wanted(target, model, draft, mmproj, context, port, options)
-    asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    job = prepared(recipes, asked, loaded, log)
+    found, size = resolved(recipes, target, loaded.state_dir, log, card=card, context=asked.context)
+    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
     if unfit := refusal(job, card):
         raise unfit
     service = described(job)

@@ -11,8 +11,7 @@ from builder.core.errors import Problem, RecipeError, suggestion
 from builder.engines import families
 from builder.engines.families import load_catalog
 from builder.presets import cards, command
-from builder.presets.model_files import TABLES
-from builder.presets.schema import Preset
+from builder.presets.schema import TABLES, Preset
 from builder.recipes.catalog import (
     BrokenEntry,
     Catalog,

@@ -24,12 +24,12 @@ from builder.docker import gpus
 from builder.engines import families
 from builder.engines.device_code import no_code, runs_on
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
-from builder.presets import choose, command, model_files
-from builder.presets.cards import plain_name
+from builder.presets import choose, command
+from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Measured, ReceiptFigure
-from builder.presets.machine import DRIVER
 from builder.presets.schema import ModelFile, Preset
+from builder.presets.service import chosen
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
@@ -297,7 +297,7 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
         return False
     model = wanted.repository.partition("/")[2].casefold().removesuffix("-gguf")
     named = measured.name.casefold().startswith(model)
-    return named and bool(model_files.chosen(wanted, [measured.name]))
+    return named and bool(chosen(wanted, [measured.name]))
 
 
 def interval(point: ReceiptFigures) -> tuple[float, float] | None:

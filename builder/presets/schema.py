@@ -46,6 +46,8 @@ from simulator.work import Work, WorkPath
 M = TypeVar("M", bound=BaseModel)
 TRIALS = "trials"
 """The directory of what images showed without a GPU."""
+TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
+"""The tables of models, by the placeholders of their files in arguments."""
 
 # The figures of a preset: speeds, acceptance and memory, as they were published.
 
@@ -469,6 +471,17 @@ class Preset(Model):
         decides |= {"paths"} if self.paths else set()  # most have none
         text = json.dumps(self.model_dump(mode="json", include=decides), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def files(self) -> dict[str, ModelFile]:
+        """Its models by ``model``, ``draft`` and ``mmproj``."""
+        found = {place: getattr(self, table) for place, table in TABLES.items()}
+        return {place: file for place, file in found.items() if file is not None}
+
+    @property
+    def downloadable(self) -> bool:
+        """Whether each model has a repository; without one, the user has to name a file."""
+        return all(file.repository is not None for file in self.files.values())
 
     @property
     def published(self) -> Result | None:

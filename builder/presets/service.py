@@ -7,8 +7,9 @@ formats of ``builder export``.
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,10 @@ from builder.engines import families, layout
 from builder.engines.api_flavor import filled
 from builder.engines.layout import LAYOUT
 from builder.presets import command
-from builder.presets.schema import Caveat, ContainerOptions, Preset
+from builder.presets.schema import Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
+from simulator.gguf import PART as SPLIT
+from simulator.gguf import parts_of
 
 HOST = "127.0.0.1"
 """The address that a service is published on: an engine asks for no password."""
@@ -352,3 +355,127 @@ def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat
 @cache
 def _reasons() -> dict[str, dict[str, str]]:
     return tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
+
+
+# The models of a preset as files: in the models directory, on the Hub, and in a container.
+#
+# The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
+# ``hf download OWNER/NAME FILE --local-dir DIRECTORY/OWNER/NAME`` writes them.
+
+DIRECTORY = "/models"
+"""The models directory in a container."""
+UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
+"""Stand for files whose names nobody knows yet."""
+UNFINISHED = (".part", ".incomplete")
+"""The ends of the files of a download that was cut: builder's, and the Hub's own client's."""
+CONFIGURATIONS = {"config.json", "params.json"}
+"""Configuration of a model in a repository: of Transformers, of Mistral."""
+
+
+def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """The paths in a repository that belong to a model: all parts of a split one, in order.
+
+    Empty where none is the model, or a part is missing.  A whole repository has all of them.
+    """
+    known = sorted(names)
+    if file.whole:
+        return known
+    if file.file is not None:
+        first = [file.file] if file.file in known else []
+    else:
+        first = _of_quantization(file.quantization or "", known)[:1]
+    return [part for name in first for part in _parts(name, known)]
+
+
+def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """Like ``chosen``, of files on a disk: empty where a download was cut.
+
+    A repository is complete with its configuration, which ``download`` writes last, and without
+    unfinished files.
+    """
+    known = [*names]
+    found = chosen(file, known)
+    if file.whole:
+        unfinished = any(name.endswith(UNFINISHED) for name in known)
+        return found if not unfinished and CONFIGURATIONS & {*known} else []
+    return found
+
+
+def _of_quantization(quantization: str, names: list[str]) -> list[str]:
+    """The GGUFs of a quantization; those whose names end with it, and nothing more, are first.
+
+    ``Q4_K_M`` is also the end of ``UD-Q4_K_M``, which comes after it.
+    """
+    exact = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(quantization)}(?![A-Za-z0-9_])", re.I)
+    found = [
+        name
+        for name in names
+        if name.endswith(".gguf") and "mmproj" not in name and exact.search(name.split("/")[-1])
+    ]
+    other = re.compile(rf"UD-{re.escape(quantization)}", re.I)
+    return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
+
+def _parts(name: str, names: list[str]) -> list[str]:
+    found, split = parts_of(name, names), SPLIT.search(name)
+    return found if split is None or len(found) == int(split[2]) else []
+
+
+def names_below(folder: Path) -> list[str]:
+    """The paths of the files below a directory; empty where it is none."""
+    if not folder.is_dir():
+        return []
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def in_directory(file: ModelFile, directory: Path) -> Path | None:
+    """A model in the models directory: its (first) file, or its repository's folder.
+
+    None where it is not there, or not all of it: a download that was cut.
+    """
+    if file.repository is None:
+        return None
+    folder = directory / file.repository
+    found = complete(file, names_below(folder))
+    if not found:
+        return None
+    return folder if file.whole else folder / found[0]
+
+
+def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, str]) -> Files:
+    """Models under the models directory, which is mounted as a whole.
+
+    ``names`` are the paths in their repositories that were found; where one is not known, a name
+    stands for it, and ``incomplete`` says how to learn it.
+    """
+    places, missing, incomplete = {}, [], []
+    for place, file in files.items():
+        name = names.get(place) or file.file
+        is_file = file.quantization is not None or place == "mmproj"  # else it may be a directory
+        unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
+        path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
+        places[place] = f"{DIRECTORY}/{path}"
+        command = download_command(file, directory, [name] if name else [])
+        if file.whole or name is not None:
+            line = f"Needs {file.shown} at {directory}/{path}"
+            missing.append(f"{line}: {command}" if command else line)
+        elif command:
+            incomplete.append(f"The file of {file.shown} is not known: {command}; then try again")
+        else:
+            option = f"{OPTIONS_OF_PLACES[place]} FILE"
+            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
+    mounts = (Mount(directory, DIRECTORY),) if places else ()
+    return Files(places, mounts, tuple(missing), tuple(incomplete))
+
+
+def download_command(file: ModelFile, directory: str, names: Sequence[str]) -> str:
+    """The command of the Hub's own client that brings a model; empty without a repository.
+
+    ``names`` are its files in the repository; empty: they are not known.
+    """
+    if file.repository is None:
+        return ""
+    words = ["hf", "download", file.repository]
+    if not file.whole:
+        words += names or ["--include", f"*{file.quantization}*"]
+    return shlex.join([*words, "--local-dir", f"{directory}/{file.repository}"])

@@ -19,7 +19,7 @@ from builder.core.errors import RecipeError, UntriedError
 from builder.image.code_paths import CodePaths, CodeSums
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.known import tried
+from builder.presets.choose import tried
 from builder.presets.schema import ContextUse, PresetUse
 from simulator.work import WorkPath
 from support.bills import of_catalog, record_of
