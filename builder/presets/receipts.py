@@ -29,7 +29,6 @@ from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Measured, ReceiptFigure
 from builder.presets.schema import ModelFile, Preset
-from builder.presets.service import chosen
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
 from builder.recipes.schema import Recipe
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4 << 20  # bytes of a file
 
+SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 LARGEST_NUMBER = 1 << 53  # every reader of JSON has integers up to it exactly (RFC 8259, section 6)
 
 Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
@@ -297,7 +297,10 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
         return False
     model = wanted.repository.partition("/")[2].casefold().removesuffix("-gguf")
     named = measured.name.casefold().startswith(model)
-    return named and bool(chosen(wanted, [measured.name]))
+    # A part of a split model has the quantization of the whole, and not its size.
+    return (
+        named and not SPLIT.search(measured.name) and bool(wanted.of_quantization([measured.name]))
+    )
 
 
 def interval(point: ReceiptFigures) -> tuple[float, float] | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -363,6 +364,21 @@ class ModelFile(Model):
     def whole(self) -> bool:
         """Whether it is a whole repository, as vLLM takes it."""
         return self.repository is not None and self.file is None and self.quantization is None
+
+    def of_quantization(self, names: Iterable[str]) -> list[str]:
+        """The GGUFs of its quantization; those whose names end with it, and nothing more, first.
+
+        ``Q4_K_M`` is also the end of ``UD-Q4_K_M``, which comes after it.
+        """
+        text = re.escape(self.quantization or "")
+        exact = re.compile(rf"(?<![A-Za-z0-9_]){text}(?![A-Za-z0-9_])", re.I)
+        found = [
+            name
+            for name in names
+            if name.endswith(".gguf") and "mmproj" not in name and exact.search(name.split("/")[-1])
+        ]
+        other = re.compile(rf"UD-{text}", re.I)
+        return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
 
     @property
     def shown(self) -> str:

@@ -383,7 +383,7 @@ def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
     if file.file is not None:
         first = [file.file] if file.file in known else []
     else:
-        first = _of_quantization(file.quantization or "", known)[:1]
+        first = file.of_quantization(known)[:1]
     return [part for name in first for part in _parts(name, known)]
 
 
@@ -399,21 +399,6 @@ def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
         unfinished = any(name.endswith(UNFINISHED) for name in known)
         return found if not unfinished and CONFIGURATIONS & {*known} else []
     return found
-
-
-def _of_quantization(quantization: str, names: list[str]) -> list[str]:
-    """The GGUFs of a quantization; those whose names end with it, and nothing more, are first.
-
-    ``Q4_K_M`` is also the end of ``UD-Q4_K_M``, which comes after it.
-    """
-    exact = re.compile(rf"(?<![A-Za-z0-9_]){re.escape(quantization)}(?![A-Za-z0-9_])", re.I)
-    found = [
-        name
-        for name in names
-        if name.endswith(".gguf") and "mmproj" not in name and exact.search(name.split("/")[-1])
-    ]
-    other = re.compile(rf"UD-{re.escape(quantization)}", re.I)
-    return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
 
 
 def _parts(name: str, names: list[str]) -> list[str]:

@@ -19,8 +19,8 @@ from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
 from builder.presets import cards
-from builder.presets import service as model_files
 from builder.presets.choose import known
+from builder.presets.service import mounted
 from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
 from builder.site import facts as choices
@@ -437,8 +437,8 @@ def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_
         cards = choices.every_card(presets, published)
         seen = {option.preset: option for card in cards for option in card.fits}
         for name, option in seen.items():
-            files = PRESETS.preset(name.files.preset)
-            lacks = model_files.mounted(files, "./models", {}).incomplete
+            files = PRESETS.preset(name).preset.files
+            lacks = mounted(files, "./models", {}).incomplete
             assert bool(option.compose) == (not lacks and bool(published)), name
             assert bool(option.missing) != bool(option.compose), name
             commands = [each.command for each in option.missing]
