@@ -43,7 +43,7 @@ from builder.image.contents import Contents, ReadOptions, read_contents
 from builder.presets import command
 from builder.presets.cards import Card
 from builder.presets.command import option_of
-from builder.presets.made_models import HollowModel, write_checkpoint, write_hollow
+from builder.presets.hollow import HollowModel, write_checkpoint, write_hollow
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builder.checks import test_model
-from builder.presets.made_models import is_hole
+from builder.presets.hollow import is_hole
 from simulator import gguf
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from builder.checks import test_model
 from builder.core.errors import FetchError
-from builder.presets import made_models
-from builder.presets.made_models import HollowModel, is_hole
+from builder.presets import hollow
+from builder.presets.hollow import HollowModel, is_hole
 from simulator import gguf
 from support import model_hub
 
@@ -62,7 +62,7 @@ def hub(real: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[model_hub.Hub]:
 
 
 def write(text: str | Path, folder: Path) -> HollowModel:
-    return made_models.write_checkpoint(str(text), folder, lambda _: None)
+    return hollow.write_checkpoint(str(text), folder, lambda _: None)
 
 
 def require_hollow(found: HollowModel, real: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from builder.core import remote_file
 from builder.core.errors import FetchError
-from builder.presets import made_models
+from builder.presets import hollow, made_models
 from support import model_hub
 
 REPO, NAME = "me/Model-GGUF", "small.gguf"
@@ -40,8 +40,8 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def write(text: str | Path, folder: Path) -> made_models.HollowModel:
-    return made_models.write_hollow(str(text), folder, lambda _: None)
+def write(text: str | Path, folder: Path) -> hollow.HollowModel:
+    return hollow.write_hollow(str(text), folder, lambda _: None)
 
 
 def split(folder: Path) -> list[Path]:
@@ -161,7 +161,7 @@ def test_a_server_that_is_tried_again_is_named(work: Path, monkeypatch: pytest.M
     model_hub.use(monkeypatch, HF_ENDPOINT="http://127.0.0.1:9")
     lines: list[str] = []
     with pytest.raises(FetchError) as caught:
-        made_models.write_hollow(f"{REPO}:{NAME}", work, lines.append)
+        hollow.write_hollow(f"{REPO}:{NAME}", work, lines.append)
     assert lines[1:] == ["127.0.0.1:9: connection refused; trying again in 1 second"]
     assert "HF_ENDPOINT" in caught.value.hint
 
@@ -288,10 +288,10 @@ def test_a_hole_is_told_from_bytes(tmp_path: Path) -> None:
     hole = tmp_path / "hole"
     with hole.open("wb") as stream:
         stream.truncate(1 << 20)
-    assert made_models.is_hole(hole)
-    assert not made_models.is_hole(full)
+    assert hollow.is_hole(hole)
+    assert not hollow.is_hole(full)
 
 
 def test_the_file_system_is_tried_and_left_as_it_was(work: Path) -> None:
-    made_models.require_holes(work)
+    hollow.require_holes(work)
     assert not list(work.iterdir())
