@@ -153,10 +153,8 @@ class Compute:
     ptx: str = ""
     """The directory, in the container, with the PTX of machine code: ``DIGEST.ptx`` by its sha256.
     PTX that is beside the machine code in a program goes first."""
-    races: bool = False
-    """Whether races of warps and of blocks are found; that is slow."""
-    outputs: bool = False
-    """Whether the report has a checksum of the values that each launch stored."""
+    races: bool = False  # whether races of warps and of blocks are found; that is slow
+    outputs: bool = False  # whether the report has a checksum of the values that each launch stored
 
 
 def text(
@@ -203,14 +201,10 @@ class HostCard:
     """A card of a machine."""
 
     name: str
-    capability: Capability
-    """0.0: not known."""
-    memory: int
-    """Bytes; 0: not known."""
-    context: int
-    """Bytes of a process's CUDA context; 0: not known."""
-    bandwidth: int = 0
-    """Bytes a second of its memory; 0: not known."""
+    capability: Capability  # 0.0: not known
+    memory: int  # bytes; 0: not known
+    context: int  # bytes of a process's CUDA context; 0: not known
+    bandwidth: int = 0  # bytes a second of its memory; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +212,9 @@ class Machine:
     """The cards of a machine."""
 
     cards: tuple[HostCard, ...]
-    driver: str = ""
-    """Empty: not known."""
-    platform: Platform | None = None
-    """The platform of its images; None: not known."""
-    remarks: tuple[str, ...] = ()
-    """What nvidia-smi does not know of it."""
+    driver: str = ""  # empty: not known
+    platform: Platform | None = None  # the platform of its images; None: not known
+    remarks: tuple[str, ...] = ()  # what nvidia-smi does not know of it
 
 
 def machine_with(root: Path, wanted: Sequence[str], driver: str = "") -> Machine:

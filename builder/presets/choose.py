@@ -146,43 +146,35 @@ DIFFERENCE = 0.1
 class ReceiptFigure:
     """A figure of a receipt: a run of a preset, as it is."""
 
-    tokens_per_second: float
-    """The mean of the runs."""
+    tokens_per_second: float  # the mean of the runs
     interval: tuple[float, float] | None = None
     """The mean's, with 95 % confidence; None for one run."""
     context: int | None = None
-    """Tokens."""
     runs: int | None = None
     by: str = ""
-    """Who measured; empty: not named."""
-    receipt: str = ""
-    """Name of its file without the suffix."""
+    receipt: str = ""  # name of its file without the suffix
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A receipt of a preset: its figures, one for each context, and its cards."""
 
-    cards: tuple[tuple[str, int], ...]
-    """Name and MiB, as nvidia-smi lists them."""
+    cards: tuple[tuple[str, int], ...]  # name and MiB, as nvidia-smi lists them
     figures: tuple[ReceiptFigure, ...]
 
 
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
+WORDS = re.compile(r"[-_/:@\s]+")
 
 
 class Standing(IntEnum):
     """How well a preset is known on a machine's cards, the best first."""
 
-    MEASURED = 0
-    """By a receipt of such cards."""
-    PUBLISHED = 1
-    """Its figure was published for such cards."""
-    ELSEWHERE = 2
-    """Its figure was published for other cards."""
-    COMPUTED = 3
-    """It has no figure but a computed speed."""
+    MEASURED = 0  # by a receipt of such cards
+    PUBLISHED = 1  # its figure was published for such cards
+    ELSEWHERE = 2  # its figure was published for other cards
+    COMPUTED = 3  # it has no figure but a computed speed
     UNKNOWN = 4
     """It has no figure at all, or neither its context nor its memory is known: whether it fits is
     then not known, either."""
@@ -194,23 +186,17 @@ class Fitting:
 
     preset: str
     quantization: str
-    download: int
-    """Bytes of its models; 0: not known."""
+    download: int  # bytes of its models; 0: not known
     downloadable: bool
     """Whether each of its models has a repository.  Without one, the user has to name a file."""
     recipe: str
-    context: int
-    """Tokens; 0: the engine's own default."""
-    other_context: int | None
-    """The context, where it is not the preset's own."""
-    tokens_per_second: float | None
-    """As published; None: it was not."""
-    figure_context: int
-    """The context of that figure; 0: not known."""
+    context: int  # tokens; 0: the engine's own default
+    other_context: int | None  # the context, where it is not the preset's own
+    tokens_per_second: float | None  # as published; None: it was not
+    figure_context: int  # the context of that figure; 0: not known
     measured_on: str
     measured_cards: int
-    on_such_cards: bool
-    """Whether that figure is of the machine's cards."""
+    on_such_cards: bool  # whether that figure is of the machine's cards
     measured: ReceiptFigure | None
     """The figure of a receipt on such cards, which comes before the published figure."""
     computed: Computed | None
@@ -221,13 +207,11 @@ class Fitting:
     publication."""
     other_memory: MemoryNeed | None
     """The smallest known figure, where both differ by more than ``DIFFERENCE``."""
-    least: int
-    """Bytes of the weights and of the cache, the least that the run takes; 0: not known."""
+    least: int  # bytes of the weights and of the cache, the least that the run takes; 0: not known
     certain: bool
     """Whether it is known that it fits, not by a figure that nobody confirmed, and that the driver
     is new enough."""
-    filled: bool
-    """Whether it is known that prompts fill the context in so much memory."""
+    filled: bool  # whether it is known that prompts fill the context in so much memory
     driver: str
     capabilities: tuple[str, ...]
     room: int
@@ -258,11 +242,9 @@ class Choice:
     """All presets that were asked for."""
 
     machine: Machine
-    fits: tuple[Fitting, ...]
-    """The best known first, then the fastest."""
+    fits: tuple[Fitting, ...]  # the best known first, then the fastest
     excluded: tuple[Excluded, ...]
-    models: Mapping[str, str]
-    """The short name of each preset's model, by the preset's name."""
+    models: Mapping[str, str]  # the short name of each preset's model, by the preset's name
 
     @property
     def recommended(self) -> tuple[Fitting, ...]:
@@ -282,14 +264,11 @@ class Question:
     catalog: Catalog
     cards: Mapping[str, Card]
     """The cards of ``cards/`` that presets were published for, by their file's name."""
-    context: int = 0
-    """The least context in tokens."""
-    trials: Mapping[str, PresetUse] = field(default_factory=dict)
-    """The recorded trials, by preset."""
+    context: int = 0  # the least context in tokens
+    trials: Mapping[str, PresetUse] = field(default_factory=dict)  # the recorded trials, by preset
     receipts: Mapping[str, Sequence[Measured]] = field(default_factory=dict)
     """The receipts that are runs of a preset, the newest first, by preset."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Why an image got no tag, by recipe."""
+    refused: Mapping[str, str] = field(default_factory=dict)  # why an image got no tag, by recipe
     options: tuple[str, ...] = ()
     """More arguments of the engine, which replace the same ones of a preset."""
     other_model: bool = False
@@ -299,15 +278,14 @@ class Question:
 def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
     """The presets whose name or model has every word of ``text``, in any case."""
 
-    def words(text: str) -> list[str]:
-        return re.sub(r"[-_/:@\s]+", " ", text.lower()).split()
-
-    def described(entry: PresetEntry) -> str:
+    wanted = WORDS.sub(" ", text.lower()).split()
+    found = []
+    for entry in entries:
         model = entry.preset.model
         parts = (entry.name, model.name, model.repository, model.file, model.quantization)
-        return " ".join(words(" ".join(filter(None, parts))))
-
-    return [entry for entry in entries if all(word in described(entry) for word in words(text))]
+        known = WORDS.sub(" ", " ".join(filter(None, parts)).lower())
+        found += [entry] if all(word in known for word in wanted) else []
+    return found
 
 
 def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
@@ -447,8 +425,8 @@ class _Run:
 
     @cached_property
     def changed(self) -> bool:
-        lists = (self.preset.serve.arguments, self.question.options)
-        own, new = (command.values_by_setting(words, self.recipe) for words in lists)
+        own = command.values_by_setting(self.preset.serve.arguments, self.recipe)
+        new = command.values_by_setting(self.question.options, self.recipe)
         differ = {name for name, value in new.items() if own.get(name) != value}
         return self.question.other_model or bool(RESIZING & differ)
 
@@ -467,9 +445,6 @@ class _Run:
             return any(card.memory < own.memory for card in self.cards)
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
 
-    def least(self, context: int) -> tuple[int, int] | None:
-        return least_memory(self.preset, self.options, context, self.trial)
-
     def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
 
@@ -477,7 +452,7 @@ class _Run:
         """
         if self.changed:
             return []
-        weights, _ = self.least(context) or (0, 0)
+        weights, _ = least_memory(self.preset, self.options, context, self.trial) or (0, 0)
         found = memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
@@ -565,7 +540,11 @@ class _Run:
         cards = self.cards
         if unknown := [card.name for card in cards if not card.memory]:
             return f"the memory of the {unknown[0]} is not known"
-        least = None if self.question.other_model else self.least(context)
+        least = (
+            None
+            if self.question.other_model
+            else least_memory(self.preset, self.options, context, self.trial)
+        )
         if least and (lacks := self.lacks(sum(least), of_share=True)):
             what = "its weights and its cache take" if least[1] else "its weights take"
             return f"{what} {sizes.gib(sum(least))} at least{lacks}"
@@ -643,7 +622,7 @@ class _Run:
             not_computed=not_computed,
             memory=known[0] if known else None,
             other_memory=known[-1] if differ else None,
-            least=sum(self.least(context) or ()),
+            least=sum(least_memory(self.preset, self.options, context, self.trial) or ()),
             certain=(not self.smaller_cards or confirmed) and not gpus.is_older(driver, newest),
             filled=(bool(known) and known[0].by == "filled")
             or (
@@ -691,12 +670,10 @@ class Known:
     """Presets with the records and receipts of a moment."""
 
     entries: Sequence[PresetEntry]
-    question: Question
-    """For a machine without cards."""
+    question: Question  # for a machine without cards
     digests: Mapping[str, str]
     """The digest of the newest image that this machine verified, by recipe."""
-    invalid: int
-    """Receipts that do not count."""
+    invalid: int  # receipts that do not count
 
     def choice(self, machine: Machine, context: int = 0) -> Choice:
         """The presets that run on a machine with at least so many tokens of context."""

@@ -446,8 +446,7 @@ class Format:
 
     writer: Callable[[Service], str] | Callable[[Service], Mapping[str, str]]
     """Gives the text of ``file``, or all texts by their path."""
-    file: str | None
-    """The only file; None: there are several."""
+    file: str | None  # the only file; None: there are several
     usage: str
 
     def files(self, service: Service) -> Mapping[str, str]:

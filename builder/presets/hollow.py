@@ -29,19 +29,14 @@ H = TypeVar("H")
 class HollowModel:
     """A model whose weights are holes; sizes are bytes."""
 
-    file: Path
-    """The first file, with the others beside it; the folder of a checkpoint."""
+    file: Path  # the first file, with the others beside it; the folder of a checkpoint
     name: str
     architecture: str
     """The engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"."""
-    context: int | None
-    """The context that it was trained for, in tokens."""
-    size: int
-    """All real files with weights; 0: it has none, and the engine makes weights up."""
-    weights: int
-    """All tensors."""
-    read: int
-    """What was read of the real files."""
+    context: int | None  # the context that it was trained for, in tokens
+    size: int  # all real files with weights; 0: it has none, and the engine makes weights up
+    weights: int  # all tensors
+    read: int  # what was read of the real files
     header: Header | None = None
     """The first GGUF's, which alone describes the model; None: it is a checkpoint for vLLM."""
 
@@ -185,8 +180,7 @@ class _Configuration(_Text):
     """The parts of a ``config.json`` that we read."""
 
     architectures: list[str] = Field(min_length=1)
-    text_config: _Text = _Text()
-    """Models that also take pictures have their text part here."""
+    text_config: _Text = _Text()  # models that also take pictures have their text part here
 
 
 def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:

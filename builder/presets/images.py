@@ -58,21 +58,15 @@ UNVERIFIED = "unverified-"
 class RunImage:
     """The image of a run."""
 
-    name: str
-    """By digest, where that is known."""
-    local: bool = True
-    """Docker has it."""
-    size: int = 0
-    """Bytes to download."""
-    key: str = ""
-    """Its build key; empty: not known."""
+    name: str  # by digest, where that is known
+    local: bool = True  # Docker has it
+    size: int = 0  # bytes to download
+    key: str = ""  # its build key; empty: not known
     what: str = ""
     """Why it is not the image that the recipe asks for, or that there is none; empty: it is."""
     hint: str = ""
-    builds: bool = False
-    """Whether a build is the next step."""
-    note: str = ""
-    """What is not known of an image that can be started."""
+    builds: bool = False  # whether a build is the next step
+    note: str = ""  # what is not known of an image that can be started
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,17 +277,14 @@ def pull(images: Images, name: str) -> None:
 class LaunchRequest:
     """The request of the user."""
 
-    target: str
-    """A preset, or a recipe."""
+    target: str  # a preset, or a recipe
     given: Mapping[str, Path] = field(default_factory=dict)
     """Files of this machine, by ``model``, ``draft`` and ``mmproj``."""
     context: int | None = None
-    port: int | None = None
-    """On the host; default: the image's port."""
+    port: int | None = None  # on the host; default: the image's port
     options: tuple[str, ...] = ()
     cpu: bool = False
-    old: bool = False
-    """An image of another state of the recipe will do."""
+    old: bool = False  # an image of another state of the recipe will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +296,7 @@ class Launch:
     log: Log
     wanted: LaunchRequest
     run: Run
-    entry: PresetEntry | None
-    """The preset; None: a recipe is run."""
+    entry: PresetEntry | None  # the preset; None: a recipe is run
 
     @property
     def models_dir(self) -> Path:

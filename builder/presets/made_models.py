@@ -309,18 +309,15 @@ CHOSEN = {"token_embd", "output", "nextn.eh_proj", "nextn.pre_projection"}
 class TinyModel:
     """A tiny model: its shape, and the type of its weights."""
 
-    shape: str
-    """A name in ``shapes/tiny``."""
-    kind: str
-    """ggml's name of the type: Q4_K.  Norms, routers and the like have types of their own."""
+    shape: str  # a name in ``shapes/tiny``
+    kind: str  # ggml's name of the type: Q4_K.  Norms, routers and the like have types of their own
     seed: int = 1
     target: str | None = None
     """The shape of the model that this one drafts for; both have the same seed."""
     layers: int | None = None
     """So many layers, the first ones, add to their input; the others have zeros for that.  None:
     all add."""
-    block: bool = True
-    """With the block that drafts, where the shape has one."""
+    block: bool = True  # with the block that drafts, where the shape has one
 
     @property
     def name(self) -> str:

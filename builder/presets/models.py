@@ -190,8 +190,7 @@ class Location:
 
     place: str
     shown: str
-    repository: str = ""
-    """Its repository on the Hub; empty where it is elsewhere."""
+    repository: str = ""  # its repository on the Hub; empty where it is elsewhere
 
     @property
     def remote(self) -> bool:
@@ -317,12 +316,10 @@ class Fetch:
     """A file to download."""
 
     location: Location
-    name: str
-    """Its path in the repository."""
+    name: str  # its path in the repository
     target: Path
     size: int
-    sha256: str | None = None
-    """None: only the size is checked."""
+    sha256: str | None = None  # None: only the size is checked
 
     @property
     def part(self) -> Path:
@@ -474,8 +471,7 @@ class Missing:
     place: str
     file: ModelFile
     directory: Path
-    fetches: tuple[Fetch, ...] = ()
-    """Its files on the Hub; empty where they are not known."""
+    fetches: tuple[Fetch, ...] = ()  # its files on the Hub; empty where they are not known
     why: str = ""
 
     @property

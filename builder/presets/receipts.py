@@ -139,10 +139,6 @@ class Receipt(ReceiptPart):
     created: AwareDatetime
     builder: Text
 
-    def as_json(self) -> dict[str, Any]:
-        """The receipt as JSON data."""
-        return self.model_dump(mode="json")
-
     @property
     def hardware(self) -> str:
         """The cards in words: "2 x NVIDIA GeForce RTX 5090"."""
@@ -237,7 +233,7 @@ def write_receipt(catalog: Catalog, receipt: Receipt) -> Path:
         )
     try:
         file.parent.mkdir(exist_ok=True)
-        write_json(file, receipt.as_json())
+        write_json(file, receipt.model_dump(mode="json"))
     except OSError as error:
         raise ReceiptError(f"cannot write {file}", error.strerror or str(error)) from error
     return file

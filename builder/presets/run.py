@@ -83,13 +83,11 @@ class Found:
 
     container: str
     status: str
-    run: str
-    """The identity of the run that started it; empty where builder did not start it."""
+    run: str  # the identity of the run that started it; empty where builder did not start it
     port: int | None
     started_by: str
     image: str = ""
-    key: str = ""
-    """The build key of its image, by its label."""
+    key: str = ""  # the build key of its image, by its label
 
     @property
     def running(self) -> bool:
@@ -408,8 +406,7 @@ class Running:
 
     service: Service
     flavor: ApiFlavor
-    seconds: float | None = None
-    """Until it was healthy; None where it ran already."""
+    seconds: float | None = None  # until it was healthy; None where it ran already
 
 
 def launch(

@@ -90,8 +90,7 @@ class Files:
 class Service:
     """A container that serves a model, with the reason for each of its settings."""
 
-    name: str
-    """Name of the container: a DNS label of at most ``LONGEST_NAME`` characters."""
+    name: str  # name of the container: a DNS label of at most ``LONGEST_NAME`` characters
     run: str
     """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
@@ -99,28 +98,21 @@ class Service:
     arguments: tuple[ServiceOption, ...]
     port: int
     published: int
-    health: str
-    """Path of its health page, with the leading slash."""
-    local: bool = False
-    """No registry has the image: it is in Docker alone, or is not built yet."""
+    health: str  # path of its health page, with the leading slash
+    local: bool = False  # no registry has the image: it is in Docker alone, or is not built yet
     model: str = ""
-    api_model: str = ""
-    """The model's name in requests; empty: the server takes any."""
+    api_model: str = ""  # the model's name in requests; empty: the server takes any
     environment: tuple[Variable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     """Paths of ``model``, ``draft`` and ``mmproj`` in the container, and ``context`` in tokens: the
     values in ``arguments`` that a user changes."""
     cards: int = 1
-    memory: int = 0
-    """Bytes on all cards, as the source of the preset states them; 0: not known."""
-    devices: tuple[int, ...] = ()
-    """Numbers of these GPUs, as nvidia-smi counts them; empty: any."""
-    cdi: bool = False
-    """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
+    memory: int = 0  # bytes on all cards, as the source of the preset states them; 0: not known
+    devices: tuple[int, ...] = ()  # numbers of these GPUs, as nvidia-smi counts them; empty: any
+    cdi: bool = False  # whether the engine has its GPUs by CDI, without NVIDIA's runtime
     container: ContainerOptions = field(default_factory=ContainerOptions)
-    cache: str | None = None
-    """Directory of the container whose contents make the next start faster."""
+    cache: str | None = None  # directory of the container whose contents make the next start faster
     read_only: bool = False
     """It runs on a read-only root with a /tmp of its own, as the smoke test has shown."""
     user: int | None = None
@@ -165,8 +157,7 @@ class Run:
     """Size of the context in tokens; default: the preset's, else the engine's."""
     options: tuple[str, ...] = ()
     """More options of the engine, which replace the same ones of the preset."""
-    cpu: bool = False
-    """It runs on the CPU, without a GPU."""
+    cpu: bool = False  # it runs on the CPU, without a GPU
 
 
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:

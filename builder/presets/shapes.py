@@ -286,8 +286,7 @@ class Computed:
     """A computed speed: tokens in a second of one stream, after a short prompt."""
 
     tokens_per_second: float
-    interval: tuple[float, float]
-    """Nine of ten runs that were compared are within it."""
+    interval: tuple[float, float]  # nine of ten runs that were compared are within it
 
     @property
     def shown(self) -> str:
@@ -302,10 +301,8 @@ class Computed:
 class DecodeStep:
     """One pass of the model, and of its drafter."""
 
-    size: float
-    """Bytes that it reads from the card's memory."""
-    uneven: bool
-    """Whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``."""
+    size: float  # bytes that it reads from the card's memory
+    uneven: bool  # whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``
     tokens: float | None
     """Tokens that it gives; None: the engine drafts, and the acceptance is not known."""
 
@@ -455,16 +452,13 @@ OTHER_BITS = re.compile(r"exl[23]|aqlm|hqq|quip|bitnet|mlx|gguf|quant|vptq|ptq|s
 class MemoryNeed:
     """Memory that a run takes on all its cards."""
 
-    size: int
-    """Bytes."""
+    size: int  # bytes
     by: Literal["trial", "filled", "estimate", "source", "unverified"]
     """The trial on a simulated card, with a short request or with prompts that fill the context;
     the line between both; or the source of the preset, whose figure nobody confirmed if it is in
     [unverified]."""
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by kind, where they are known."""
-    own: int = 0
-    """Bytes of the CUDA contexts of the card of the trial, part of ``size``."""
+    kinds: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, where they are known
+    own: int = 0  # bytes of the CUDA contexts of the card of the trial, part of ``size``
 
     def on(self, cards: Sequence[HostCard]) -> int:
         """Bytes on these cards, whose CUDA contexts may be larger or smaller."""
