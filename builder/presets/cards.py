@@ -271,7 +271,6 @@ def machine_of(root: Path, table: str) -> Machine:
 
 
 def _platform(found: Sequence[Card]) -> Platform | None:
-    """The platform of the only machines that have one of these cards; None: any has them."""
     return next((card.platform for card in found if card.platform), None)
 
 

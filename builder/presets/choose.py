@@ -684,11 +684,10 @@ def known(
     catalog: Catalog,
     entries: Sequence[PresetEntry],
     state: Path,
-    recipes: Iterable[str] = (),
     *,
     receipts: Sequence[ReceiptEntry] | None = None,
 ) -> Known:
-    """The facts about presets, and ``recipes``, in the repository and the state directory.
+    """The facts about presets in the repository and the state directory.
 
     ``receipts`` are checked already; None: the repository's receipts are checked now.  Raises
     ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
@@ -701,7 +700,7 @@ def known(
             found = checked(catalog, datetime.now(UTC))
             receipts, invalid = found.entries, len(found.invalid)
         measured = of_presets(receipts, catalog, entries)
-    trials, refused, digests = tried(catalog.root, state, entries, recipes)
+    trials, refused, digests = tried(catalog.root, state, entries)
     published = cards.known(catalog.root, {entry.preset.card for entry in entries})
     question = Question(
         Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
@@ -737,7 +736,6 @@ def tried(
 
 
 def _verified(state: Path, recipe: str) -> _Record | None:
-    """The newest record of an image whose checks all passed; a PC's, if there are several."""
     found = []
     for file in (state / "records" / recipe).glob("*.json"):
         with suppress(OSError, ValueError):

@@ -465,7 +465,6 @@ def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of JSON data, also the names of its members, each with its place."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):

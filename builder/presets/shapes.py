@@ -153,7 +153,6 @@ def _invalid(path: Path, why: str) -> RecipeError:
 
 
 def _tensors(path: Path, file: ShapeFile, common: TensorFile) -> Iterator[tuple[str, Dimensions]]:
-    """All tensors with their dimensions: those outside of the layers first."""
     kinds = [kind for each in file.layers for kind in each.kinds * each.times]
     values: dict[str, Any] = dict(file.values)
     if file.tokenizer is not None:
@@ -406,7 +405,6 @@ def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
 
 
 def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
-    """The bytes of the active weights, by a name such as "30B-A3B"."""
     found = ACTIVE.search(preset.model.name)
     if found is None or drafts:
         raise NotComputedError("the tensors of its model are not known")
@@ -414,7 +412,6 @@ def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
 
 
 def _drafter(preset: Preset, weights: Mapping[Use, float], shape: Shape, drafted: int) -> float:
-    """The bytes that drafting reads: MTP and a draft model once a token, DFlash once a step."""
     drafter = preset.drafter
     if drafter is None:
         if not weights["block"]:
@@ -558,7 +555,6 @@ def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) ->
 
 
 def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
-    """The bytes of the tensors of a repository's model; 0: not known."""
     if shape is None or not preset.model.whole:
         return 0
     names = f"{preset.model.repository} {options.get('--quantization', '')}"
@@ -591,5 +587,4 @@ def _between(least: int, most: int, share: float) -> int:
 
 
 def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
-    """Whether [unverified] has a table of memory, its part, or the table that has it."""
     return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)

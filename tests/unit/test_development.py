@@ -194,7 +194,7 @@ found = check._run(context, check.CHECKS_OF_LAYERS)
 (state,) = {{each.state for each in found if each.kind == "tiny"}}
 assert (state, check.CHECKS_VERSION) == ("failed", {NEXT})
 """
-ROW = '    "tiny": Format("tiny", "{name}.tiny", "start {name}.tiny"),'
+ROW = '    "tiny": Format(tiny, "{name}.tiny", "start {name}.tiny"),'
 
 
 @dataclass(frozen=True)
@@ -271,8 +271,10 @@ EXAMPLES = {
     ),
     "an export": Example(
         {
-            "builder/presets/exports.py": appended(EXPORT),
-            "builder/presets/formats.py": inserted(("FORMATS: ", ROW)),
+            "builder/presets/exports.py": inserted(
+                ("# The formats of ``builder export``.", EXPORT), ("FORMATS: ", ROW)
+            ),
+            "builder/cli/run.py": inserted(('    COMPOSE = "compose"', '    TINY = "tiny"')),
             "docs/run.md": inserted(("| `compose` |", "| `tiny` | x | y | z |")),
         },
         ("export", "qwen3.6-27b-dflash@5090-laptop", "--format", "tiny", "--allow-incomplete"),
