@@ -1,6 +1,6 @@
 """The numbers of one model: the answers of a server on a card that computes, against its CPU's.
 
-The models are tiny and random (``presets.made_models``).  The simulated card computes with the kernels of
+The models are tiny and random (``made_models``).  The simulated card computes with the kernels of
 the image, so a kernel that is compiled wrong, or is wrong, gives other probabilities.
 """
 

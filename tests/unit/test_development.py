@@ -97,16 +97,6 @@ def inserted(*pairs: tuple[str, str]) -> Edit:
     return write
 
 
-def appended(content: str) -> Edit:
-    """Text at the end of a file."""
-
-    def write(root: Path, place: str) -> None:
-        with (root / place).open("a") as file:
-            file.write(content)
-
-    return write
-
-
 def golden(section: str) -> Edit:
     """The page's own command writes it."""
 
