@@ -24,7 +24,7 @@ from threading import Event, Thread
 from typing import Any
 
 from builder.core.errors import FitError
-from builder.presets import shapes
+from builder.presets import made_models
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DEFAULT = (
@@ -124,7 +124,7 @@ def main() -> None:
     ours, theirs = split(sys.argv[1:])
     options = parser.parse_args(ours)
     with tempfile.TemporaryDirectory() as folder:
-        model = shapes.write("qwen3.6-27b", Path(folder) / "qwen3.6-27b.gguf")
+        model = made_models.write_shape("qwen3.6-27b", Path(folder) / "qwen3.6-27b.gguf")
         found = measure(options.target, model, options.card, theirs or DEFAULT)
     if options.json:
         print(json.dumps(found, indent=2))

@@ -29,7 +29,7 @@ from builder.cli.session import build_session
 from builder.docker.containers import blobs_of
 from builder.engines.layout import LAYOUT
 from builder.image.contents import ReadOptions, read_contents
-from builder.presets import cards, shapes
+from builder.presets import cards, made_models, shapes
 from builder.recipes.probes import Serve
 from simulator import gguf
 from simulator.report import Report, mib
@@ -135,7 +135,7 @@ def main() -> None:
         work = Path(name)
         work.chmod(0o755)
         model, draft, tokenizer = work / "model.gguf", work / "draft.safetensors", work / "tokens"
-        shapes.write(shapes.published_shape()[MODEL], model, int(options.size * 10**9))
+        made_models.write_shape(shapes.published_shape()[MODEL], model, int(options.size * 10**9))
         serves.write_weights(draft, drafter_tensors())
         for file in (model, draft):
             file.chmod(0o644)  # the image's own user reads them

@@ -1,4 +1,4 @@
-"""The errors of computed speeds, as studies/speeds.md, and the figures of presets/choose.py.
+"""The errors of computed speeds, as studies/speeds.md, and the figures of presets/shapes.py.
 
     .venv/bin/python studies/speeds.py [--write]
 
@@ -18,10 +18,10 @@ from statistics import median
 import numpy as np
 
 from builder.engines.families import load_catalog
-from builder.presets import cards, choose
+from builder.presets import cards, shapes
 from builder.presets import catalog as preset_files
-from builder.presets.choose import DecodeStep, NotComputedError
 from builder.presets.schema import Preset
+from builder.presets.shapes import DecodeStep, NotComputedError
 from builder.recipes.catalog import Catalog
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -43,7 +43,7 @@ class Fit:
         return run.tokens / (run.step.size / run.bandwidth / share + self.fixed)
 
 
-SHIPPED = Fit(choose.STEADY, choose.UNEVEN, choose.FIXED)
+SHIPPED = Fit(shapes.STEADY, shapes.UNEVEN, shapes.FIXED)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _run(name: str, preset: Preset, recipes: Catalog) -> Run:
     """Raises ``NotComputedError`` for a run that the fit cannot use."""
     if preset.cards > 1:
         raise NotComputedError("it ran on several cards")
-    step = choose.step(preset, recipes.engine(preset.recipe).recipe.engine)
+    step = shapes.step(preset, recipes.engine(preset.recipe).recipe.engine)
     if step.tokens is None:
         raise NotComputedError("it drafts, and its acceptance is not published")
     if preset.card not in cards.names(REPOSITORY):
@@ -173,11 +173,11 @@ def page() -> str:
         fixed=f"{fitted.fixed * 1e3:.2f}",
         low=f"{low:.2f}",
         high=f"{high:.2f}",
-        filled=choose.FILLED,
+        filled=shapes.FILLED,
         used=SHIPPED,
         used_fixed=f"{SHIPPED.fixed * 1e3:.1f}",
-        used_low=f"{choose.INTERVAL[0]:.2f}",
-        used_high=f"{choose.INTERVAL[1]:.2f}",
+        used_low=f"{shapes.INTERVAL[0]:.2f}",
+        used_high=f"{shapes.INTERVAL[1]:.2f}",
         runs=len(runs),
         median=f"{median(own):.0%}",
         largest=f"{max(own):.0%}",

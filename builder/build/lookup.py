@@ -44,8 +44,8 @@ from builder.presets import cards
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
-from builder.presets.short_names import is_preset
 from builder.recipes.probes import Accept
+from builder.presets import is_preset
 from builder.recipes.schema import Recipe
 from builder.sources import gather
 from builder.sources.git import COMMIT

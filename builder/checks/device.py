@@ -50,11 +50,11 @@ from builder.core import sizes
 from builder.core.errors import suggestion
 from builder.engines.device_code import no_code
 from builder.presets import command
-from builder.presets import model_files
+from builder.presets import made_models
 from builder.presets import shapes
 from builder.presets.cards import Card
 from builder.presets.schema import ContextUse, ModelFile, Preset, PresetUse
-from builder.presets.shapes import SizeError
+from builder.presets.made_models import SizeError
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator import gguf
@@ -589,7 +589,7 @@ def check_preset(context: Context) -> Iterator[Check]:
 
 def _check(trial: PresetTrial) -> Iterator[Check]:
     checks = _guarded(trial)
-    files = model_files.of_preset(trial.preset).values()
+    files = trial.preset.files.values()
     # Where its models have no room, the least sizes are tried that the source may have rounded.
     rounded = [file for file in files if file.least_size != file.known_size]
     if rounded and trial.lacks_room:
@@ -616,7 +616,7 @@ def why_untried(preset: Preset, recipe: Recipe, cards: Mapping[str, Card]) -> st
     """Why a preset cannot be tried, as far as its file, its recipe and ``cards`` show; or empty."""
     try:
         _card(preset, recipe, cards)
-        for model in model_files.of_preset(preset).values():
+        for model in preset.files.values():
             _shape(model, least=False)
     except InapplicableError as error:
         return str(error)
@@ -643,7 +643,7 @@ def _models(preset: Preset, recipe: Recipe, work: Path, *, least: bool) -> dict[
         return {"model": file}
     return {
         place: _written(model, work / f"{place}.gguf", least=least)
-        for place, model in model_files.of_preset(preset).items()
+        for place, model in preset.files.items()
     }
 
 
@@ -662,7 +662,7 @@ def _shape(model: ModelFile, *, least: bool) -> tuple[str, int]:
 def _written(model: ModelFile, file: Path, *, least: bool) -> Path:
     shape, size = _shape(model, least=least)
     try:
-        shapes.write(shape, file, size)
+        made_models.write_shape(shape, file, size)
     except SizeError as error:
         raise InapplicableError(
             f"the size of {model.shown} is not one of its shape: {error}"
@@ -721,7 +721,7 @@ def _check_preset_options(
     if not help_options(text):
         yield Check.skipped("preset", subject, expected, "its --help lists no option")
         return
-    places = {place: place.upper() for place in model_files.of_preset(preset)}
+    places = {place: place.upper() for place in preset.files}
     words = command.arguments(preset, context.recipe, places)
     wrong = option_faults(words, preset.serve.environment, text)
     found = "; ".join(wrong) or f"all {len(_groups(words))}"

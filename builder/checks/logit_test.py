@@ -1,6 +1,6 @@
 """The numbers of one model: the answers of a server on a card that computes, against its CPU's.
 
-The models are tiny and random (``presets.tiny``).  The simulated card computes with the kernels of
+The models are tiny and random (``made_models``).  The simulated card computes with the kernels of
 the image, so a kernel that is compiled wrong, or is wrong, gives other probabilities.
 """
 
@@ -39,9 +39,9 @@ from builder.checks.subject import (
 )
 from builder.checks.verdict import Check, CheckState
 from builder.engines.servers import API_FLAVORS
-from builder.presets import tiny
+from builder.presets import made_models
 from builder.presets.cards import Card
-from builder.presets.tiny import TinyModel
+from builder.presets.made_models import TinyModel
 from simulator import gguf
 from simulator.cubin import function_of
 from simulator.report import Report
@@ -221,7 +221,7 @@ class ModelNumbers:
 
     def answered(self) -> tuple[Continued, Report | None] | str:
         """The continued prompt on the card, with the report; or why there is none."""
-        tiny.write(self.trial.model, self._model)
+        made_models.write_tiny(self.trial.model, self._model)
         found = self._asked(_alone, card="alone")
         return found.why if isinstance(found, _Failed) else found
 
@@ -231,7 +231,7 @@ class ModelNumbers:
         An architecture that the engine does not know is skipped.
         """
         expected, name = "the numbers of its CPU", self._name
-        tiny.write(self.trial.model, self._model)
+        made_models.write_tiny(self.trial.model, self._model)
         on_cpu = self._asked(_alone)
         if not isinstance(on_cpu, _Failed):
             yield from self._on_card(on_cpu[0])
@@ -242,7 +242,7 @@ class ModelNumbers:
         else:
             yield Check.skipped(KIND, name, expected, f"on its CPU: {on_cpu.why}")
             # Forks count the tensors of a file, and know none of a block's: BeeLlama 0.1.1.
-            if tiny.has_block(self.trial.model):
+            if made_models.has_block(self.trial.model):
                 part = self._variant("without-block", replace(self.trial.model, block=False))
                 drafts = [each for each in part.trial.draftings if each.drafter is not None]
                 yield from replace(part, trial=replace(part.trial, draftings=drafts)).checks()
@@ -312,10 +312,10 @@ class ModelNumbers:
     def _first_wrong_layer(self) -> str:
         """Which layer makes the numbers differ: the same model, whose first layers alone add to
         their input."""
-        layers = tiny.layers(self.trial.model)
+        layers = made_models.tiny_layers(self.trial.model)
         for count in range(layers):
             part = self._variant(f"{count}-layers", replace(self.trial.model, layers=count))
-            tiny.write(part.trial.model, part._model)
+            made_models.write_tiny(part.trial.model, part._model)
             sides = []
             for card in ("", "alone"):
                 found = part._asked(_alone, card=card)
@@ -335,7 +335,7 @@ class ModelNumbers:
         subject, expected = f"drafts by {kind}", "the text without drafts"
         if drafter is not None:
             draft = self.work / f"{kind}.gguf"
-            tiny.write(drafter, draft)
+            made_models.write_tiny(drafter, draft)
         found = self._asked(_alone, drafting.options, draft, card=kind)
         if isinstance(found, _Failed):
             if drafter is not None and found.unknown:

@@ -155,7 +155,7 @@ def run_benchmark(
         print_benchmark(found)
     if receipt is not None:
         made = bench.of_benchmark(found, by)
-        write_json(receipt, made.as_json())
+        write_json(receipt, made.model_dump(mode="json"))
         after = "it was measured without a GPU: `builder receipts add` refuses it"
         if made.device == "GPU":
             after = f"next: `builder receipts add {shlex.quote(str(receipt))}`"
@@ -335,7 +335,9 @@ def list_receipts(catalog: CatalogOption = None, as_json: JsonOption = False) ->
 
     found = checked(catalog_at(catalog), datetime.now(UTC))
     if as_json:
-        print_json([{"name": each.name, **each.receipt.as_json()} for each in found.entries])
+        print_json(
+            [{"name": each.name, **each.receipt.model_dump(mode="json")} for each in found.entries]
+        )
     elif not found.entries:
         line(
             "there are no receipts yet: `builder bench run IMAGE --model FILE --receipt FILE` "

@@ -24,9 +24,10 @@ from builder.core.farm import farm_root
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from builder.presets.cards import Machine
     from builder.presets.catalog import PresetEntry, Presets
-    from builder.presets.choose import Choice, Fitting, MemoryNeed
-    from builder.presets.machine import Machine
+    from builder.presets.choose import Choice, Fitting
+    from builder.presets.shapes import MemoryNeed
     from builder.recipes.catalog import Catalog
 
 HEADER = (
@@ -42,7 +43,7 @@ UNKNOWN = "unknown"
 
 
 def _checked_driver(value: str | None) -> str | None:
-    from builder.presets.machine import DRIVER
+    from builder.presets.cards import DRIVER
 
     if value is not None and not DRIVER.fullmatch(value):
         raise typer.BadParameter(f"{value!r} is no version of NVIDIA's driver such as 580.65.06")
@@ -106,7 +107,8 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder.presets.known import known, of_farm
+    from builder.presets.choose import known
+    from builder.presets.choose import of_farm
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))
@@ -134,19 +136,19 @@ def _machine(
 ) -> Machine:
     """The cards of --card, else the card of --memory and --capability, else this machine's."""
 
-    from builder.presets import machine
+    from builder.presets import cards
     from simulator.selection import Capability
 
     if memory is None and capability is None:
         if names:
-            return machine.named(recipes.root, names, driver)
-        found = machine.present(recipes.root)
+            return cards.machine_with(recipes.root, names, driver)
+        found = cards.this_machine(recipes.root)
         return replace(found, driver=driver or found.driver)
     if names or memory is None or capability is None:
         raise typer.BadParameter(
             "give --memory and --capability together, and no --card", param_hint="--memory"
         )
-    return machine.described(int(memory), Capability.parse(capability), driver)
+    return cards.unnamed_card(int(memory), Capability.parse(capability), driver)
 
 
 def _wanted(presets: Presets, model: str | None) -> list[PresetEntry]:

@@ -73,11 +73,11 @@ def _completed(
 
 
 def _short_names(folder: Path) -> list[str]:
-    from builder.presets import short_names
+    from builder.presets import all_names
 
     texts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.toml")}
     models = {name: tomllib.loads(text)["model"]["name"] for name, text in texts.items()}
-    return short_names.all_names(models)
+    return all_names(models)
 
 
 def _stems(folder: Path) -> list[str]:

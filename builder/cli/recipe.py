@@ -140,7 +140,7 @@ def check(
     from builder.build import compilers
     from builder.plan import explain as lint
     from builder.presets import catalog as preset_files
-    from builder.presets.short_names import is_preset
+    from builder.presets import is_preset
 
     loaded = catalog_at(catalog)
     presets = preset_files.load(loaded)

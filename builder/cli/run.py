@@ -31,18 +31,21 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import err, filled, line, log, pairs, print_json, table
 from builder.core import sizes
-from builder.core.errors import FitError, WorldError
-from builder.core.files import atomic_write, require_writable
+from builder.core.errors import FitError
+from builder.core.errors import WorldError
+from builder.core.files import atomic_write
+from builder.core.files import require_writable
 from builder.core.log import duration
 from builder.core.platforms import platform_of
-from builder.presets.formats import DEFAULT, FORMATS
 
 if TYPE_CHECKING:
     from builder.build.session import BuildSession
     from builder.build.trials import EnginePaths
-    from builder.presets.described import LaunchRequest
-    from builder.presets.files import Progress
-    from builder.presets.fit import Fit, FitTrial, LoadedFile
+    from builder.presets.fit import Fit
+    from builder.presets.fit import FitTrial
+    from builder.presets.fit import LoadedFile
+    from builder.presets.images import LaunchRequest
+    from builder.presets.models import Progress
     from builder.presets.run import Running
 
 # The shared options of ``builder run`` and ``builder export``: a preset or recipe, its models.
@@ -92,7 +95,7 @@ def wanted(
     options: list[str] | None,
 ) -> LaunchRequest:
     """The request of these options."""
-    from builder.presets.described import LaunchRequest
+    from builder.presets.images import LaunchRequest
 
     given = {"model": model, "draft": draft, "mmproj": mmproj}
     size = one_context(context) if context is not None else None
@@ -152,13 +155,16 @@ def run(
     """
     from builder.presets import exports
     from builder.presets import run as server
-    from builder.presets.described import described, prepared
-    from builder.presets.short import refusal, resolved
+    from builder.presets.choose import resolved
+    from builder.presets.images import described, prepared
+    from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
     asked = replace(wanted(target, model, draft, mmproj, context, port, options), cpu=cpu, old=old)
-    asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    job = prepared(recipes, asked, loaded, log)
+    found, size = resolved(
+        recipes, target, loaded.state_dir, log, card=card, context=asked.context, cpu=cpu
+    )
+    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
     unfit = refusal(job, card)
     if unfit is not None and not printed:
         raise unfit
@@ -254,11 +260,16 @@ def _progress() -> Iterator[Progress]:
 
 # ``builder export``.
 
-if TYPE_CHECKING:
-    Format = str
-else:
-    Format = StrEnum("Format", {name: name for name in FORMATS})
-SCRIPT = Format(DEFAULT)
+
+class Format(StrEnum):
+    """The keys of ``exports.FORMATS``, which are slow to import: help names them."""
+
+    COMPOSE = "compose"
+    SCRIPT = "docker-run"
+    HELM = "helm"
+    KUBERNETES = "kubernetes"
+    LLAMA_SWAP = "llama-swap"
+    QUADLET = "quadlet"
 
 
 def export(
@@ -278,7 +289,7 @@ def export(
         autocompletion=known_cards,
     ),
     form: Format = option(
-        "--format", "Program that reads the files; docker-run is a shell script.", SCRIPT
+        "--format", "Program that reads the files; docker-run is a shell script.", Format.SCRIPT
     ),
     output: Path | None = output_option(
         "Write the files to this directory. Default: a single file is printed."
@@ -300,13 +311,16 @@ def export(
 
     The exit code is 4 if the image exists nowhere, or a model's file name is not known.
     """
-    from builder.presets.described import described, prepared
-    from builder.presets.short import refusal, resolved
+    from builder.presets.choose import resolved
+    from builder.presets.exports import FORMATS
+    from builder.presets.images import described
+    from builder.presets.images import prepared
+    from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
     asked = wanted(target, model, draft, mmproj, context, port, options)
-    asked = resolved(recipes, asked, card, loaded.state_dir, log)
-    job = prepared(recipes, asked, loaded, log)
+    found, size = resolved(recipes, target, loaded.state_dir, log, card=card, context=asked.context)
+    job = prepared(recipes, replace(asked, target=found, context=size), loaded, log)
     if unfit := refusal(job, card):
         raise unfit
     service = described(job)

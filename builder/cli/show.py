@@ -62,10 +62,11 @@ def print_all(presets: Presets, *, as_json: bool) -> None:
 
 def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
     """Print a preset: models, options, figures and caveats."""
-    from builder.presets import command, model_files
+    from builder.presets import command
+    from builder.presets.schema import TABLES
 
     preset = entry.preset
-    files = model_files.of_preset(preset)
+    files = preset.files
     places = {
         place: file.repository or "" if file.whole else place.upper()
         for place, file in files.items()
@@ -84,7 +85,7 @@ def print_one(entry: PresetEntry, recipes: Catalog, *, as_json: bool) -> None:
                 "summary": preset.summary,
                 "recipe": preset.recipe,
                 "card": _cards(preset),
-                **{model_files.TABLES[place]: file.shown for place, file in files.items()},
+                **{TABLES[place]: file.shown for place, file in files.items()},
                 "arguments": shlex.join(words),
                 "environment": shlex.join(environment),
                 "container": shlex.join(options),
@@ -249,7 +250,7 @@ def show(
     Nothing is downloaded or built. If a Docker engine answers, the plan is made for its
     architecture and its Debian root image. For a preset, show its models, options and figures.
     """
-    from builder.presets.short_names import is_preset
+    from builder.presets import is_preset
 
     root = farm_root(catalog)
     target = recipe if is_preset(recipe) or _is_recipe(root, recipe) else _meant(root, recipe)
@@ -273,12 +274,9 @@ def _is_recipe(root: Path, name: str) -> bool:
 def _meant(root: Path, name: str) -> str:
     """The preset that a short name means on this machine."""
     from builder.core import settings
-    from builder.presets.described import LaunchRequest
-    from builder.presets.known import of_farm
-    from builder.presets.short import resolved
+    from builder.presets.choose import of_farm, resolved
 
-    wanted = LaunchRequest(name)
-    return resolved(of_farm(root)[1], wanted, "auto", settings.load().state_dir, log).target
+    return resolved(of_farm(root)[1], name, settings.load().state_dir, log)[0]
 
 
 def _show_recipe(

@@ -11,8 +11,7 @@ from builder.core.errors import Problem, RecipeError, suggestion
 from builder.engines import families
 from builder.engines.families import load_catalog
 from builder.presets import cards, command
-from builder.presets.model_files import TABLES
-from builder.presets.schema import Preset
+from builder.presets.schema import TABLES, Preset
 from builder.recipes.catalog import (
     BrokenEntry,
     Catalog,
@@ -50,8 +49,7 @@ def findings(name: str, preset: Preset, catalog: Catalog) -> Iterator[Finding]:
         yield from _server(preset, entry.recipe)
 
 
-def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
-    """Options that the recipe's images do not suit."""
+def _doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
     if preset.cards == 1:
         return
     for (option, variable, value), why in families.ENGINES[recipe.family].between_cards.items():
@@ -65,7 +63,6 @@ def doubts(preset: Preset, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _lists(preset: Preset) -> Iterator[tuple[KeyPath, list[str]]]:
-    """All arguments of a preset."""
     yield ("serve", "arguments"), preset.serve.arguments
     for index, result in enumerate(preset.result):
         yield ("result", index, "arguments"), result.arguments
@@ -108,10 +105,7 @@ def _contexts(preset: Preset) -> Iterator[Finding]:
         if most is not None and result.of_preset and (result.context or 0) > most:
             yield ("result", index, "context"), f"is larger than the context {where}, {most}"
         if published is not None and result.context is None:
-            yield (
-                ("result", index),
-                "must have its context: [serve] has a smaller one",
-            )
+            yield ("result", index), "must have its context: [serve] has a smaller one"
     counts = Counter(
         (preset.context_of(each), each.task, *each.arguments, each.differs)
         for each in preset.result
@@ -244,7 +238,7 @@ def warnings_of(entry: PresetEntry | BrokenPreset, catalog: Catalog) -> tuple[Pr
     if isinstance(entry, BrokenPreset):
         return ()
     recipe = catalog.engine(entry.preset.recipe).recipe
-    return tuple(entry.problem(path, message) for path, message in doubts(entry.preset, recipe))
+    return tuple(entry.problem(path, message) for path, message in _doubts(entry.preset, recipe))
 
 
 def load(catalog: Catalog) -> Presets:

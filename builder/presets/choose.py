@@ -1,225 +1,67 @@
-"""The presets that run on a machine, the best known and fastest first, and why others do not."""
+"""The presets that run on a machine, the best known and fastest first, and why others do not.
+
+What is known beside the presets' files counts: trials, this machine's records, and receipts.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from functools import cached_property
-from math import ceil, prod
-from typing import Literal
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
 
 from builder.core import sizes
+from builder.core.errors import FitError, WorldError
+from builder.core.log import Log
 from builder.core.platforms import Platform
 from builder.docker import gpus
 from builder.engines import families, layout
 from builder.engines.device_code import no_code, runs_on
-from builder.presets import command, model_files, shapes, short_names
-from builder.presets.cards import Card
-from builder.presets.catalog import PresetEntry
-from builder.presets.command import values_of
-from builder.presets.machine import USABLE, HostCard, Machine, host_card, is_listed_as
-from builder.presets.schema import Preset, PresetUse, Result
-from builder.presets.shapes import Shape, Use, cache_bytes, expert_bytes, weight_bytes
+from builder.presets import cards, command, is_preset, model_names, named, shapes
+from builder.presets.cards import (
+    USABLE,
+    Card,
+    HostCard,
+    Machine,
+    host_card,
+    is_listed_as,
+    machine_with,
+    this_machine,
+)
+from builder.presets.catalog import PresetEntry, Presets, load, with_recipes
+from builder.presets.schema import TRIALS, Preset, PresetUse, Result, read_trials
+from builder.presets.shapes import (
+    OFFLOADING,
+    Computed,
+    MemoryNeed,
+    NotComputedError,
+    computed_speed,
+    least_memory,
+    memory_figures,
+)
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 
-# Computed speeds: the bytes that a card reads in a second, over the bytes that a token needs.
-#
-# A step reads the weights that are active, the cache and the drafter, and gives one token, or as
-# many as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth,
-# which is fitted to the published runs, and a fixed time.  ``studies/speeds.py`` fits the figures
-# and writes studies/speeds.md: the errors, and the runs that do not fit.
+if TYPE_CHECKING:
+    from builder.presets.receipts import ReceiptEntry
 
-STEADY = 0.74
-"""Part of the bandwidth that vLLM reaches, and llama.cpp for one token of a dense model."""
-UNEVEN = 0.35
-"""Part of the bandwidth that llama.cpp and its forks reach with experts or with drafts."""
-FIXED = 2.1e-3
-"""Seconds of a step beside the bytes."""
-INTERVAL = (0.83, 1.35)
-"""Nine of ten published speeds are between these multiples of the computed speed."""
-FILLED = 1000
-"""Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""
-
-BITS = {"q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "fp8": 8, "fp8_e5m2": 8}
-"""Bits of a number in the cache, by the type's name; other types count with 16."""
-SIXTEEN = {"auto", "f16", "bf16", "float16", "bfloat16"}
-DRAFTED = ("--spec-draft-n-max", "--draft-max")
-BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
-ACTIVE = re.compile(r"(\d+(?:\.\d+)?)B-A(\d+(?:\.\d+)?)B", re.I)
-
-
-class NotComputedError(ValueError):
-    """A fact is missing without which no speed can be computed; the text says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """A computed speed: tokens in a second of one stream, after a short prompt."""
-
-    tokens_per_second: float
-    interval: tuple[float, float]
-    """Nine of ten runs that were compared are within it."""
-
-    @property
-    def shown(self) -> str:
-        """With the two digits that are worth showing: "~95 (83-130)"."""
-        speed, low, high = (
-            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
-        )
-        return f"~{speed} ({low}-{high})"
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """One pass of the model, and of its drafter."""
-
-    size: float
-    """Bytes that it reads from the card's memory."""
-    uneven: bool
-    """Whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``."""
-    tokens: float | None
-    """Tokens that it gives; None: the engine drafts, and the acceptance is not known."""
-
-    def seconds(self, bandwidth: int) -> float:
-        """The time that it takes with a bandwidth in bytes a second."""
-        return self.size / bandwidth / (UNEVEN if self.uneven else STEADY) + FIXED
-
-
-def computed_speed(
-    preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
-) -> Computed:
-    """The speed of a preset on a card.
-
-    ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
-    the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
-    published, that run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
-    ``NotComputedError``.
-    """
-    if preset.cards > 1:
-        raise NotComputedError("it runs on several cards, whose exchange is not computed")
-    if not bandwidth:
-        raise NotComputedError("the bandwidth of the card is not known")
-    now = step(preset, engine, filled)
-    tokens = now.tokens
-    if tokens is None:
-        own = preset.published
-        if own is None or not published:
-            raise NotComputedError("it drafts, and its acceptance is not known")
-        tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
-    speed = tokens / now.seconds(bandwidth)
-    low, high = (round(speed * share, 2) for share in INTERVAL)
-    return Computed(round(speed, 2), (low, high))
-
-
-def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
-    """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
-    size, options = _size(preset), values_of(preset.serve.arguments)
-    drafts = preset.drafter is not None or bool(
-        {"--spec-type", "--speculative-config"} & {*options}
-    )
-    drafted = _drafted(options) if drafts else 0
-    accepted = _acceptance(preset)
-    tokens = (
-        1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
-    )
-    shape = shape_of(preset, own_drafts=drafts and preset.drafter is None)
-    if shape is None:
-        return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
-    weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
-    experts = weights["experts"] * expert_bytes(shape, drafted + 1)
-    read = weights["layers"] + weights["output"] + experts
-    read += _drafter(preset, weights, shape, drafted)
-    read += cache_bytes(shape, *cache_bits(options), filled)
-    return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
-
-
-def _size(preset: Preset) -> int:
-    weights = preset.memory.kinds.get("weights") if preset.memory else None
-    if preset.model.known_size is not None:
-        return preset.model.known_size
-    if preset.memory is None or weights is None:
-        raise NotComputedError("the size of its model is not known")
-    return preset.memory.bytes_of(weights)
-
-
-def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, float]:
-    """The bits of a number of the keys and of the values; ``other``: of a type without a figure."""
-    both = options.get("--kv-cache-dtype", "auto")
-    types = [options.get(f"--cache-type-{kind}", both) for kind in "kv"]
-    keys, values = (BITS.get(each, 16 if each in SIXTEEN else other) for each in types)
-    return keys, values
-
-
-def _drafted(options: Mapping[str, str]) -> int:
-    try:
-        if BLOCK in options:
-            return int(options[BLOCK]) - 1
-        if "--speculative-config" in options:
-            return int(json.loads(options["--speculative-config"])["num_speculative_tokens"])
-        return next((int(options[name]) for name in DRAFTED if name in options), 0)
-    except (ValueError, TypeError, KeyError):  # no number, no JSON, or another key
-        return 0
-
-
-def _acceptance(preset: Preset) -> float | None:
-    for result in preset.result:
-        if result.of_preset and result.acceptance is not None:
-            return result.acceptance.middle / 100
-        if result.of_preset and result.accepted_share is not None:
-            return result.accepted_share / 100
-    return None
-
-
-def shape_of(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
-    """The model's shape, by the model's name; with its MTP block if it drafts itself."""
-    name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
-    known = shapes.shape_names()
-    if own_drafts and f"{name}-mtp" in known:
-        return shapes.shape_of(f"{name}-mtp")
-    return shapes.shape_of(name) if name in known else None
-
-
-def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
-    """The bytes of the active weights, by a name such as "30B-A3B"."""
-    found = ACTIVE.search(preset.model.name)
-    if found is None or drafts:
-        raise NotComputedError("the tensors of its model are not known")
-    return size * float(found[2]) / float(found[1])
-
-
-def _drafter(preset: Preset, weights: Mapping[Use, float], shape: Shape, drafted: int) -> float:
-    """The bytes that drafting reads: MTP and a draft model once a token, DFlash once a step."""
-    drafter = preset.drafter
-    if drafter is None:
-        if not weights["block"]:
-            return 0  # it repeats parts of the text
-        block = weights["block"] + weights["block experts"] * expert_bytes(shape, 1)
-        return drafted * (block + weights["output"])
-    if drafter.known_size is None:
-        raise NotComputedError("the size of its drafter is not known")
-    if "dflash" in drafter.shown.lower():
-        return drafter.known_size + weights["output"]
-    if not drafted:
-        raise NotComputedError("how many tokens it drafts is not known")
-    return drafted * drafter.known_size
-
+AUTO = "auto"
+"""In place of a card's name: the cards of this machine."""
 
 # The requirements of a preset: code for the card, a driver, memory.
 
 STEP = 8192  # tokens of a context that is found between two trials
 SHARES = ("--gpu-memory-utilization", "--mem-fraction-static")
 """Options of vLLM and SGLang: the share of each card that weights and cache may take."""
-OFFLOADING = {
-    *("--cpu-moe", "--n-cpu-moe", "--n-cpu-ffn", "--override-tensor", "--device", "--kv-offload"),
-    *("--spec-draft-cpu-moe", "--spec-draft-n-cpu-moe", "--spec-draft-override-tensor"),
-    *("--spec-draft-device", "--cpu-offload-gb", "--fit"),
-}
-"""Settings (``command.setting_of``) that keep weights or the cache in the machine's memory, or
-choose what stays there."""
 RESIZING = {
     *OFFLOADING,
     *("--n-gpu-layers", "--spec-draft-ngl", "--cache-type-k", "--cache-type-v"),
@@ -229,150 +71,11 @@ RESIZING = {
     *("--speculative-config", "--tensor-parallel-size", "--pipeline-parallel-size"),
 }
 """Settings with which a run takes another memory than the preset's figures have."""
-ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
-ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
-NAMED_BITS = re.compile(
-    r"(?:int|fp|w|q)([2-8])(?![0-9])|(?<![0-9])([2-8])-?bit|([2-8](?:\.\d+)?)bpw", re.I
-)
-FOUR_BITS = re.compile(r"awq|gptq|autoround|auto-round|nf4|bnb", re.I)
-OTHER_BITS = re.compile(r"exl[23]|aqlm|hqq|quip|bitnet|mlx|gguf|quant|vptq|ptq|spqr", re.I)
 STRETCHING = {
     *("--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"),
     *("--yarn-orig-ctx", "--override-kv", "--hf-overrides", "--json-model-override-args"),
 }
 """Options with which a model takes more tokens than it was trained for."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryNeed:
-    """Memory that a run takes on all its cards."""
-
-    size: int
-    """Bytes."""
-    by: Literal["trial", "filled", "estimate", "source", "unverified"]
-    """The trial on a simulated card, with a short request or with prompts that fill the context;
-    the line between both; or the source of the preset, whose figure nobody confirmed if it is in
-    [unverified]."""
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by kind, where they are known."""
-    own: int = 0
-    """Bytes of the CUDA contexts of the card of the trial, part of ``size``."""
-
-    def on(self, cards: Sequence[HostCard]) -> int:
-        """Bytes on these cards, whose CUDA contexts may be larger or smaller."""
-        contexts = sum(card.context for card in cards)
-        return self.size - self.own + contexts if self.own and contexts else self.size
-
-
-def figures(
-    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
-) -> list[MemoryNeed]:
-    """The known figures of a preset's memory with a context, the largest first.
-
-    A trial without a smaller context is no figure of another context that has one of its own; the
-    source's figure of the preset's context is none where two trials show how memory grows.
-    """
-    other = context != (preset.serve.context or context)
-    stated = result.memory if result is not None else None
-    stated = stated if stated is not None and stated.whole is not None else None
-    found = [*filter(None, [_filled(preset, context, trial)])]
-    if trial is not None and not (other and stated and trial.smaller is None):
-        found.append(tried(trial, context))
-    table, memory = ("result.memory", stated) if stated else ("memory", preset.memory)
-    larger = context > (preset.serve.context or context)  # than the one of the preset's memory
-    if stated or not (larger or (other and trial is not None)):
-        whole = memory.whole if memory is not None else None
-        if memory is not None and whole is not None:
-            part = "kinds" if memory.total is None else "total"
-            by: Literal["unverified", "source"]
-            by = "unverified" if _unconfirmed(preset, table, part) else "source"
-            kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
-            found.append(MemoryNeed(whole, by, kinds))
-    return sorted(found, key=lambda each: -each.size)
-
-
-def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
-    """The memory that was enough for prompts that fill a context; None: not known.
-
-    Below the first figure it is on the line from a trial with a smaller context.
-    """
-    known = sorted((each.tokens, each.mib << 20) for each in preset.filled)
-    if not known or not context:
-        return None
-    if trial is not None and trial.smaller is not None and trial.smaller.context < known[0][0]:
-        known.insert(0, (trial.smaller.context, trial.smaller.peak))
-        if context < known[1][0]:
-            (least, low), (most, high) = known[:2]
-            share = max(0.0, (context - least) / (most - least))
-            return MemoryNeed(_between(low, high, share), "estimate")
-    enough = next((size for tokens, size in known if tokens >= context), known[-1][1])
-    return MemoryNeed(enough, "filled")
-
-
-def least_memory(
-    preset: Preset, options: Mapping[str, str], context: int, trial: PresetUse | None
-) -> tuple[int, int] | None:
-    """The bytes of the weights, and of the cache, that a run takes at least; None: not known.
-
-    A cache that is not known counts 0.  The least is by the sizes of the files, and by the tensors
-    of the model's shape: their type is as the repository names it, 16 bits without a name.  Without
-    a shape, a trial says more than a file, whose embedding llama.cpp may keep in the machine's
-    memory.
-    """
-    shape = shape_of(preset)
-    if (shape is None and trial is not None) or OFFLOADING & options.keys():
-        return None
-    layers = options.get("--n-gpu-layers", "")
-    count = shapes.number(shape, "block_count", 99) if shape is not None else 99
-    if layers.isdecimal() and int(layers) < count:  # llama.cpp keeps others in host memory
-        return None
-    weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))
-    if not weights:
-        return None
-    drafter = preset.drafter.least_size if preset.drafter is not None else None
-    bits = cache_bits(options, other=0)
-    cache = shapes.cache_bytes(shape, *bits, context) if shape is not None else 0
-    return weights + (drafter or 0), int(cache)
-
-
-def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
-    """The bytes of the weights by the model's files, and by its source; 0: not known."""
-    model, memory = preset.model, preset.memory
-    size = model.least_size or 0
-    if not model.whole:
-        if shape is None:
-            return size
-        rows = [prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
-        if "output.weight" not in shape.tensors:  # the first is the output, too
-            rows = rows[1:]
-        wide = re.search(r"F(16|32)", f"{model.quantization} {model.file}")
-        return max(0, size - int(sum(rows) * (float(wide[1]) if wide else ROW_BITS) / 8))
-    if "--language-model-only" in options:
-        size = 0  # the files have more
-    stated = memory.kinds.get("weights", 0) if memory is not None else 0
-    if memory is None or _unconfirmed(preset, "memory", "kinds"):
-        return size
-    return max(size, memory.bytes_of(stated))
-
-
-def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
-    """The bytes of the tensors of a repository's model; 0: not known."""
-    if shape is None or not preset.model.whole:
-        return 0
-    names = f"{preset.model.repository} {options.get('--quantization', '')}"
-    found = NAMED_BITS.search(names)
-    bits = (
-        float(next(filter(None, found.groups()))) if found else 4 if FOUR_BITS.search(names) else 16
-    )
-    if found is None and OTHER_BITS.search(names) and not FOUR_BITS.search(names):
-        return 0
-    return int(sum(prod(each) for each in shape.tensors.values()) * bits / 8)
-
-
-def trained(preset: Preset, options: Mapping[str, str]) -> int:
-    """The tokens of context that the model was trained for; 0: not known, or stretched."""
-    shape = shape_of(preset)
-    return 0 if shape is None or stretches(options) else shapes.number(shape, "context_length", 0)
 
 
 def stretches(options: Mapping[str, str]) -> bool:
@@ -409,30 +112,6 @@ def largest_part(recipe: Recipe, options: Mapping[str, str], count: int) -> floa
     return None if splits and mode in {"layer", "row"} else 1 / count
 
 
-def tried(use: PresetUse, context: int) -> MemoryNeed:
-    """The memory with a context: on the line through the trials of the preset's context and of a
-    smaller one, where both are known; else as with the preset's."""
-    least = use.smaller
-    if least is None or context == use.context:
-        return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
-    share = max(0.0, (context - least.context) / (use.context - least.context))
-    peak = _between(least.peak, use.peak, share)
-    kinds = {
-        kind: _between(least.by_kind.get(kind, 0), size, share)
-        for kind, size in use.by_kind.items()
-    }
-    return MemoryNeed(peak, "trial", kinds, use.own)
-
-
-def _between(least: int, most: int, share: float) -> int:
-    return ceil(least + share * (most - least))
-
-
-def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
-    """Whether [unverified] has a table of memory, its part, or the table that has it."""
-    return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)
-
-
 def no_image(
     recipe: Recipe, cards: Sequence[HostCard], platform: Platform | None, whose: str = "its"
 ) -> Iterator[str]:
@@ -451,13 +130,6 @@ def oldest_driver(recipe: Recipe, catalog: Catalog) -> str:
     return layout.oldest_driver(recipe, next((base.cuda for base in bases if base.cuda), None))
 
 
-def is_new_enough(driver: str, recipe: Recipe, catalog: Catalog) -> bool:
-    """Whether no image of a recipe can need a newer driver; not known of an image without CUDA's
-    version, unless every version takes the driver."""
-    needed = oldest_driver(recipe, catalog) or max(layout.OLDEST_DRIVERS.values())
-    return not gpus.is_older(driver, needed)
-
-
 def driver_on(recipe: Recipe, catalog: Catalog, cards: Sequence[HostCard]) -> str:
     """The oldest driver that a recipe's image runs with on cards; empty where it is not known."""
     first = (layout.FIRST_DRIVERS.get(card.capability.major, "") for card in cards)
@@ -474,43 +146,35 @@ DIFFERENCE = 0.1
 class ReceiptFigure:
     """A figure of a receipt: a run of a preset, as it is."""
 
-    tokens_per_second: float
-    """The mean of the runs."""
+    tokens_per_second: float  # the mean of the runs
     interval: tuple[float, float] | None = None
     """The mean's, with 95 % confidence; None for one run."""
     context: int | None = None
-    """Tokens."""
     runs: int | None = None
     by: str = ""
-    """Who measured; empty: not named."""
-    receipt: str = ""
-    """Name of its file without the suffix."""
+    receipt: str = ""  # name of its file without the suffix
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A receipt of a preset: its figures, one for each context, and its cards."""
 
-    cards: tuple[tuple[str, int], ...]
-    """Name and MiB, as nvidia-smi lists them."""
+    cards: tuple[tuple[str, int], ...]  # name and MiB, as nvidia-smi lists them
     figures: tuple[ReceiptFigure, ...]
 
 
 TOOLS = {"--jinja", "--enable-auto-tool-choice"}
 TEMPLATE = "--chat-template-kwargs"
+WORDS = re.compile(r"[-_/:@\s]+")
 
 
 class Standing(IntEnum):
     """How well a preset is known on a machine's cards, the best first."""
 
-    MEASURED = 0
-    """By a receipt of such cards."""
-    PUBLISHED = 1
-    """Its figure was published for such cards."""
-    ELSEWHERE = 2
-    """Its figure was published for other cards."""
-    COMPUTED = 3
-    """It has no figure but a computed speed."""
+    MEASURED = 0  # by a receipt of such cards
+    PUBLISHED = 1  # its figure was published for such cards
+    ELSEWHERE = 2  # its figure was published for other cards
+    COMPUTED = 3  # it has no figure but a computed speed
     UNKNOWN = 4
     """It has no figure at all, or neither its context nor its memory is known: whether it fits is
     then not known, either."""
@@ -522,23 +186,17 @@ class Fitting:
 
     preset: str
     quantization: str
-    download: int
-    """Bytes of its models; 0: not known."""
+    download: int  # bytes of its models; 0: not known
     downloadable: bool
     """Whether each of its models has a repository.  Without one, the user has to name a file."""
     recipe: str
-    context: int
-    """Tokens; 0: the engine's own default."""
-    other_context: int | None
-    """The context, where it is not the preset's own."""
-    tokens_per_second: float | None
-    """As published; None: it was not."""
-    figure_context: int
-    """The context of that figure; 0: not known."""
+    context: int  # tokens; 0: the engine's own default
+    other_context: int | None  # the context, where it is not the preset's own
+    tokens_per_second: float | None  # as published; None: it was not
+    figure_context: int  # the context of that figure; 0: not known
     measured_on: str
     measured_cards: int
-    on_such_cards: bool
-    """Whether that figure is of the machine's cards."""
+    on_such_cards: bool  # whether that figure is of the machine's cards
     measured: ReceiptFigure | None
     """The figure of a receipt on such cards, which comes before the published figure."""
     computed: Computed | None
@@ -549,13 +207,11 @@ class Fitting:
     publication."""
     other_memory: MemoryNeed | None
     """The smallest known figure, where both differ by more than ``DIFFERENCE``."""
-    least: int
-    """Bytes of the weights and of the cache, the least that the run takes; 0: not known."""
+    least: int  # bytes of the weights and of the cache, the least that the run takes; 0: not known
     certain: bool
     """Whether it is known that it fits, not by a figure that nobody confirmed, and that the driver
     is new enough."""
-    filled: bool
-    """Whether it is known that prompts fill the context in so much memory."""
+    filled: bool  # whether it is known that prompts fill the context in so much memory
     driver: str
     capabilities: tuple[str, ...]
     room: int
@@ -586,11 +242,9 @@ class Choice:
     """All presets that were asked for."""
 
     machine: Machine
-    fits: tuple[Fitting, ...]
-    """The best known first, then the fastest."""
+    fits: tuple[Fitting, ...]  # the best known first, then the fastest
     excluded: tuple[Excluded, ...]
-    models: Mapping[str, str]
-    """The short name of each preset's model, by the preset's name."""
+    models: Mapping[str, str]  # the short name of each preset's model, by the preset's name
 
     @property
     def recommended(self) -> tuple[Fitting, ...]:
@@ -610,14 +264,11 @@ class Question:
     catalog: Catalog
     cards: Mapping[str, Card]
     """The cards of ``cards/`` that presets were published for, by their file's name."""
-    context: int = 0
-    """The least context in tokens."""
-    trials: Mapping[str, PresetUse] = field(default_factory=dict)
-    """The recorded trials, by preset."""
+    context: int = 0  # the least context in tokens
+    trials: Mapping[str, PresetUse] = field(default_factory=dict)  # the recorded trials, by preset
     receipts: Mapping[str, Sequence[Measured]] = field(default_factory=dict)
     """The receipts that are runs of a preset, the newest first, by preset."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Why an image got no tag, by recipe."""
+    refused: Mapping[str, str] = field(default_factory=dict)  # why an image got no tag, by recipe
     options: tuple[str, ...] = ()
     """More arguments of the engine, which replace the same ones of a preset."""
     other_model: bool = False
@@ -627,15 +278,14 @@ class Question:
 def matching(entries: Sequence[PresetEntry], text: str) -> list[PresetEntry]:
     """The presets whose name or model has every word of ``text``, in any case."""
 
-    def words(text: str) -> list[str]:
-        return re.sub(r"[-_/:@\s]+", " ", text.lower()).split()
-
-    def described(entry: PresetEntry) -> str:
+    wanted = WORDS.sub(" ", text.lower()).split()
+    found = []
+    for entry in entries:
         model = entry.preset.model
         parts = (entry.name, model.name, model.repository, model.file, model.quantization)
-        return " ".join(words(" ".join(filter(None, parts))))
-
-    return [entry for entry in entries if all(word in described(entry) for word in words(text))]
+        known = WORDS.sub(" ", " ".join(filter(None, parts)).lower())
+        found += [entry] if all(word in known for word in wanted) else []
+    return found
 
 
 def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
@@ -644,7 +294,7 @@ def choose(entries: Sequence[PresetEntry], question: Question) -> Choice:
     fits = sorted((each for each in answers if isinstance(each, Fitting)), key=_place)
     excluded = tuple(each for each in answers if isinstance(each, Excluded))
     names = {entry.name: entry.preset.model.name for entry in entries}
-    return Choice(question.machine, tuple(fits), excluded, short_names.models(names))
+    return Choice(question.machine, tuple(fits), excluded, model_names(names))
 
 
 def _place(found: Fitting) -> tuple[bool, Standing, float, str]:
@@ -674,7 +324,10 @@ def faults(entry: PresetEntry, question: Question) -> tuple[str, ...]:
 
 def too_long(preset: Preset, question: Question) -> list[str]:
     """Why no card has the question's context: the model was not trained for it."""
-    most = 0 if question.other_model else trained(preset, _options(preset, question))
+    shape, options = shapes.model_shape(preset), _options(preset, question)
+    if shape is None or question.other_model or stretches(options):
+        return []
+    most = shapes.number(shape, "context_length", 0)
     if not most or question.context <= most:
         return []
     return [f"its model was trained for {most} tokens of context, not for {question.context}"]
@@ -772,8 +425,8 @@ class _Run:
 
     @cached_property
     def changed(self) -> bool:
-        lists = (self.preset.serve.arguments, self.question.options)
-        own, new = (command.values_by_setting(words, self.recipe) for words in lists)
+        own = command.values_by_setting(self.preset.serve.arguments, self.recipe)
+        new = command.values_by_setting(self.question.options, self.recipe)
         differ = {name for name, value in new.items() if own.get(name) != value}
         return self.question.other_model or bool(RESIZING & differ)
 
@@ -792,9 +445,6 @@ class _Run:
             return any(card.memory < own.memory for card in self.cards)
         return sum(card.memory for card in self.cards) < own.memory * self.preset.cards
 
-    def least(self, context: int) -> tuple[int, int] | None:
-        return least_memory(self.preset, self.options, context, self.trial)
-
     def figures(self, context: int, result: Result | None = None) -> list[MemoryNeed]:
         """The figures of the memory with a context that can be right, the largest first.
 
@@ -802,8 +452,8 @@ class _Run:
         """
         if self.changed:
             return []
-        weights, _ = self.least(context) or (0, 0)
-        found = figures(self.preset, context, result, self.trial)
+        weights, _ = least_memory(self.preset, self.options, context, self.trial) or (0, 0)
+        found = memory_figures(self.preset, context, result, self.trial)
         return [each for each in found if each.by == "trial" or each.size >= weights]
 
     def answer(self) -> Fitting | Excluded:
@@ -890,7 +540,11 @@ class _Run:
         cards = self.cards
         if unknown := [card.name for card in cards if not card.memory]:
             return f"the memory of the {unknown[0]} is not known"
-        least = None if self.question.other_model else self.least(context)
+        least = (
+            None
+            if self.question.other_model
+            else least_memory(self.preset, self.options, context, self.trial)
+        )
         if least and (lacks := self.lacks(sum(least), of_share=True)):
             what = "its weights and its cache take" if least[1] else "its weights take"
             return f"{what} {sizes.gib(sum(least))} at least{lacks}"
@@ -938,7 +592,7 @@ class _Run:
         preset, cards, use, own = self.preset, self.cards, self.trial, self.published_card
         room = sum(card.memory for card in cards)
         figure = result or preset.published
-        files = [file.known_size for file in model_files.of_preset(preset).values()]
+        files = [file.known_size for file in preset.files.values()]
         computed, not_computed = None, ""
         try:
             bandwidth = own.bandwidth if own is not None else 0
@@ -948,11 +602,13 @@ class _Run:
         differ = bool(known) and known[0].size > known[-1].size * (1 + DIFFERENCE)
         confirmed = any(each.by in {"trial", "filled", "source"} for each in known)
         catalog, driver = self.question.catalog, self.question.machine.driver
+        # An image without CUDA's version may need the newest of all drivers.
+        newest = oldest_driver(self.recipe, catalog) or max(layout.OLDEST_DRIVERS.values())
         return Fitting(
             preset=self.entry.name,
             quantization=preset.model.quantization or "",
             download=sum(size for size in files if size) if all(files) else 0,
-            downloadable=model_files.downloadable(preset),
+            downloadable=preset.downloadable,
             recipe=preset.recipe,
             context=context,
             other_context=None if context in {0, preset.serve.context} else context,
@@ -966,9 +622,8 @@ class _Run:
             not_computed=not_computed,
             memory=known[0] if known else None,
             other_memory=known[-1] if differ else None,
-            least=sum(self.least(context) or ()),
-            certain=(not self.smaller_cards or confirmed)
-            and is_new_enough(driver, self.recipe, catalog),
+            least=sum(least_memory(self.preset, self.options, context, self.trial) or ()),
+            certain=(not self.smaller_cards or confirmed) and not gpus.is_older(driver, newest),
             filled=(bool(known) and known[0].by == "filled")
             or (
                 use is not None
@@ -981,3 +636,191 @@ class _Run:
             room=room,
             caveats=(*preset.slower(figure), *(each.shown for each in preset.caveat)),
         )
+
+
+# What is known of presets beside their files: trials, this machine's records, and receipts.
+#
+# A record and a file of ``trials/`` are read as plain data: only the members that decide here.
+
+
+class _Check(BaseModel, strict=True):
+    state: str
+
+
+class _Verdict(BaseModel, strict=True):
+    checks: tuple[_Check, ...]
+    presets: Mapping[str, PresetUse]
+
+
+class _Record(BaseModel, strict=True):
+    platform: str
+    digest: str
+    created: str
+    verdict: _Verdict
+
+
+class _Trials(BaseModel, strict=True):
+    created: str
+    failed: Mapping[str, int] = {}
+    presets: Mapping[str, PresetUse]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Presets with the records and receipts of a moment."""
+
+    entries: Sequence[PresetEntry]
+    question: Question  # for a machine without cards
+    digests: Mapping[str, str]
+    """The digest of the newest image that this machine verified, by recipe."""
+    invalid: int  # receipts that do not count
+
+    def choice(self, machine: Machine, context: int = 0) -> Choice:
+        """The presets that run on a machine with at least so many tokens of context."""
+        return choose(self.entries, replace(self.question, machine=machine, context=context))
+
+
+def known(
+    catalog: Catalog,
+    entries: Sequence[PresetEntry],
+    state: Path,
+    *,
+    receipts: Sequence[ReceiptEntry] | None = None,
+) -> Known:
+    """The facts about presets in the repository and the state directory.
+
+    ``receipts`` are checked already; None: the repository's receipts are checked now.  Raises
+    ``RecipeError`` where a file of ``cards/`` or ``trials/`` is invalid.
+    """
+    measured, invalid = {}, 0
+    if receipts or (receipts is None and any((catalog.root / "receipts").glob("*.json"))):
+        from builder.presets.receipts import checked, of_presets  # slow to import
+
+        if receipts is None:
+            found = checked(catalog, datetime.now(UTC))
+            receipts, invalid = found.entries, len(found.invalid)
+        measured = of_presets(receipts, catalog, entries)
+    trials, refused, digests = tried(catalog.root, state, entries)
+    published = cards.known(catalog.root, {entry.preset.card for entry in entries})
+    question = Question(
+        Machine(()), catalog, published, trials=trials, receipts=measured, refused=refused
+    )
+    return Known(entries, question, digests, invalid)
+
+
+def tried(
+    root: Path, state: Path, entries: Sequence[PresetEntry], recipes: Iterable[str] = ()
+) -> tuple[dict[str, PresetUse], dict[str, str], dict[str, str]]:
+    """The trials of presets by name; by recipe, why its image was refused; and digests by recipe.
+
+    This machine's record counts before the repository's file, which is for machines that never
+    built the image, and both only for a preset that is as it was when it was tried.  Raises
+    ``RecipeError`` where a file of ``trials/`` is invalid.
+    """
+    trials: dict[str, PresetUse] = {}
+    refused, digests = {}, {}
+    for recipe in dict.fromkeys([*recipes, *(entry.preset.recipe for entry in entries)]):
+        file = Path(TRIALS) / f"{recipe}.json"
+        kept, own = read_trials(root / file, _Trials), _verified(state, recipe)
+        if own is not None:
+            digests[recipe] = own.digest
+        if kept and kept.failed and (own is None or own.created < kept.created):
+            checks = " and ".join(f"{count} of {kind}" for kind, count in kept.failed.items())
+            refused[recipe] = f"its image was refused: checks failed, {checks} ({file})"
+        for entry in (each for each in entries if each.preset.recipe == recipe):
+            for each in (own.verdict if own else None, kept):
+                use = each.presets.get(entry.name) if each else None
+                if use and use.identity == entry.preset.identity:
+                    trials.setdefault(entry.name, use)
+    return trials, refused, digests
+
+
+def _verified(state: Path, recipe: str) -> _Record | None:
+    found = []
+    for file in (state / "records" / recipe).glob("*.json"):
+        with suppress(OSError, ValueError):
+            kept = _Record.model_validate_json(file.read_bytes())
+            states = {check.state for check in kept.verdict.checks}
+            found += [kept] if states and not states & {"failed", "untried"} else []
+    return max(found, key=lambda each: (each.platform == "linux/amd64", each.created), default=None)
+
+
+def of_farm(root: Path) -> tuple[Presets, Catalog]:
+    """The presets of the farm at ``root``, and the recipes that they and its receipts name.
+
+    No other recipe is read.  Raises ``RecipeError`` where the farm has no recipes.
+    """
+    recipes = set()
+    for file in (root / "receipts").glob("*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # reported by ``known``
+            recipes.add(str(json.loads(file.read_bytes())["image"]["recipe"]))
+    return with_recipes(root, recipes)
+
+
+# The preset that a short name means on a machine: the best that runs there.
+
+
+def resolved(
+    catalog: Catalog,
+    target: str,
+    state: Path,
+    log: Log,
+    *,
+    card: str = AUTO,
+    context: int | None = None,
+    cpu: bool = False,
+) -> tuple[str, int | None]:
+    """The preset that a short name means, and the size of its context; another target as it is.
+
+    ``card`` is a name of ``cards/``; ``auto``: the cards of this machine.  The context fits the
+    card.  On the CPU, and on a machine without a card, it is the fastest published run.  Raises
+    ``RecipeError`` for an unknown name, ``FitError`` where no such preset runs on the machine.
+    """
+    engines = {each.recipe.engine for each in catalog.engines.values() if each.recipe}
+    files = {file.stem for file in (catalog.root / "recipes").glob("*.toml")}  # read or not
+    if is_preset(target) or target in {*files, *engines}:
+        return target, context
+    entries = named(load(catalog).valid(), target, {*files, *engines})
+    here = None
+    if cpu:
+        why, entries = "it runs on the CPU", _on_cpu(catalog, entries, target)
+    else:
+        try:
+            root = catalog.root
+            here = this_machine(root) if card == AUTO else machine_with(root, [card])
+        except WorldError:  # the machine's own fault is reported with the others
+            why = "this machine has no GPU"
+    if here is None:
+        best = min(entries, key=_published_place)
+        log(f"{target} is {best.name}, its fastest published run, since {why}")
+        return best.name, context
+    answer = known(catalog, entries, state).choice(here, context or 0)
+    choose = "`builder choose`" if card == AUTO else f"`builder choose --card {card}`"
+    if not answer.fits:
+        why = "\n".join(f"{each.preset}: {'; '.join(each.why)}" for each in answer.excluded)
+        hint = f"{choose} shows the presets that run there"
+        raise FitError(f"no preset of {target} runs here", why, hint)
+    first = next(iter(answer.recommended), answer.fits[0])
+    log(f"{target} is {first.preset} here: {choose} shows why")
+    return first.preset, context or first.other_context
+
+
+def _published_place(entry: PresetEntry) -> tuple[bool, bool, float, str]:
+    """The fastest first; runs of unknown contexts, and models to bring by hand, last."""
+    preset, figure = entry.preset, entry.preset.published
+    speed = figure.tokens_per_second.middle if figure else 0
+    return not preset.downloadable, not preset.serve.context, -speed, entry.name
+
+
+def _on_cpu(catalog: Catalog, entries: Sequence[PresetEntry], target: str) -> list[PresetEntry]:
+    """The presets whose image's server the smoke test starts, without a GPU."""
+    recipes = {each.name: catalog.engine(each.preset.recipe).recipe for each in entries}
+    able = [each for each in entries if families.complete(recipes[each.name]).serve is not None]
+    if not able:
+        images = sorted({recipe.name for recipe in recipes.values()})
+        raise FitError(
+            f"no preset of {target} runs on the CPU",
+            f"the servers of these images need a GPU: {', '.join(images)}",
+            "`builder list --presets` shows the presets of other models",
+        )
+    return able

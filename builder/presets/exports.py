@@ -7,8 +7,8 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
 from typing import Any
@@ -18,9 +18,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from builder.core.errors import RecipeError, plain
 from builder.engines.layout import NO_CARD
 from builder.presets.command import container_options
-from builder.presets.model_files import DIRECTORY
 from builder.presets.schema import ContainerOptions
-from builder.presets.service import HOST, STOP, Mount, Service, ServiceOption, container_needs
+from builder.presets.service import (
+    DIRECTORY,
+    HOST,
+    STOP,
+    Mount,
+    Service,
+    ServiceOption,
+    container_needs,
+)
 
 NEEDS = {
     "ipc": "ipc",
@@ -428,3 +435,38 @@ def _qualified(service: Service) -> str:
     if rest and ("." in first or ":" in first or first == "localhost"):
         return image
     return f"docker.io/{image}" if rest else f"docker.io/library/{image}"
+
+
+# The formats of ``builder export``.
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: the writer of its files, and their use; ``{name}`` is the service's name."""
+
+    writer: Callable[[Service], str] | Callable[[Service], Mapping[str, str]]
+    """Gives the text of ``file``, or all texts by their path."""
+    file: str | None  # the only file; None: there are several
+    usage: str
+
+    def files(self, service: Service) -> Mapping[str, str]:
+        """Texts by their path.  Raises ``RecipeError`` where the format cannot express it."""
+        written = self.writer(service)
+        if isinstance(written, str):
+            return {(self.file or "").format(name=service.name): written}
+        return written
+
+
+FORMATS: Mapping[str, Format] = {
+    "compose": Format(compose, "compose.yaml", "docker compose up --detach"),
+    "docker-run": Format(docker_run, "{name}.sh", "sh {name}.sh"),
+    "helm": Format(helm_chart, None, "helm install {name} ./{name}"),
+    "kubernetes": Format(kubernetes, "{name}.yaml", "kubectl apply --filename {name}.yaml"),
+    "llama-swap": Format(llama_swap, "config.yaml", "llama-swap --config config.yaml"),
+    "quadlet": Format(
+        quadlet,
+        "{name}.container",
+        "move {name}.container to ~/.config/containers/systemd, then systemctl --user "
+        "daemon-reload && systemctl --user start {name} (without a login: loginctl enable-linger)",
+    ),
+}

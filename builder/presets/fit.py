@@ -39,10 +39,10 @@ from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import API_FLAVORS, StatedLog
 from builder.image.contents import Contents, ReadOptions, read_contents
-from builder.presets import command, hollow
+from builder.presets import command
 from builder.presets.cards import Card
 from builder.presets.command import option_of
-from builder.presets.hollow import Checkpoint, HollowModel, write_checkpoint
+from builder.presets.hollow import HollowModel, write_checkpoint, write_hollow
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
@@ -221,7 +221,7 @@ class Target:
 
     server: SimulatedServer
     request: FitRequest
-    model: HollowModel | Checkpoint
+    model: HollowModel
     draft: HollowModel | None
     projector: HollowModel | None
     files: Mapping[str, Path]
@@ -235,7 +235,7 @@ def attempt(target: Target, context: int, work: Path) -> FitTrial:
     ``SmokeError`` where it does not use the cards, or does not load the model's weights there.
     """
     started = time.monotonic()
-    header = target.model.header if isinstance(target.model, HollowModel) else None
+    header = target.model.header
     with target.server.on(target.request.cards, header, work) as simulation:
         found = _served(target, context, simulation)
     require_weights(found, target.server.reference, target.model.weights)
@@ -254,7 +254,7 @@ def _served(target: Target, context: int, simulation: Simulation) -> FitTrial:
         verbose=True,
         limited=False,
         projector=target.projector.file if target.projector else None,
-        compiles=isinstance(target.model, Checkpoint),
+        compiles=target.model.header is None,
     )
     image = target.server
     with launched(image.reference, image.serve, image.port, spec) as server:
@@ -572,7 +572,7 @@ def fit(session: BuildSession, name: str, wanted: FitRequest) -> Fit:
         target = _target(session, image.reference, recipe, server, wanted, work)
         longest = target.model.context or LONGEST
         # vLLM starts slowly, and says itself which context would fit.
-        usual = CONTEXTS if isinstance(target.model, HollowModel) else (longest,)
+        usual = CONTEXTS if target.model.header else (longest,)
         asked = sorted(wanted.contexts or usual)
         tried = _tried(target, asked, work, session.log)
         largest = max((context for context, trial in tried.items() if trial.fits), default=None)
@@ -676,10 +676,10 @@ def _target(
     def hollowed(text: str | None, name: str) -> HollowModel | None:
         if text is None:
             return None
-        return hollow.write(text, shared_folder(work / name), session.log)
+        return write_hollow(text, shared_folder(work / name), session.log)
 
     folder = ENGINES[recipe.family].folder_of(recipe)
-    write = hollow.write if folder is None else write_checkpoint
+    write = write_hollow if folder is None else write_checkpoint
     model = write(wanted.model, shared_folder(work / "model"), session.log)
     draft, projector = hollowed(wanted.draft, "draft"), hollowed(wanted.projector, "projector")
     cache = session.settings.cache_dir
@@ -713,7 +713,7 @@ def _tried(target: Target, asked: Sequence[int], work: Path, log: Log) -> dict[i
     found = {first: _one(target, first, work, log)}
     if is_final(found[first], target.request.options):
         return found
-    at_once = AT_ONCE if isinstance(target.model, HollowModel) else 1  # vLLM compiles on all cores
+    at_once = AT_ONCE if target.model.header else 1  # vLLM compiles on all cores
     with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
         trials = pool.map(partial(_one, target, work=work, log=log), others)
         return found | dict(zip(others, trials, strict=True))

@@ -6,7 +6,7 @@ the disk, and no download; it reads as zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
@@ -17,7 +17,7 @@ from builder.core.errors import FetchError, WorldError
 from builder.core.log import Log
 from builder.presets import models
 from builder.presets.models import REPOSITORY, Location, locate, on_the_hub
-from simulator import gguf
+from simulator import gguf as headers
 from simulator.gguf import PART, CutError, Header, NotGgufError, NotSafetensorsError, Readable
 
 HOLE = 64 << 20  # bytes of the hole by which a file system is tried
@@ -27,36 +27,21 @@ H = TypeVar("H")
 
 @dataclass(frozen=True, slots=True)
 class HollowModel:
-    """A model whose files have holes for weights; ``file`` is the first, the others are beside."""
+    """A model whose weights are holes; sizes are bytes."""
 
-    file: Path
-    header: Header
-    """The first file's; only this header describes the model."""
-    size: int
-    """Bytes of all its real files."""
-    weights: int
-    """Bytes of all tensors."""
-    tensors: int
-    read: int
-    """Bytes that were read of the real files."""
-
-    @property
-    def name(self) -> str:
-        """The name of the first file."""
-        return self.file.name
-
-    @property
-    def architecture(self) -> str:
-        """The engine's name of its kind: "qwen35"."""
-        return self.header.architecture
-
-    @property
-    def context(self) -> int | None:
-        """The context that it was trained for, in tokens."""
-        return self.header.of_architecture("context_length")
+    file: Path  # the first file, with the others beside it; the folder of a checkpoint
+    name: str
+    architecture: str
+    """The engine's name of its kind, or its class: "qwen35", "Qwen3ForCausalLM"."""
+    context: int | None  # the context that it was trained for, in tokens
+    size: int  # all real files with weights; 0: it has none, and the engine makes weights up
+    weights: int  # all tensors
+    read: int  # what was read of the real files
+    header: Header | None = None
+    """The first GGUF's, which alone describes the model; None: it is a checkpoint for vLLM."""
 
 
-def write(text: str, folder: Path, log: Log) -> HollowModel:
+def write_hollow(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the hollow files of the model that ``text`` names into ``folder``.
 
     The headers of all parts of a split model are read.  Raises ``FetchError`` where the model
@@ -73,40 +58,34 @@ def write(text: str, folder: Path, log: Log) -> HollowModel:
             "engines load the first part, and find the others beside it",
             f"name {location.part(1, int(found[2])).shown}",
         )
-    first, size = _write(location, folder, log)
-    sizes, headers = [size], [first]
-    count = _parts(location, first, int(found[2]) if found else 1)
-    for number in range(2, count + 1):
-        header, size = _write(location.part(number, count), folder, log)
-        sizes.append(size)
-        headers.append(header)
-    return _model(folder / location.name, headers, sizes)
-
-
-def _model(file: Path, headers: Sequence[Header], sizes: Sequence[int]) -> HollowModel:
-    tensors = [tensor for header in headers for tensor in header.tensors]
-    weights = sum(header.weights for header in headers)
-    read = sum(header.size for header in headers)
-    return HollowModel(file, headers[0], sum(sizes), weights, len(tensors), read)
-
-
-def _parts(location: Location, header: Header, named: int) -> int:
-    """The number of a model's files; raises ``FetchError`` where its name and it differ."""
-    if header.parts == named and named <= MOST_PARTS:
-        return named
-    raise FetchError(
-        f"{location.shown} has the wrong name for a part of a split model",
-        f"its header says {header.parts} parts, its name {named}",
-        "give it the name that llama-gguf-split gave it: NAME-00001-of-00003.gguf",
+    written = [_write_gguf(location, folder, log)]
+    first, parts = written[0][0], int(found[2]) if found else 1
+    if first.parts != parts or parts > MOST_PARTS:
+        raise FetchError(
+            f"{location.shown} has the wrong name for a part of a split model",
+            f"its header says {first.parts} parts, its name {parts}",
+            "give it the name that llama-gguf-split gave it: NAME-00001-of-00003.gguf",
+        )
+    for number in range(2, parts + 1):
+        written.append(_write_gguf(location.part(number, parts), folder, log))
+    return HollowModel(
+        folder / location.name,
+        location.name,
+        first.architecture,
+        first.of_architecture("context_length"),
+        sum(size for _, size in written),
+        sum(header.weights for header, _ in written),
+        sum(header.size for header, _ in written),
+        first,
     )
 
 
-def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
+def _write_gguf(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
     """Write one hollow file; its header, and the size of the real file."""
 
     def read(stream: Readable) -> Header:
         try:
-            return gguf.read(stream)
+            return headers.read(stream)
         except CutError as error:
             raise FetchError(f"{location.shown} is cut", str(error), "download it again") from error
         except NotGgufError as error:
@@ -116,19 +95,16 @@ def _write(location: Location, folder: Path, log: Log) -> tuple[Header, int]:
                 "name a complete .gguf file: models in other formats must be converted first",
             ) from error
 
-    header, size = write_file(location, folder / location.name, read, log)
+    header, size = _write_file(location, folder / location.name, read, log)
     if header.end > size:
-        raise cut(location, size, header.end)
+        raise _cut(location, size, header.end)
     return header, size
 
 
-def write_file(
+def _write_file(
     location: Location, target: Path, read: Callable[[Readable], H], log: Log
 ) -> tuple[H, int]:
-    """Copy the bytes that ``read`` takes of a file, with a hole behind them.
-
-    What it returns, and the size of the real file.  Raises like ``read`` and ``Location.opened``.
-    """
+    """Copy the bytes that ``read`` takes of a file, with a hole behind them; the real size."""
     with location.opened(log) as real, target.open("wb") as sink:
         header = read(_Copying(real.stream, sink))
         sink.truncate(real.size)
@@ -136,8 +112,7 @@ def write_file(
     return header, real.size
 
 
-def cut(location: Location, size: int, whole: int) -> FetchError:
-    """The error of a file whose header describes another size."""
+def _cut(location: Location, size: int, whole: int) -> FetchError:
     return FetchError(
         f"{location.shown} is cut",
         f"it has {size} bytes; with its weights it would have {whole}",
@@ -145,17 +120,17 @@ def cut(location: Location, size: int, whole: int) -> FetchError:
     )
 
 
+@dataclass
 class _Copying:
     """A stream that also writes each byte elsewhere when it is read."""
 
-    def __init__(self, stream: BinaryIO, sink: BinaryIO) -> None:
-        self._stream = stream
-        self._sink = sink
+    stream: BinaryIO
+    sink: BinaryIO
 
     def read(self, count: int) -> bytes:
         """The next bytes; fewer at the end of the file alone."""
-        found = self._stream.read(count)
-        self._sink.write(found)
+        found = self.stream.read(count)
+        self.sink.write(found)
         return found
 
 
@@ -205,29 +180,10 @@ class _Configuration(_Text):
     """The parts of a ``config.json`` that we read."""
 
     architectures: list[str] = Field(min_length=1)
-    text_config: _Text = _Text()
-    """Models that also take pictures have their text part here."""
+    text_config: _Text = _Text()  # models that also take pictures have their text part here
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A model folder whose weights are holes; ``file`` is the folder."""
-
-    file: Path
-    name: str
-    architecture: str
-    """Its class: "Qwen3ForCausalLM"."""
-    context: int | None
-    """The context that it was trained for, in tokens."""
-    size: int
-    """Bytes of all real files with weights; 0: it has none, and the engine makes weights up."""
-    weights: int
-    """Bytes of all tensors."""
-    read: int
-    """Bytes that were read of the real files."""
-
-
-def write_checkpoint(text: str, folder: Path, log: Log) -> Checkpoint:
+def write_checkpoint(text: str, folder: Path, log: Log) -> HollowModel:
     """Write the model folder that ``text`` names, a folder or OWNER/NAME of the Hub.
 
     The new folder is in ``folder``.  Raises ``FetchError`` where the model cannot be read, is cut,
@@ -254,13 +210,14 @@ def write_checkpoint(text: str, folder: Path, log: Log) -> Checkpoint:
     size = weights = read = 0
     for path, location in sorted(files.items()):
         if path.endswith(WEIGHTS):
-            header = _write_hollow(location, target / path, log)
+            header = _write_safetensors(location, target / path, log)
             size, weights, read = size + header.end, weights + header.weights, read + header.size
         elif path.endswith(COPIED):
             read += _copy(location, target / path, log)
     described = _described(target / CONFIGURATION, text)
     context = described.max_position_embeddings or described.text_config.max_position_embeddings
-    return Checkpoint(target, name, described.architectures[0], context, size, weights, read)
+    architecture = described.architectures[0]
+    return HollowModel(target, name, architecture, context, size, weights, read)
 
 
 def _files(text: str) -> tuple[str, Mapping[str, Location]]:
@@ -285,15 +242,15 @@ def _files(text: str) -> tuple[str, Mapping[str, Location]]:
     return text.partition("/")[2], {name: on_the_hub(text, name) for name in names}
 
 
-def _write_hollow(location: Location, target: Path, log: Log) -> gguf.SafetensorsHeader:
+def _write_safetensors(location: Location, target: Path, log: Log) -> headers.SafetensorsHeader:
     try:
-        header, size = write_file(location, target, gguf.read_safetensors, log)
+        header, size = _write_file(location, target, headers.read_safetensors, log)
     except NotSafetensorsError as error:
         raise FetchError(
             f"{location.shown} is not a file of safetensors", str(error), "download it again"
         ) from error
     if header.end != size:
-        raise cut(location, size, header.end)
+        raise _cut(location, size, header.end)
     return header
 
 

@@ -1,23 +1,54 @@
-"""The image of a run: in the engine, in the registry, and whether the recipe asks for it now."""
+"""What a run means: the request of a user, its image, and the service that it describes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path, PurePosixPath
 
-from builder.core.errors import BuilderError, FetchError, GoneError, RegistryError, WorldError
+from builder.core.errors import (
+    BuilderError,
+    FetchError,
+    GoneError,
+    RecipeError,
+    RegistryError,
+    WorldError,
+)
 from builder.core.log import Log
 from builder.core.platforms import PLATFORMS, Platform, platform_of
 from builder.core.settings import Settings
 from builder.core.web import GIVEN_UP
 from builder.docker import engine as docker
 from builder.docker.engine import split
+from builder.engines.api_flavor import PLACE
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VERSION
 from builder.plan.resolver import Resolver
+from builder.presets import command, is_preset
+from builder.presets.catalog import PresetEntry, load
+from builder.presets.models import (
+    given_files,
+    hub_files,
+    joined,
+)
+from builder.presets.schema import ModelFile
+from builder.presets.service import (
+    DIRECTORY,
+    OPTIONS_OF_PLACES,
+    UNKNOWN,
+    Run,
+    Service,
+    chosen,
+    mounted,
+    names_below,
+    service,
+)
 from builder.publish.registry import Repository
 from builder.publish.remote_image import remote_image
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+
+# The image of a run: in the engine, in the registry, and whether the recipe asks for it now.
 
 UNVERIFIED = "unverified-"
 """The beginning of a candidate's tag: ``Plan.candidate``."""
@@ -27,21 +58,15 @@ UNVERIFIED = "unverified-"
 class RunImage:
     """The image of a run."""
 
-    name: str
-    """By digest, where that is known."""
-    local: bool = True
-    """Docker has it."""
-    size: int = 0
-    """Bytes to download."""
-    key: str = ""
-    """Its build key; empty: not known."""
+    name: str  # by digest, where that is known
+    local: bool = True  # Docker has it
+    size: int = 0  # bytes to download
+    key: str = ""  # its build key; empty: not known
     what: str = ""
     """Why it is not the image that the recipe asks for, or that there is none; empty: it is."""
     hint: str = ""
-    builds: bool = False
-    """Whether a build is the next step."""
-    note: str = ""
-    """What is not known of an image that can be started."""
+    builds: bool = False  # whether a build is the next step
+    note: str = ""  # what is not known of an image that can be started
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,3 +268,138 @@ def pull(images: Images, name: str) -> None:
     if version and key:
         docker.tag(name, f"{images.repository}:{version}-{key[:12]}")
     docker.tag(name, images.tagged)
+
+
+# The request of a user, and the service that it means.
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """The request of the user."""
+
+    target: str  # a preset, or a recipe
+    given: Mapping[str, Path] = field(default_factory=dict)
+    """Files of this machine, by ``model``, ``draft`` and ``mmproj``."""
+    context: int | None = None
+    port: int | None = None  # on the host; default: the image's port
+    options: tuple[str, ...] = ()
+    cpu: bool = False
+    old: bool = False  # an image of another state of the recipe will do
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A request with all that its steps share."""
+
+    catalog: Catalog
+    settings: Settings
+    log: Log
+    wanted: LaunchRequest
+    run: Run
+    entry: PresetEntry | None  # the preset; None: a recipe is run
+
+    @property
+    def models_dir(self) -> Path:
+        """The models directory as an absolute path; ~ is the user's home."""
+        return self.settings.models_dir.expanduser().absolute()
+
+
+def prepared(catalog: Catalog, wanted: LaunchRequest, settings: Settings, log: Log) -> Launch:
+    """The launch of a preset or a recipe, with the options after ``--`` that name builder's own.
+
+    The context and the files of this machine that these options name are taken from them;
+    ``--option=value`` becomes two words where the engine takes no other.  Raises ``RecipeError``
+    for an unknown or broken preset or recipe, for a context that cannot be checked, and for a file
+    in place of a mounted one that is not on this machine.
+    """
+    entry = load(catalog).preset(wanted.target) if is_preset(wanted.target) else None
+    preset = entry.preset if entry else None
+    engine = catalog.engine(preset.recipe if preset else wanted.target)
+    run = Run(entry.name if entry else engine.name, engine.recipe, preset)
+    job = Launch(catalog, settings, log, wanted, run, entry)
+    places = command.places_by_setting(preset, run.recipe)
+    own = {*wanted.given, *(preset.files if preset else ())}
+    given, context, options = dict(wanted.given), wanted.context, list[str]()
+    for group in command.groups(wanted.options):
+        place = places.get(command.setting_of(group[0], run.recipe), "")
+        name, joined, value = group[0].partition("=")
+        if joined and command.option_of(name) and not command.joins(run.recipe):
+            group = [name, value, *group[1:]]
+        value = value or "".join(group[1:2] if command.option_of(group[0]) else group[:1])
+        file = _file_of(value, job.models_dir) if place and value else None
+        if not place or PLACE.fullmatch(value):
+            options += group
+        elif place == "context" and value.isdecimal() and int(value) > 0:
+            context = int(value)
+        elif name.replace("_", "-") == "--max-model-len" and command.tokens(value):
+            context = command.tokens(value)  # llama.cpp reads 64K as 64
+        elif place == "context":
+            raise RecipeError(
+                f"{' '.join(group)} after -- is no number of tokens that builder can check",
+                hint="name the size before --: --context TOKENS",
+            )
+        elif file:
+            given[place] = file
+        elif place in own and value:
+            raise RecipeError(
+                f"{name} after -- names no file of this machine: {value}",
+                "builder mounts the file that it replaces",
+                f"name a file before --: {OPTIONS_OF_PLACES[place]} FILE",
+            )
+        else:
+            options += group
+    wanted = replace(wanted, given=given, context=context, options=tuple(options))
+    run = replace(run, context=context, options=wanted.options, cpu=wanted.cpu)
+    return replace(job, wanted=wanted, run=run)
+
+
+def _file_of(value: str, directory: Path) -> Path | None:
+    """A file of this machine by its path here, or by its path in the container's models."""
+    inside = PurePosixPath(value)
+    if inside.is_relative_to(DIRECTORY):
+        here = directory / inside.relative_to(DIRECTORY)
+        if here.exists():
+            return here
+    path = Path(value).expanduser()
+    return path if path.exists() else None
+
+
+def described(job: Launch) -> Service:
+    """The service of a preset or a recipe, whether its image and models are here or not.
+
+    The Hub is asked for the names of files that the preset does not give.  Raises ``RecipeError``,
+    ``FetchError`` where a given file does not exist.
+    """
+    images = Images(job.catalog, job.run.recipe, job.settings, job.log)
+    try:  # by digest, from the registry or the engine; by tag where neither has it
+        image = images.find(old=job.wanted.old, published_first=True)
+    except WorldError as error:
+        job.log(error.what)
+        what = f"whether there is an image {images.tagged} is not known"
+        image = RunImage(images.tagged, what=what, hint=error.hint)
+    if image.note:
+        job.log(image.note)
+    own = job.run.preset.files if job.run.preset else {}
+    others = {place: file for place, file in own.items() if place not in job.wanted.given}
+    directory = job.models_dir
+    names = {place: _name_of(place, file, directory, job.log) for place, file in others.items()}
+    files = joined(given_files(job.wanted.given), mounted(others, str(directory), names))
+    found = service(job.run, image.name, files, published=job.wanted.port)
+    missing = (f"{image.what}: {image.hint}",) if image.what else ()
+    return replace(found, local=image.local, incomplete=(*missing, *files.incomplete))
+
+
+def _name_of(place: str, file: ModelFile, directory: Path, log: Log) -> str:
+    """The path of a file in its repository, from the models directory or the Hub; empty: neither
+    knows it."""
+    if file.repository is None or file.whole or file.file is not None:
+        return file.file or ""
+    found = chosen(file, names_below(directory / file.repository))
+    if found:
+        return found[0]
+    try:
+        names = [each.path for each in hub_files(file.repository, file.revision)]
+    except FetchError as error:
+        log(f"{error.what}: {error.why}; {UNKNOWN[place]} stands for its file")
+        return ""
+    return next(iter(chosen(file, names)), "")

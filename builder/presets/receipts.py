@@ -24,11 +24,10 @@ from builder.docker import gpus
 from builder.engines import families
 from builder.engines.device_code import no_code, runs_on
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
-from builder.presets import choose, command, model_files
-from builder.presets.cards import plain_name
+from builder.presets import choose, command
+from builder.presets.cards import DRIVER, plain_name
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Measured, ReceiptFigure
-from builder.presets.machine import DRIVER
 from builder.presets.schema import ModelFile, Preset
 from builder.recipes.catalog import Catalog
 from builder.recipes.fields import Digest, Name, Sha256, Text, Value
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
 LARGEST = 4 << 20  # bytes of a file
 
+SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 LARGEST_NUMBER = 1 << 53  # every reader of JSON has integers up to it exactly (RFC 8259, section 6)
 
 Size = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
@@ -139,10 +139,6 @@ class Receipt(ReceiptPart):
     created: AwareDatetime
     builder: Text
 
-    def as_json(self) -> dict[str, Any]:
-        """The receipt as JSON data."""
-        return self.model_dump(mode="json")
-
     @property
     def hardware(self) -> str:
         """The cards in words: "2 x NVIDIA GeForce RTX 5090"."""
@@ -237,7 +233,7 @@ def write_receipt(catalog: Catalog, receipt: Receipt) -> Path:
         )
     try:
         file.parent.mkdir(exist_ok=True)
-        write_json(file, receipt.as_json())
+        write_json(file, receipt.model_dump(mode="json"))
     except OSError as error:
         raise ReceiptError(f"cannot write {file}", error.strerror or str(error)) from error
     return file
@@ -297,7 +293,10 @@ def is_file(wanted: ModelFile, measured: ReceiptModel) -> bool:
         return False
     model = wanted.repository.partition("/")[2].casefold().removesuffix("-gguf")
     named = measured.name.casefold().startswith(model)
-    return named and bool(model_files.chosen(wanted, [measured.name]))
+    # A part of a split model has the quantization of the whole, and not its size.
+    return (
+        named and not SPLIT.search(measured.name) and bool(wanted.of_quantization([measured.name]))
+    )
 
 
 def interval(point: ReceiptFigures) -> tuple[float, float] | None:
@@ -466,7 +465,6 @@ def findings(receipt: Receipt, catalog: Catalog, now: datetime) -> Iterator[str]
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of JSON data, also the names of its members, each with its place."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):

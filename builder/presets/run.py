@@ -21,7 +21,13 @@ from uuid import uuid4
 from builder.build.record import newest_good
 from builder.checks.server import NotServingError, Server, ServerClient
 from builder.core import sizes
-from builder.core.errors import BuilderError, BusyError, UntriedError, WorldError
+from builder.core.errors import (
+    BuilderError,
+    BusyError,
+    FitError,
+    UntriedError,
+    WorldError,
+)
 from builder.core.files import too_full
 from builder.core.log import Log, duration
 from builder.core.parallel import lines_of
@@ -31,17 +37,35 @@ from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT, Container
 from builder.engines import families
 from builder.engines.layout import LABEL_KEY
-from builder.engines.servers import API_FLAVORS, ApiFlavor
-from builder.presets import cards, choose, exports, machine
-from builder.presets.choose import Question, driver_on, no_image
-from builder.presets.described import Launch
-from builder.presets.files import RESERVE, Located, Missing, Progress, download, located
-from builder.presets.images import Images, RunImage, pull
-from builder.presets.known import tried
-from builder.presets.machine import Machine
-from builder.presets.service import HOST, Run, Service, service
+from builder.engines.servers import API_FLAVORS
+from builder.engines.servers import ApiFlavor
+from builder.presets import cards
+from builder.presets import choose
+from builder.presets import exports
+from builder.presets.choose import Question
+from builder.presets.choose import driver_on
+from builder.presets.choose import no_image
+from builder.presets.images import Images
+from builder.presets.images import RunImage
+from builder.presets.images import pull
+from builder.presets.service import HOST
+from builder.presets.service import Run
+from builder.presets.service import Service
+from builder.presets.service import service
+from builder.presets import command
+from builder.presets.cards import Machine
+from builder.presets.choose import AUTO
+from builder.presets.choose import tried
+from builder.presets.images import Launch
+from builder.presets.models import RESERVE
+from builder.presets.models import Located
+from builder.presets.models import Missing
+from builder.presets.models import Progress
+from builder.presets.models import download
+from builder.presets.models import located
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
+from simulator import gguf
 
 # A service started in the engine: followed until it is healthy, removed where it fails.
 
@@ -65,13 +89,11 @@ class Found:
 
     container: str
     status: str
-    run: str
-    """The identity of the run that started it; empty where builder did not start it."""
+    run: str  # the identity of the run that started it; empty where builder did not start it
     port: int | None
     started_by: str
     image: str = ""
-    key: str = ""
-    """The build key of its image, by its label."""
+    key: str = ""  # the build key of its image, by its label
 
     @property
     def running(self) -> bool:
@@ -207,7 +229,6 @@ ELSEWHERE = (
 )
 OTHERS = "`builder choose` shows the presets that run on this machine"
 BUILD = "add the card's architecture to `arch` in [cuda] of the recipe, and build it"
-AUTO = "auto"
 NAMES = {"model": "model", "draft": "draft model", "mmproj": "projector"}
 
 
@@ -264,7 +285,7 @@ def cards_of(
     """
     run, numbers = job.run, tuple(range(len(here.cards)))
     if card != AUTO:
-        wanted = machine.host_card(cards.load(job.catalog.root, card))
+        wanted = cards.host_card(cards.load(job.catalog.root, card))
         numbers = tuple(number for number in numbers if here.cards[number] == wanted)
     if not numbers:
         have = ", ".join(each.name for each in here.cards)
@@ -338,6 +359,44 @@ def port_faults(service: Service) -> Iterator[BuilderError]:
             )
 
 
+def refusal(job: Launch, card: str) -> FitError | None:
+    """Why ``builder choose`` would not name this run; None: nothing known speaks against it.
+
+    ``card`` is a name of ``cards/``, whose driver is not known; ``auto``: only what holds on every
+    card counts.  Raises ``UsageError`` for an unknown card, ``RecipeError``.
+    """
+    run, question = job.run, question_of(job)
+    count = run.preset.cards if run.preset else 1
+    here = None if card == AUTO else cards.machine_with(job.catalog.root, [card] * count)
+    on_card = None if run.cpu else here
+    why = [*filter(None, [question.refused.get(run.recipe.name)])]
+    if job.entry is None:
+        why += unfit_for_recipe(run, on_card) if on_card else []
+    elif on_card:
+        why += choose.faults(job.entry, replace(question, machine=on_card))
+    else:
+        why += choose.too_long(job.entry.preset, question)
+    own = command.values_by_setting(run.options, run.recipe)
+    most = _trained(job.wanted.given.get("model")) if not choose.stretches(own) else 0
+    if most and (run.context or 0) > most:
+        why.append(f"its model was trained for {most} tokens of context, not for {run.context}")
+    if not why:
+        return None
+    where = f"on {card}" if on_card else "here"
+    hint = f"`builder choose{f' --card {card}' if on_card else ''}` shows the presets that run"
+    return FitError(f"{run.name} does not run {where}", "\n".join(dict.fromkeys(why)), hint)
+
+
+def _trained(model: Path | None) -> int:
+    if model is None:
+        return 0
+    try:
+        with model.expanduser().open("rb") as stream:
+            return gguf.read(stream).of_architecture("context_length") or 0
+    except (OSError, gguf.NotGgufError):  # the model's own fault is reported elsewhere
+        return 0
+
+
 # From a name to a server that answers.
 
 CORE_SECONDS = 7.4
@@ -353,8 +412,7 @@ class Running:
 
     service: Service
     flavor: ApiFlavor
-    seconds: float | None = None
-    """Until it was healthy; None where it ran already."""
+    seconds: float | None = None  # until it was healthy; None where it ran already
 
 
 def launch(
@@ -428,7 +486,7 @@ def launch(
 
 def _devices(job: Launch, card: str) -> tuple[tuple[int, ...], list[BuilderError]]:
     try:
-        here = machine.present(job.catalog.root)
+        here = cards.this_machine(job.catalog.root)
     except WorldError as error:
         return (), [no_gpu(error)]
     return cards_of(here, job, card, question_of(job))

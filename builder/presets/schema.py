@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -46,6 +47,8 @@ from simulator.work import Work, WorkPath
 M = TypeVar("M", bound=BaseModel)
 TRIALS = "trials"
 """The directory of what images showed without a GPU."""
+TABLES = {"model": "model", "draft": "drafter", "mmproj": "mmproj"}
+"""The tables of models, by the placeholders of their files in arguments."""
 
 # The figures of a preset: speeds, acceptance and memory, as they were published.
 
@@ -362,6 +365,21 @@ class ModelFile(Model):
         """Whether it is a whole repository, as vLLM takes it."""
         return self.repository is not None and self.file is None and self.quantization is None
 
+    def of_quantization(self, names: Iterable[str]) -> list[str]:
+        """The GGUFs of its quantization; those whose names end with it, and nothing more, first.
+
+        ``Q4_K_M`` is also the end of ``UD-Q4_K_M``, which comes after it.
+        """
+        text = re.escape(self.quantization or "")
+        exact = re.compile(rf"(?<![A-Za-z0-9_]){text}(?![A-Za-z0-9_])", re.I)
+        found = [
+            name
+            for name in names
+            if name.endswith(".gguf") and "mmproj" not in name and exact.search(name.split("/")[-1])
+        ]
+        other = re.compile(rf"UD-{text}", re.I)
+        return sorted(found, key=lambda name: (other.search(name) is not None, len(name), name))
+
     @property
     def shown(self) -> str:
         """REPOSITORY:FILE, REPOSITORY and quantization, or its name; sizes behind it."""
@@ -469,6 +487,17 @@ class Preset(Model):
         decides |= {"paths"} if self.paths else set()  # most have none
         text = json.dumps(self.model_dump(mode="json", include=decides), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def files(self) -> dict[str, ModelFile]:
+        """Its models by ``model``, ``draft`` and ``mmproj``."""
+        found = {place: getattr(self, table) for place, table in TABLES.items()}
+        return {place: file for place, file in found.items() if file is not None}
+
+    @property
+    def downloadable(self) -> bool:
+        """Whether each model has a repository; without one, the user has to name a file."""
+        return all(file.repository is not None for file in self.files.values())
 
     @property
     def published(self) -> Result | None:

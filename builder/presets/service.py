@@ -7,8 +7,9 @@ formats of ``builder export``.
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,10 @@ from builder.engines import families, layout
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import filled
 from builder.presets import command
-from builder.presets.schema import Caveat, ContainerOptions, Preset
+from builder.presets.schema import Caveat, ContainerOptions, ModelFile, Preset
 from builder.recipes.schema import Recipe
+from simulator.gguf import PART as SPLIT
+from simulator.gguf import parts_of
 
 HOST = "127.0.0.1"
 """The address that a service is published on: an engine asks for no password."""
@@ -87,8 +90,7 @@ class Files:
 class Service:
     """A container that serves a model, with the reason for each of its settings."""
 
-    name: str
-    """Name of the container: a DNS label of at most ``LONGEST_NAME`` characters."""
+    name: str  # name of the container: a DNS label of at most ``LONGEST_NAME`` characters
     run: str
     """Name of the preset or recipe: "qwen3.6-27b-dflash@5090-laptop"."""
     title: str
@@ -96,28 +98,21 @@ class Service:
     arguments: tuple[ServiceOption, ...]
     port: int
     published: int
-    health: str
-    """Path of its health page, with the leading slash."""
-    local: bool = False
-    """No registry has the image: it is in Docker alone, or is not built yet."""
+    health: str  # path of its health page, with the leading slash
+    local: bool = False  # no registry has the image: it is in Docker alone, or is not built yet
     model: str = ""
-    api_model: str = ""
-    """The model's name in requests; empty: the server takes any."""
+    api_model: str = ""  # the model's name in requests; empty: the server takes any
     environment: tuple[Variable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     """Paths of ``model``, ``draft`` and ``mmproj`` in the container, and ``context`` in tokens: the
     values in ``arguments`` that a user changes."""
     cards: int = 1
-    memory: int = 0
-    """Bytes on all cards, as the source of the preset states them; 0: not known."""
-    devices: tuple[int, ...] = ()
-    """Numbers of these GPUs, as nvidia-smi counts them; empty: any."""
-    cdi: bool = False
-    """Whether the engine has its GPUs by CDI, without NVIDIA's runtime."""
+    memory: int = 0  # bytes on all cards, as the source of the preset states them; 0: not known
+    devices: tuple[int, ...] = ()  # numbers of these GPUs, as nvidia-smi counts them; empty: any
+    cdi: bool = False  # whether the engine has its GPUs by CDI, without NVIDIA's runtime
     container: ContainerOptions = field(default_factory=ContainerOptions)
-    cache: str | None = None
-    """Directory of the container whose contents make the next start faster."""
+    cache: str | None = None  # directory of the container whose contents make the next start faster
     read_only: bool = False
     """It runs on a read-only root with a /tmp of its own, as the smoke test has shown."""
     user: int | None = None
@@ -162,8 +157,7 @@ class Run:
     """Size of the context in tokens; default: the preset's, else the engine's."""
     options: tuple[str, ...] = ()
     """More options of the engine, which replace the same ones of the preset."""
-    cpu: bool = False
-    """It runs on the CPU, without a GPU."""
+    cpu: bool = False  # it runs on the CPU, without a GPU
 
 
 def service(run: Run, image: str, files: Files, *, published: int | None = None) -> Service:
@@ -352,3 +346,112 @@ def _reason(group: Sequence[str], run: Run, files: Files, notes: Sequence[Caveat
 @cache
 def _reasons() -> dict[str, dict[str, str]]:
     return tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
+
+
+# The models of a preset as files: in the models directory, on the Hub, and in a container.
+#
+# The models directory has the paths of the Hub: ``OWNER/NAME/FILE``, as
+# ``hf download OWNER/NAME FILE --local-dir DIRECTORY/OWNER/NAME`` writes them.
+
+DIRECTORY = "/models"
+"""The models directory in a container."""
+UNKNOWN = {"model": "MODEL.gguf", "draft": "DRAFT.gguf", "mmproj": "MMPROJ.gguf"}
+"""Stand for files whose names nobody knows yet."""
+UNFINISHED = (".part", ".incomplete")
+"""The ends of the files of a download that was cut: builder's, and the Hub's own client's."""
+CONFIGURATIONS = {"config.json", "params.json"}
+"""Configuration of a model in a repository: of Transformers, of Mistral."""
+
+
+def chosen(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """The paths in a repository that belong to a model: all parts of a split one, in order.
+
+    Empty where none is the model, or a part is missing.  A whole repository has all of them.
+    """
+    known = sorted(names)
+    if file.whole:
+        return known
+    if file.file is not None:
+        first = [file.file] if file.file in known else []
+    else:
+        first = file.of_quantization(known)[:1]
+    return [part for name in first for part in _parts(name, known)]
+
+
+def complete(file: ModelFile, names: Iterable[str]) -> list[str]:
+    """Like ``chosen``, of files on a disk: empty where a download was cut.
+
+    A repository is complete with its configuration, which ``download`` writes last, and without
+    unfinished files.
+    """
+    known = [*names]
+    found = chosen(file, known)
+    if file.whole:
+        unfinished = any(name.endswith(UNFINISHED) for name in known)
+        return found if not unfinished and CONFIGURATIONS & {*known} else []
+    return found
+
+
+def _parts(name: str, names: list[str]) -> list[str]:
+    found, split = parts_of(name, names), SPLIT.search(name)
+    return found if split is None or len(found) == int(split[2]) else []
+
+
+def names_below(folder: Path) -> list[str]:
+    """The paths of the files below a directory; empty where it is none."""
+    if not folder.is_dir():
+        return []
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+def in_directory(file: ModelFile, directory: Path) -> Path | None:
+    """A model in the models directory: its (first) file, or its repository's folder.
+
+    None where it is not there, or not all of it: a download that was cut.
+    """
+    if file.repository is None:
+        return None
+    folder = directory / file.repository
+    found = complete(file, names_below(folder))
+    if not found:
+        return None
+    return folder if file.whole else folder / found[0]
+
+
+def mounted(files: Mapping[str, ModelFile], directory: str, names: Mapping[str, str]) -> Files:
+    """Models under the models directory, which is mounted as a whole.
+
+    ``names`` are the paths in their repositories that were found; where one is not known, a name
+    stands for it, and ``incomplete`` says how to learn it.
+    """
+    places, missing, incomplete = {}, [], []
+    for place, file in files.items():
+        name = names.get(place) or file.file
+        is_file = file.quantization is not None or place == "mmproj"  # else it may be a directory
+        unknown = UNKNOWN[place] if is_file else Path(UNKNOWN[place]).stem
+        path = "/".join(filter(None, (file.repository, None if file.whole else name or unknown)))
+        places[place] = f"{DIRECTORY}/{path}"
+        command = download_command(file, directory, [name] if name else [])
+        if file.whole or name is not None:
+            line = f"Needs {file.shown} at {directory}/{path}"
+            missing.append(f"{line}: {command}" if command else line)
+        elif command:
+            incomplete.append(f"The file of {file.shown} is not known: {command}; then try again")
+        else:
+            option = f"{OPTIONS_OF_PLACES[place]} FILE"
+            incomplete.append(f"No repository of {file.shown} is known: name a file with {option}")
+    mounts = (Mount(directory, DIRECTORY),) if places else ()
+    return Files(places, mounts, tuple(missing), tuple(incomplete))
+
+
+def download_command(file: ModelFile, directory: str, names: Sequence[str]) -> str:
+    """The command of the Hub's own client that brings a model; empty without a repository.
+
+    ``names`` are its files in the repository; empty: they are not known.
+    """
+    if file.repository is None:
+        return ""
+    words = ["hf", "download", file.repository]
+    if not file.whole:
+        words += names or ["--include", f"*{file.quantization}*"]
+    return shlex.join([*words, "--local-dir", f"{directory}/{file.repository}"])

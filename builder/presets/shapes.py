@@ -1,36 +1,30 @@
-"""Models by their shape: GGUF files with the tensors of real models, and holes for the weights.
+"""Models by their shape, and what follows for a preset: the speed on a card, and the memory.
 
-An engine allocates the same memory for such a file as for the model itself.  The shapes are files
-of ``shapes/``, which name their sources.
+A shape is a file of ``shapes/``, which names its sources.  It has the values of the model's GGUF
+file and names groups of tensors of ``shapes/tensors``, whose dimensions follow from these values.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import combinations, count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from builder.core.errors import RecipeError, suggestion
 from builder.core.farm import installed
+from builder.presets.cards import HostCard
+from builder.presets.command import values_of
+from builder.presets.schema import Preset, PresetUse, Result
 from builder.recipes.catalog import read_model
 from builder.recipes.fields import Model, Text
-
-if TYPE_CHECKING:
-    import gguf
-    from gguf import GGMLQuantizationType
-
-
-# The contents of a model's GGUF file, without the weights: ``shapes/NAME.toml``.
-#
-# A file has the values of the model's GGUF and names groups of tensors of ``shapes/tensors``,
-# whose dimensions follow from these values.
 
 TINY = "tiny"  # the folder of shapes that stand for no published model
 Value = str | bool | int | float | list[bool] | list[int] | list[float]
@@ -124,20 +118,14 @@ def published_shape() -> Mapping[str, str]:
 @cache
 def shape_of(name: str) -> Shape:
     """The shape of this name; raises ``NoShapeError``, and ``RecipeError`` for an invalid file."""
-    known = shape_names()
-    if name not in known:
-        raise NoShapeError(f"no shape is named {name}{suggestion(name, list(known))}")
+    if name not in shape_names():
+        raise NoShapeError(f"no shape is named {name}{suggestion(name, list(shape_names()))}")
     return read_shape(_folder() / f"{name}.toml")
-
-
-def tiny_names() -> tuple[str, ...]:
-    """The names of the shapes of tiny models: ``shapes/tiny``."""
-    return tuple(sorted(file.stem for file in (_folder() / TINY).glob("*.toml")))
 
 
 @cache
 def tiny(name: str) -> Shape:
-    """The shape of a tiny model of this name; raises ``RecipeError`` for an invalid file."""
+    """The shape of a tiny model of ``shapes/tiny``; raises ``RecipeError`` for an invalid file."""
     return read_shape(_folder() / TINY / f"{name}.toml", _folder())
 
 
@@ -149,7 +137,7 @@ def read_shape(path: Path, folder: Path | None = None) -> Shape:
     file = read_model(path, ShapeFile)
     common = read_model((folder or path.parent) / "tensors" / f"{file.tensors}.toml", TensorFile)
     tensors: dict[str, Dimensions] = {}
-    for name, dimensions in _Tensors(path, file, common).all():
+    for name, dimensions in _tensors(path, file, common):
         if name in tensors:
             raise _invalid(path, f"it has the tensor {name} twice")
         tensors[name] = dimensions
@@ -164,48 +152,35 @@ def _invalid(path: Path, why: str) -> RecipeError:
     return RecipeError(f"{path.name} is no shape of a model", why, f"correct {path}")
 
 
-class _Tensors:
-    """The tensors of a file; its methods raise ``RecipeError`` for a name that is not there."""
+def _tensors(path: Path, file: ShapeFile, common: TensorFile) -> Iterator[tuple[str, Dimensions]]:
+    kinds = [kind for each in file.layers for kind in each.kinds * each.times]
+    values: dict[str, Any] = dict(file.values)
+    if file.tokenizer is not None:
+        values["vocabulary"] = file.tokenizer.size
 
-    def __init__(self, path: Path, file: ShapeFile, common: TensorFile) -> None:
-        self._path, self._file, self._common = path, file, common
-        self._kinds = [kind for each in file.layers for kind in each.kinds * each.times]
-        self._values: dict[str, Any] = dict(file.values)
-        if file.tokenizer is not None:
-            self._values["vocabulary"] = file.tokenizer.size
-
-    def all(self) -> Iterator[tuple[str, Dimensions]]:
-        """Each with its dimensions: those outside of the layers first."""
-        for part in self._file.parts:
-            yield from self._group(part, "")
-        for layer, kind in enumerate(self._kinds):
-            for part in self._found(self._file.kinds, kind, "kind of layer"):
-                yield from self._group(part, f"{self._common.blocks}.{layer}.", layer)
-
-    def _group(self, part: str, before: str, layer: int = 0) -> Iterator[tuple[str, Dimensions]]:
-        for name, dimensions in self._found(self._common.group, part, "group").items():
-            yield f"{before}{name}", tuple(self._size(each, layer) for each in dimensions)
-
-    def _size(self, dimension: int | str, layer: int) -> int:
-        products = (term.split("*") for term in str(dimension).split("+"))
-        return sum(math.prod(self._factor(each.strip(), layer) for each in p) for p in products)
-
-    def _factor(self, text: str, layer: int) -> int:
-        if text.isdigit():
-            return int(text)
-        value = self._found(self._values, text, "value")
-        if not isinstance(value, list):
-            return int(value)
-        if len(value) != len(self._kinds):
-            why = f"{text} has {len(value)} elements, and there are {len(self._kinds)} layers"
-            raise _invalid(self._path, why)
-        return int(value[layer])
-
-    def _found(self, table: Mapping[str, T], name: str, what: str) -> T:
+    def found(table: Mapping[str, T], name: str, what: str) -> T:
         if name not in table:
-            why = f"there is no {what} {name}{suggestion(name, list(table))}"
-            raise _invalid(self._path, why)
+            raise _invalid(path, f"there is no {what} {name}{suggestion(name, list(table))}")
         return table[name]
+
+    def factor(text: str, layer: int) -> int:
+        value = int(text) if text.isdigit() else found(values, text, "value")
+        if isinstance(value, list) and len(value) != len(kinds):
+            why = f"{text} has {len(value)} elements, and there are {len(kinds)} layers"
+            raise _invalid(path, why)
+        return int(value[layer] if isinstance(value, list) else value)
+
+    def size(dimension: int | str, layer: int) -> int:
+        products = (term.split("*") for term in str(dimension).split("+"))
+        return sum(math.prod(factor(each.strip(), layer) for each in p) for p in products)
+
+    parts = [(part, "", 0) for part in file.parts]
+    for layer, kind in enumerate(kinds):
+        groups = found(file.kinds, kind, "kind of layer")
+        parts += [(part, f"{common.blocks}.{layer}.", layer) for part in groups]
+    for part, before, layer in parts:
+        for name, dimensions in found(common.group, part, "group").items():
+            yield f"{before}{name}", tuple(size(each, layer) for each in dimensions)
 
 
 # The memory that one pass of a model reads: its weights by use, and its cache.
@@ -281,247 +256,341 @@ def _use(name: str, layers: int, output: str) -> Use:
     return "experts" if experts else "layers"
 
 
-# Types of tensors, so that a file has a wanted size.
+# Computed speeds: the bytes that a card reads in a second, over the bytes that a token needs.
 #
-# Published files mix types.  Here most tensors have one type and some the next larger one: the
-# memory on the card follows from the sum.  As in files of llama.cpp's ``llama-quantize``, norms,
-# biases and routers are not quantized, the output has six bits at least, and a tensor whose rows
-# do not divide into blocks of 256 gets a type with blocks of 32.
+# A step reads the weights that are active, the cache and the drafter, and gives one token, or as
+# many as the engine accepts.  It takes the time of these bytes at a part of the card's bandwidth,
+# which is fitted to the published runs, and a fixed time.  ``studies/speeds.py`` fits the figures
+# and writes studies/speeds.md: the errors, and the runs that do not fit.
 
-LADDER = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32")
-USUAL = "Q4_K"  # where no size is wanted
-USUAL_OF_PROJECTORS = "F16"
-OUTPUT = "Q6_K"  # the least type of the output
-# tensor_type_fallback of src/llama-quant.cpp
-FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
-ALIGNMENT = 32  # bytes
-CLOSE = 1 << 20  # bytes: closer is not looked for
+STEADY = 0.74
+"""Part of the bandwidth that vLLM reaches, and llama.cpp for one token of a dense model."""
+UNEVEN = 0.35
+"""Part of the bandwidth that llama.cpp and its forks reach with experts or with drafts."""
+FIXED = 2.1e-3
+"""Seconds of a step beside the bytes."""
+INTERVAL = (0.83, 1.35)
+"""Nine of ten published speeds are between these multiples of the computed speed."""
+FILLED = 1000
+"""Tokens in the cache: the middle of an answer of 2000 tokens, as most published runs have it."""
 
-Kinds = Mapping[str, "GGMLQuantizationType"]
-
-
-class SizeError(ValueError):
-    """No types of tensors give a model the wanted size."""
-
-
-def usual(shape: Shape) -> Kinds:
-    """The types where no size is wanted."""
-    return _all(shape, USUAL_OF_PROJECTORS if shape.kind == "mmproj" else USUAL)
+BITS = {"q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "fp8": 8, "fp8_e5m2": 8}
+"""Bits of a number in the cache, by the type's name; other types count with 16."""
+SIXTEEN = {"auto", "f16", "bf16", "float16", "bfloat16"}
+DRAFTED = ("--spec-draft-n-max", "--draft-max")
+BLOCK = "--draft-block-size"  # of AtomicChat's fork: the drafted tokens and the one before them
+ACTIVE = re.compile(r"(\d+(?:\.\d+)?)B-A(\d+(?:\.\d+)?)B", re.I)
 
 
-def reaching(shape: Shape, wanted: int) -> Kinds:
-    """Types with which the tensors have ``wanted`` bytes, or as close below as they come.
+class NotComputedError(ValueError):
+    """A fact is missing without which no speed can be computed; the text says which."""
 
-    Raises ``SizeError`` where the least types are too large, or the largest too small.
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A computed speed: tokens in a second of one stream, after a short prompt."""
+
+    tokens_per_second: float
+    interval: tuple[float, float]  # nine of ten runs that were compared are within it
+
+    @property
+    def shown(self) -> str:
+        """With the two digits that are worth showing: "~95 (83-130)"."""
+        speed, low, high = (
+            f"{float(f'{each:.2g}'):g}" for each in (self.tokens_per_second, *self.interval)
+        )
+        return f"~{speed} ({low}-{high})"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One pass of the model, and of its drafter."""
+
+    size: float  # bytes that it reads from the card's memory
+    uneven: bool  # whether the engine reaches ``UNEVEN`` of the bandwidth, not ``STEADY``
+    tokens: float | None
+    """Tokens that it gives; None: the engine drafts, and the acceptance is not known."""
+
+    def seconds(self, bandwidth: int) -> float:
+        """The time that it takes with a bandwidth in bytes a second."""
+        return self.size / bandwidth / (UNEVEN if self.uneven else STEADY) + FIXED
+
+
+def computed_speed(
+    preset: Preset, engine: str, bandwidth: int, published: int, filled: int = FILLED
+) -> Computed:
+    """The speed of a preset on a card.
+
+    ``engine`` is the recipe's.  ``bandwidth`` is the card's, ``published`` the bandwidth of
+    the card of the published run, in bytes a second, 0: not known.  Where no acceptance is
+    published, that run gives the tokens of a step.  ``filled`` tokens are in the cache.  Raises
+    ``NotComputedError``.
     """
-    ladder = [_all(shape, name) for name in LADDER]
-    sums = [total(shape, kinds) for kinds in ladder]
-    if not sums[0] <= wanted <= sums[-1]:
-        raise SizeError(f"{wanted} bytes are not between {sums[0]} and {sums[-1]}")
-    steps = zip(pairwise(ladder), pairwise(sums), strict=True)
-    low, high = next(pair for pair, (least, most) in steps if least <= wanted <= most)
-    return _mixed(shape, low, high, wanted)
+    if preset.cards > 1:
+        raise NotComputedError("it runs on several cards, whose exchange is not computed")
+    if not bandwidth:
+        raise NotComputedError("the bandwidth of the card is not known")
+    now = step(preset, engine, filled)
+    tokens = now.tokens
+    if tokens is None:
+        own = preset.published
+        if own is None or not published:
+            raise NotComputedError("it drafts, and its acceptance is not known")
+        tokens = own.tokens_per_second.middle * step(preset, engine).seconds(published)
+    speed = tokens / now.seconds(bandwidth)
+    low, high = (round(speed * share, 2) for share in INTERVAL)
+    return Computed(round(speed, 2), (low, high))
 
 
-def _mixed(shape: Shape, low: Kinds, high: Kinds, wanted: int) -> Kinds:
-    """Some tensors of larger types: as few embeddings as possible, because engines keep embeddings
-    in the host's memory, then the largest tensors first."""
-    more = {
-        name: nbytes(dimensions, high[name]) - nbytes(dimensions, low[name])
-        for name, dimensions in shape.tensors.items()
+def step(preset: Preset, engine: str, filled: int = FILLED) -> DecodeStep:
+    """The bytes that a step of a preset reads, and its tokens.  Raises ``NotComputedError``."""
+    size, options = _size(preset), values_of(preset.serve.arguments)
+    drafts = preset.drafter is not None or bool(
+        {"--spec-type", "--speculative-config"} & {*options}
+    )
+    drafted = _drafted(options) if drafts else 0
+    accepted = _acceptance(preset)
+    tokens = (
+        1.0 if not drafts else 1 + drafted * accepted if drafted and accepted is not None else None
+    )
+    shape = model_shape(preset, own_drafts=drafts and preset.drafter is None)
+    if shape is None:
+        return DecodeStep(_by_name(preset, size, drafts=drafts), engine != "vllm", tokens)
+    weights = weight_bytes(shape, size, checkpoint=preset.model.whole)
+    experts = weights["experts"] * expert_bytes(shape, drafted + 1)
+    read = weights["layers"] + weights["output"] + experts
+    read += _drafter(preset, weights, shape, drafted)
+    read += cache_bytes(shape, *cache_bits(options), filled)
+    return DecodeStep(read, engine != "vllm" and (drafts or bool(weights["experts"])), tokens)
+
+
+def _size(preset: Preset) -> int:
+    weights = preset.memory.kinds.get("weights") if preset.memory else None
+    if preset.model.known_size is not None:
+        return preset.model.known_size
+    if preset.memory is None or weights is None:
+        raise NotComputedError("the size of its model is not known")
+    return preset.memory.bytes_of(weights)
+
+
+def cache_bits(options: Mapping[str, str], other: float = 16) -> tuple[float, float]:
+    """The bits of a number of the keys and of the values; ``other``: of a type without a figure."""
+    both = options.get("--kv-cache-dtype", "auto")
+    types = [options.get(f"--cache-type-{kind}", both) for kind in "kv"]
+    keys, values = (BITS.get(each, 16 if each in SIXTEEN else other) for each in types)
+    return keys, values
+
+
+def _drafted(options: Mapping[str, str]) -> int:
+    try:
+        if BLOCK in options:
+            return int(options[BLOCK]) - 1
+        if "--speculative-config" in options:
+            return int(json.loads(options["--speculative-config"])["num_speculative_tokens"])
+        return next((int(options[name]) for name in DRAFTED if name in options), 0)
+    except (ValueError, TypeError, KeyError):  # no number, no JSON, or another key
+        return 0
+
+
+def _acceptance(preset: Preset) -> float | None:
+    for result in preset.result:
+        if result.of_preset and result.acceptance is not None:
+            return result.acceptance.middle / 100
+        if result.of_preset and result.accepted_share is not None:
+            return result.accepted_share / 100
+    return None
+
+
+def model_shape(preset: Preset, *, own_drafts: bool = False) -> Shape | None:
+    """The model's shape, by the model's name; with its MTP block if it drafts itself."""
+    name = re.sub(r"[\s_/]+", "-", preset.model.name.lower())
+    known = shape_names()
+    if own_drafts and f"{name}-mtp" in known:
+        return shape_of(f"{name}-mtp")
+    return shape_of(name) if name in known else None
+
+
+def _by_name(preset: Preset, size: int, *, drafts: bool) -> float:
+    found = ACTIVE.search(preset.model.name)
+    if found is None or drafts:
+        raise NotComputedError("the tensors of its model are not known")
+    return size * float(found[2]) / float(found[1])
+
+
+def _drafter(preset: Preset, weights: Mapping[Use, float], shape: Shape, drafted: int) -> float:
+    drafter = preset.drafter
+    if drafter is None:
+        if not weights["block"]:
+            return 0  # it repeats parts of the text
+        block = weights["block"] + weights["block experts"] * expert_bytes(shape, 1)
+        return drafted * (block + weights["output"])
+    if drafter.known_size is None:
+        raise NotComputedError("the size of its drafter is not known")
+    if "dflash" in drafter.shown.lower():
+        return drafter.known_size + weights["output"]
+    if not drafted:
+        raise NotComputedError("how many tokens it drafts is not known")
+    return drafted * drafter.known_size
+
+
+# The memory that a preset needs on its cards.
+
+OFFLOADING = {
+    *("--cpu-moe", "--n-cpu-moe", "--n-cpu-ffn", "--override-tensor", "--device", "--kv-offload"),
+    *("--spec-draft-cpu-moe", "--spec-draft-n-cpu-moe", "--spec-draft-override-tensor"),
+    *("--spec-draft-device", "--cpu-offload-gb", "--fit"),
+}
+"""Settings (``command.setting_of``) that keep weights or the cache in the machine's memory, or
+choose what stays there."""
+ROWS = ("token_embd.weight", "per_layer_token_embd.weight")  # llama.cpp keeps them in host memory
+ROW_BITS = 8.5  # of Q8_0: the most of a quantized file
+NAMED_BITS = re.compile(
+    r"(?:int|fp|w|q)([2-8])(?![0-9])|(?<![0-9])([2-8])-?bit|([2-8](?:\.\d+)?)bpw", re.I
+)
+FOUR_BITS = re.compile(r"awq|gptq|autoround|auto-round|nf4|bnb", re.I)
+OTHER_BITS = re.compile(r"exl[23]|aqlm|hqq|quip|bitnet|mlx|gguf|quant|vptq|ptq|spqr", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory that a run takes on all its cards."""
+
+    size: int  # bytes
+    by: Literal["trial", "filled", "estimate", "source", "unverified"]
+    """The trial on a simulated card, with a short request or with prompts that fill the context;
+    the line between both; or the source of the preset, whose figure nobody confirmed if it is in
+    [unverified]."""
+    kinds: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, where they are known
+    own: int = 0  # bytes of the CUDA contexts of the card of the trial, part of ``size``
+
+    def on(self, cards: Sequence[HostCard]) -> int:
+        """Bytes on these cards, whose CUDA contexts may be larger or smaller."""
+        contexts = sum(card.context for card in cards)
+        return self.size - self.own + contexts if self.own and contexts else self.size
+
+
+def memory_figures(
+    preset: Preset, context: int, result: Result | None, trial: PresetUse | None
+) -> list[MemoryNeed]:
+    """The known figures of a preset's memory with a context, the largest first.
+
+    A trial without a smaller context is no figure of another context that has one of its own; the
+    source's figure of the preset's context is none where two trials show how memory grows.
+    """
+    other = context != (preset.serve.context or context)
+    stated = result.memory if result is not None else None
+    stated = stated if stated is not None and stated.whole is not None else None
+    found = [*filter(None, [_filled(preset, context, trial)])]
+    if trial is not None and not (other and stated and trial.smaller is None):
+        found.append(tried_memory(trial, context))
+    table, memory = ("result.memory", stated) if stated else ("memory", preset.memory)
+    larger = context > (preset.serve.context or context)  # than the one of the preset's memory
+    if stated or not (larger or (other and trial is not None)):
+        whole = memory.whole if memory is not None else None
+        if memory is not None and whole is not None:
+            part = "kinds" if memory.total is None else "total"
+            by: Literal["unverified", "source"]
+            by = "unverified" if _unconfirmed(preset, table, part) else "source"
+            kinds = {name: memory.bytes_of(size) for name, size in memory.kinds.items()}
+            found.append(MemoryNeed(whole, by, kinds))
+    return sorted(found, key=lambda each: -each.size)
+
+
+def _filled(preset: Preset, context: int, trial: PresetUse | None) -> MemoryNeed | None:
+    """The memory that was enough for prompts that fill a context; None: not known.
+
+    Below the first figure it is on the line from a trial with a smaller context.
+    """
+    known = sorted((each.tokens, each.mib << 20) for each in preset.filled)
+    if not known or not context:
+        return None
+    if trial is not None and trial.smaller is not None and trial.smaller.context < known[0][0]:
+        known.insert(0, (trial.smaller.context, trial.smaller.peak))
+        if context < known[1][0]:
+            (least, low), (most, high) = known[:2]
+            share = max(0.0, (context - least) / (most - least))
+            return MemoryNeed(_between(low, high, share), "estimate")
+    enough = next((size for tokens, size in known if tokens >= context), known[-1][1])
+    return MemoryNeed(enough, "filled")
+
+
+def least_memory(
+    preset: Preset, options: Mapping[str, str], context: int, trial: PresetUse | None
+) -> tuple[int, int] | None:
+    """The bytes of the weights, and of the cache, that a run takes at least; None: not known.
+
+    A cache that is not known counts 0.  The least is by the sizes of the files, and by the tensors
+    of the model's shape: their type is as the repository names it, 16 bits without a name.  Without
+    a shape, a trial says more than a file, whose embedding llama.cpp may keep in the machine's
+    memory.
+    """
+    shape = model_shape(preset)
+    if (shape is None and trial is not None) or OFFLOADING & options.keys():
+        return None
+    layers = options.get("--n-gpu-layers", "")
+    count = number(shape, "block_count", 99) if shape is not None else 99
+    if layers.isdecimal() and int(layers) < count:  # llama.cpp keeps others in host memory
+        return None
+    weights = max(_by_size(preset, options, shape), _by_shape(preset, options, shape))
+    if not weights:
+        return None
+    drafter = preset.drafter.least_size if preset.drafter is not None else None
+    bits = cache_bits(options, other=0)
+    cache = cache_bytes(shape, *bits, context) if shape is not None else 0
+    return weights + (drafter or 0), int(cache)
+
+
+def _by_size(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    """The bytes of the weights by the model's files, and by its source; 0: not known."""
+    model, memory = preset.model, preset.memory
+    size = model.least_size or 0
+    if not model.whole:
+        if shape is None:
+            return size
+        rows = [math.prod(shape.tensors[name]) for name in ROWS if name in shape.tensors]
+        if "output.weight" not in shape.tensors:  # the first is the output, too
+            rows = rows[1:]
+        wide = re.search(r"F(16|32)", f"{model.quantization} {model.file}")
+        return max(0, size - int(sum(rows) * (float(wide[1]) if wide else ROW_BITS) / 8))
+    if "--language-model-only" in options:
+        size = 0  # the files have more
+    stated = memory.kinds.get("weights", 0) if memory is not None else 0
+    if memory is None or _unconfirmed(preset, "memory", "kinds"):
+        return size
+    return max(size, memory.bytes_of(stated))
+
+
+def _by_shape(preset: Preset, options: Mapping[str, str], shape: Shape | None) -> int:
+    if shape is None or not preset.model.whole:
+        return 0
+    names = f"{preset.model.repository} {options.get('--quantization', '')}"
+    found = NAMED_BITS.search(names)
+    bits = (
+        float(next(filter(None, found.groups()))) if found else 4 if FOUR_BITS.search(names) else 16
+    )
+    if found is None and OTHER_BITS.search(names) and not FOUR_BITS.search(names):
+        return 0
+    return int(sum(math.prod(each) for each in shape.tensors.values()) * bits / 8)
+
+
+def tried_memory(use: PresetUse, context: int) -> MemoryNeed:
+    """The memory with a context: on the line through the trials of the preset's context and of a
+    smaller one, where both are known; else as with the preset's."""
+    least = use.smaller
+    if least is None or context == use.context:
+        return MemoryNeed(use.peak, "trial", use.by_kind, use.own)
+    share = max(0.0, (context - least.context) / (use.context - least.context))
+    peak = _between(least.peak, use.peak, share)
+    kinds = {
+        kind: _between(least.by_kind.get(kind, 0), size, share)
+        for kind, size in use.by_kind.items()
     }
-    embeddings = [name for name in EMBEDDINGS if name in more]
-    others = sorted(more.keys() - set(embeddings), key=lambda name: (-more[name], name))
-    best, gap = low, wanted
-    for moved in range(len(embeddings) + 1):
-        for chosen in combinations(embeddings, moved):
-            left = wanted - total(shape, low) - sum(more[name] for name in chosen)
-            taken = set(chosen)
-            for name in others:
-                if more[name] <= left:
-                    taken.add(name)
-                    left -= more[name]
-            if 0 <= left < gap:
-                best, gap = {name: (high if name in taken else low)[name] for name in more}, left
-            if gap < CLOSE:
-                return best
-    return best
+    return MemoryNeed(peak, "trial", kinds, use.own)
 
 
-def total(shape: Shape, kinds: Kinds) -> int:
-    """The bytes of all tensors in a file."""
-    sizes = (nbytes(dimensions, kinds[name]) for name, dimensions in shape.tensors.items())
-    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
+def _between(least: int, most: int, share: float) -> int:
+    return math.ceil(least + share * (most - least))
 
 
-def nbytes(dimensions: Dimensions, kind: GGMLQuantizationType) -> int:
-    """The bytes of a tensor."""
-    from gguf import GGML_QUANT_SIZES
-
-    elements, size = GGML_QUANT_SIZES[kind]
-    return math.prod(dimensions) // elements * size
-
-
-def _all(shape: Shape, usual: str) -> Kinds:
-    """The types of all tensors, where most have this one."""
-    return {name: _kind(shape, name, usual) for name in shape.tensors}
-
-
-def _kind(shape: Shape, name: str, usual: str) -> GGMLQuantizationType:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    dimensions = shape.tensors[name]
-    for part, fixed in shape.fixed.items():
-        if part in name:
-            return GGMLQuantizationType[fixed]
-    if len(dimensions) == 1:
-        return GGMLQuantizationType.F32
-    output = "output.weight" if "output.weight" in shape.tensors else "token_embd.weight"
-    if name == output:
-        usual = max(usual, OUTPUT, key=LADDER.index)
-    kind = GGMLQuantizationType[usual]
-    if dimensions[0] % GGML_QUANT_SIZES[kind][0]:
-        kind = GGMLQuantizationType[FALLBACKS.get(usual, "F16")]
-    if dimensions[0] % GGML_QUANT_SIZES[kind][0]:
-        kind = GGMLQuantizationType.F16
-    return kind
-
-
-# Vocabularies of the real size: characters and words, no text of anyone's tokenizer.
-#
-# Every byte can be written with them, so that any prompt can be sent.  A character is a token; the
-# text of a real tokenizer has about four characters a token.
-
-PAIRS = ("h e", "{space} t", "{space}t he")  # a tokenizer without merges is refused
-WORDS = ("he", "{space}t", "{space}the")
-SPACE_GPT2, SPACE_GEMMA = "\u0120", "\u2581"
-SPECIAL_GPT2 = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-SPECIAL_GEMMA = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
-
-
-PRINTABLE = range(33, 127)  # the characters of ASCII that are seen
-
-
-def printable(tokenizer: Tokenizer) -> range:
-    """The ids of the tokens that are one character of ``PRINTABLE``, in its order."""
-    # A character of gpt2 stands for its byte; in gemma4 a line feed and a space come before.
-    first = PRINTABLE.start
-    if tokenizer.model == "gemma4":
-        first = len(SPECIAL_GEMMA) + 256 + len(("\n", SPACE_GEMMA))
-    return range(first, first + len(PRINTABLE))
-
-
-def write_tokens(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    """Add the vocabulary to a file."""
-    (_gemma4 if tokenizer.model == "gemma4" else _gpt2)(writer, tokenizer)
-    if tokenizer.mask is not None:
-        writer.add_mask_token_id(tokenizer.mask)
-
-
-def _gpt2(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    """A character for each byte, then words, then special tokens, as of Qwen."""
-    from gguf import TokenType
-
-    tokens = [*_bytes_as_characters(), *_with_space(WORDS, SPACE_GPT2)]
-    rest = tokenizer.size - len(tokens) - len(SPECIAL_GPT2)
-    tokens += [f"{SPACE_GPT2}word{number}" for number in range(rest)]
-    kinds = [int(TokenType.NORMAL)] * len(tokens) + [int(TokenType.CONTROL)] * len(SPECIAL_GPT2)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(tokenizer.pre)
-    writer.add_token_list([*tokens, *SPECIAL_GPT2])
-    writer.add_token_types(kinds)
-    writer.add_token_merges(_with_space(PAIRS, SPACE_GPT2))
-    writer.add_eos_token_id(tokenizer.size - 1)
-    writer.add_pad_token_id(tokenizer.size - 3)
-    writer.add_add_bos_token(False)
-
-
-def _bytes_as_characters() -> list[str]:
-    """GPT-2's table: bytes that print are themselves, the others begin at U+0100."""
-    shown = [*PRINTABLE, *range(161, 173), *range(174, 256)]
-    others = count(256)
-    return [chr(byte if byte in shown else next(others)) for byte in range(256)]
-
-
-def _gemma4(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
-    """Special tokens, bytes, characters, then words; a space is U+2581."""
-    from gguf import TokenType
-
-    characters = ["\n", SPACE_GEMMA, *map(chr, PRINTABLE), *_with_space(WORDS, SPACE_GEMMA)]
-    tokens = [*SPECIAL_GEMMA, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
-    rest = range(tokenizer.size - len(tokens))
-    kinds = [int(TokenType.CONTROL)] * len(SPECIAL_GEMMA) + [int(TokenType.BYTE)] * 256
-    kinds += [int(TokenType.NORMAL)] * (len(characters) + len(rest))
-    writer.add_tokenizer_model("gemma4")
-    writer.add_token_list([*tokens, *(f"{SPACE_GEMMA}word{number}" for number in rest)])
-    writer.add_token_scores([0.0] * tokenizer.size)
-    writer.add_token_types(kinds)
-    writer.add_token_merges(_with_space(PAIRS, SPACE_GEMMA))
-    writer.add_pad_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_unk_token_id(3)
-    writer.add_add_space_prefix(False)
-    writer.add_add_bos_token(True)
-
-
-def _with_space(texts: tuple[str, ...], space: str) -> list[str]:
-    return [text.format(space=space) for text in texts]
-
-
-def write(name: str, file: Path, size: int | None = None) -> Path:
-    """Write the model: its header, and a hole for its weights.
-
-    A file of ``size`` bytes is smaller by some kB, a small one by up to 2 %, and never larger;
-    without a size, most tensors have four bits a weight, and a projector's tensors sixteen.
-
-    Raises ``NoShapeError``, and ``SizeError`` where no quantization of the model has this size.
-    """
-    shape = shape_of(name)
-    header = _write(name, shape, file, usual(shape))
-    if size is not None:
-        _write(name, shape, file, reaching(shape, size - header))
-    return file
-
-
-def _write(name: str, shape: Shape, file: Path, kinds: Kinds) -> int:
-    """Write the file; the size of its header in bytes."""
-    import gguf
-    import numpy as np
-
-    writer = gguf.GGUFWriter(file, shape.architecture)
-    writer.add_type(shape.kind)
-    writer.add_name(f"{name} without its weights")
-    describe(writer, shape)
-    for tensor, dimensions in shape.tensors.items():
-        kind, numpys = kinds[tensor], tuple(reversed(dimensions))  # numpy's first is ggml's last
-        count = nbytes(dimensions, kind)
-        writer.add_tensor_info(tensor, numpys, np.dtype(np.float32), count, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    with file.open("r+b") as stream:
-        header = -(-stream.seek(0, 2) // ALIGNMENT) * ALIGNMENT
-        stream.truncate(header + total(shape, kinds))
-    return header
-
-
-def describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """Add the values of a model and its vocabulary to a file."""
-    for key, value in shape.values.items():
-        full = f"{shape.architecture}.{key}"
-        match value:
-            case str():
-                writer.add_string(full, value)
-            case bool():
-                writer.add_bool(full, value)
-            case int():
-                writer.add_uint32(full, value)
-            case float():
-                writer.add_float32(full, value)
-            case _:
-                writer.add_array(full, value)
-    if shape.tokenizer is not None:
-        write_tokens(writer, shape.tokenizer)
+def _unconfirmed(preset: Preset, table: str, part: str) -> bool:
+    return any(f"{table}.{part}.".startswith(f"{key}.") for key in preset.unverified)

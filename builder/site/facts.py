@@ -26,14 +26,13 @@ from builder.engines.families import complete
 from builder.engines.layout import LABEL_RECIPE
 from builder.image.code_paths import CodePaths
 from builder.plan.explain import explained
-from builder.presets import cards, choose, exports, machine, model_files
+from builder.presets import cards, choose, exports
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Fitting, ReceiptFigure
-from builder.presets.known import Known, known
+from builder.presets.choose import Fitting, Known, ReceiptFigure, known
 from builder.presets.receipts import Receipt, ReceiptEntry, interval
 from builder.presets.schema import ModelFile, Preset, PresetUse
-from builder.presets.service import OPTIONS_OF_PLACES, Run, service
+from builder.presets.service import OPTIONS_OF_PLACES, Run, download_command, mounted, service
 from builder.publish import spdx
 from builder.publish.nights import NightlyRun, nightly_runs
 from builder.publish.prune import SIGNATURES
@@ -349,7 +348,7 @@ def every_card(known: Known, published: Collection[str] = ()) -> tuple[CardFact,
     presets = {entry.name: entry.preset for entry in known.entries}
     root, found = known.question.catalog.root, []
     for name, card in cards.every(root).items():
-        answer = known.choice(machine.named(root, [name]))
+        answer = known.choice(cards.machine_with(root, [name]))
         models, best = answer.models, {each.preset for each in answer.recommended}
         fits = [
             _option(
@@ -425,7 +424,7 @@ def _option(
 
 def _unnamed(preset: Preset) -> dict[str, ModelFile]:
     """The models whose file the preset does not name: a file needs the Hub, or the user, first."""
-    files = model_files.of_preset(preset)
+    files = preset.files
     return {place: file for place, file in files.items() if not file.whole and file.file is None}
 
 
@@ -439,7 +438,7 @@ def _missing(preset: Preset, words: list[str], *, published: bool) -> tuple[Next
         why = "The image is not published"
         steps.append(NextStep(why, shlex.join([PROGRAM, "build", preset.recipe])))
     for file in _unnamed(preset).values():
-        command = model_files.download(file, MODELS, [])
+        command = download_command(file, MODELS, [])
         lacks = "The file" if command else "No repository"
         steps.append(
             NextStep(f"{lacks} of {file.shown} is {'not ' if command else ''}known", command)
@@ -460,7 +459,7 @@ def compose_files(
     for path, option in sorted({each.compose: each for each in options if each.compose}.items()):
         preset = presets[option.preset]
         recipe = known.question.catalog.engine(preset.recipe).recipe
-        files = model_files.mounted(model_files.of_preset(preset), MODELS, {})
+        files = mounted(preset.files, MODELS, {})
         run = Run(option.preset, recipe, preset, option.other_context)
         found[path] = exports.compose(service(run, references[preset.recipe], files))
     return found

@@ -23,8 +23,8 @@ import pytest
 
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
-from builder.presets import machine, short_names
-from builder.presets.known import known
+from builder.presets import cards, named
+from builder.presets.choose import known
 from builder.publish.remote_image import RemotePlatform
 from builder.publish.tag_history import Move
 from builder.site.facts import ImageFact, PublishedTag, Site, collect, measurements
@@ -289,9 +289,9 @@ def test_the_address_asks_as_choose_does(
     """The same presets in the same order, the same recommendations, and the same refused ones."""
     given = dict(parse_qsl(asked))
     presets = SHIPPED.valid()
-    wanted = short_names.named(presets, given["model"]) if "model" in given else presets
+    wanted = named(presets, given["model"]) if "model" in given else presets
     driver = {"older": "570.1"}.get(given.get("driver", ""), given.get("driver", ""))
-    here = machine.named(REPOSITORY, [given["card"]], driver)
+    here = cards.machine_with(REPOSITORY, [given["card"]], driver)
     answer = known(RECIPES, presets, tmp_path).choice(here, int(given.get("context", "0")))
     names = {entry.name for entry in wanted}
     fits = [each.preset for each in answer.fits if each.preset in names]

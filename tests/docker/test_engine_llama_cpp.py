@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from builder.checks import serves
-from builder.presets import shapes
+from builder.presets import made_models
 from simulator.report import MIB
 from support import caches
 from support.commands import Builder
@@ -159,7 +159,7 @@ class Fitted:
         return found
 
     def file(self, name: str) -> str:
-        return str(shapes.write(name, self._folder / f"{name}.gguf"))
+        return str(made_models.write_shape(name, self._folder / f"{name}.gguf"))
 
 
 @pytest.fixture

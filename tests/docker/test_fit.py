@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builder.checks import serves
-from builder.presets import shapes
+from builder.presets import made_models
 from support import caches, model_hub
 from support.commands import Builder
 from support.environment import REPOSITORY
@@ -142,7 +142,7 @@ def test_an_engine_that_ignores_the_card(try_fit: TryFit) -> None:
 
 
 def test_an_engine_that_does_not_load_the_model(try_fit: TryFit, tmp_path: Path) -> None:
-    done = try_fit(named=str(shapes.write("qwen3-0.6b", tmp_path / "model.gguf")))
+    done = try_fit(named=str(made_models.write_shape("qwen3-0.6b", tmp_path / "model.gguf")))
     assert done.returncode == 7
     assert "does not load this model" in done.stderr
     assert re.search(r"the engine put 0\.\d MiB of \d+ MiB of weights on the card", done.stderr)
@@ -199,7 +199,7 @@ def test_the_cache_of_llama_cpp_has_the_size_of_the_arithmetic(
     builder: Builder, tmp_path: Path, name: str, kind: str, number: int
 ) -> None:
     """Layers x heads x size of a head x bytes of an element, and what recurrent layers keep."""
-    file = shapes.write(name, tmp_path / "model.gguf")
+    file = made_models.write_shape(name, tmp_path / "model.gguf")
     options = ["--logits_all", "false", "--flash_attn", "true"]
     options += ["--type_k", str(number), "--type_v", str(number)]
     done = builder(

@@ -19,7 +19,7 @@ from builder.docker.containers import blobs_of
 from builder.image import contents as reading
 from builder.image.contents import ReadOptions
 from builder.presets import cards
-from builder.presets.tiny import TinyModel
+from builder.presets.made_models import TinyModel
 from builder.recipes.probes import Serve
 from simulator.selection import Capability
 from support.environment import REPOSITORY, SHARED_CACHE

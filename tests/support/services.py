@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from builder.presets import model_files
+from builder.presets import service as model_files
 from builder.presets.service import HOST, Mount, Run, Service, ServiceOption, Variable, service
 from support.shipped import PRESETS, RECIPES
 
@@ -71,7 +71,7 @@ def _published() -> dict[str, Service]:
     services = {}
     for entry in PRESETS.valid():
         recipe = RECIPES.engine(entry.preset.recipe).recipe
-        files = model_files.mounted(model_files.of_preset(entry.preset), "/srv/models", {})
+        files = model_files.mounted(entry.preset.files, "/srv/models", {})
         run = Run(entry.name, recipe, entry.preset)
         services[entry.name] = service(run, f"me/image:1@sha256:{'0' * 64}", files)
     return services

@@ -97,16 +97,6 @@ def inserted(*pairs: tuple[str, str]) -> Edit:
     return write
 
 
-def appended(content: str) -> Edit:
-    """Text at the end of a file."""
-
-    def write(root: Path, place: str) -> None:
-        with (root / place).open("a") as file:
-            file.write(content)
-
-    return write
-
-
 def golden(section: str) -> Edit:
     """The page's own command writes it."""
 
@@ -194,7 +184,7 @@ found = check._run(context, check.CHECKS_OF_LAYERS)
 (state,) = {{each.state for each in found if each.kind == "tiny"}}
 assert (state, check.CHECKS_VERSION) == ("failed", {NEXT})
 """
-ROW = '    "tiny": Format("tiny", "{name}.tiny", "start {name}.tiny"),'
+ROW = '    "tiny": Format(tiny, "{name}.tiny", "start {name}.tiny"),'
 
 
 @dataclass(frozen=True)
@@ -271,8 +261,10 @@ EXAMPLES = {
     ),
     "an export": Example(
         {
-            "builder/presets/exports.py": appended(EXPORT),
-            "builder/presets/formats.py": inserted(("FORMATS: ", ROW)),
+            "builder/presets/exports.py": inserted(
+                ("# The formats of ``builder export``.", EXPORT), ("FORMATS: ", ROW)
+            ),
+            "builder/cli/run.py": inserted(('    COMPOSE = "compose"', '    TINY = "tiny"')),
             "docs/run.md": inserted(("| `compose` |", "| `tiny` | x | y | z |")),
         },
         ("export", "qwen3.6-27b-dflash@5090-laptop", "--format", "tiny", "--allow-incomplete"),

@@ -18,7 +18,7 @@ from builder.core.errors import RecipeError, UntriedError
 from builder.image.code_paths import CodePaths, CodeSums
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import PresetEntry
-from builder.presets.known import tried
+from builder.presets.choose import tried
 from builder.presets.schema import ContextUse, PresetUse
 from builder.presets.shapes import own_contexts
 from simulator.work import WorkPath

@@ -21,8 +21,7 @@ from builder.core import web
 from builder.core import web as web_client
 from builder.core.errors import BuilderError
 from builder.presets import models
-from builder.presets.files import Fetch, download
-from builder.presets.models import Location, on_the_hub
+from builder.presets.models import Fetch, Location, download, on_the_hub
 from builder.publish.hub import Hub
 from builder.publish.registry import Repository
 from builder.recipes.locks import PinnedFile

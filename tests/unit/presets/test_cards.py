@@ -8,7 +8,7 @@ import pytest
 
 from builder.core import sizes
 from builder.core.errors import RecipeError, UsageError
-from builder.presets import cards, machine
+from builder.presets import cards
 from support.environment import REPOSITORY
 
 ALL = cards.names(REPOSITORY)
@@ -57,7 +57,7 @@ def test_a_shipped_card_is_valid_and_near_its_nominal_memory(name: str) -> None:
     card = cards.load(REPOSITORY, name)
     assert name in NOMINAL, f"tests/unit/presets/test_cards.py: NOMINAL needs {name}"
     nominal = NOMINAL[name] << 30
-    assert machine.USABLE * nominal < card.memory < nominal
+    assert cards.USABLE * nominal < card.memory < nominal
     assert sizes.card(card.memory).startswith(f"{NOMINAL[name]} GB (")
     assert 64 << 20 < card.context < 640 << 20
     assert all(each.url.startswith("https://") for each in card.source)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.presets import catalog
+from builder.presets import catalog, is_preset
 from builder.presets.catalog import BrokenPreset
-from builder.presets.short_names import is_preset
 from support.shipped import PRESETS, RECIPES
 
 

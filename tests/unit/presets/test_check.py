@@ -9,9 +9,8 @@ import pytest
 
 from builder.core.errors import BuilderError, WorldError
 from builder.core.settings import Settings
-from builder.presets import machine
-from builder.presets.described import LaunchRequest, prepared
-from builder.presets.machine import HostCard, Machine
+from builder.presets.cards import HostCard, Machine, machine_with
+from builder.presets.images import LaunchRequest, prepared
 from builder.presets.run import cards_of, port_faults, question_of, require
 from builder.presets.schema import PresetUse
 from simulator.selection import Capability
@@ -36,7 +35,7 @@ def chosen(
     context: int | None = None,
     trial: PresetUse | None = None,
 ) -> Chosen:
-    here = machine.named(REPOSITORY, cards, driver)
+    here = machine_with(REPOSITORY, cards, driver)
     return chosen_on(here, LaunchRequest(target, context=context), card, trial)
 
 

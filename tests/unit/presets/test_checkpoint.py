@@ -12,7 +12,7 @@ import pytest
 from builder.checks import serves
 from builder.core.errors import FetchError
 from builder.presets import hollow
-from builder.presets.hollow import Checkpoint, is_hole
+from builder.presets.hollow import HollowModel, is_hole
 from simulator import gguf
 from support import model_hub
 
@@ -61,11 +61,11 @@ def hub(real: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[model_hub.Hub]:
         yield served
 
 
-def write(text: str | Path, folder: Path) -> Checkpoint:
+def write(text: str | Path, folder: Path) -> HollowModel:
     return hollow.write_checkpoint(str(text), folder, lambda _: None)
 
 
-def require_hollow(found: Checkpoint, real: Path) -> None:
+def require_hollow(found: HollowModel, real: Path) -> None:
     """The folder has the real headers, tokenizer and configuration, and holes."""
     assert (found.name, found.architecture) == ("Model", "Qwen3ForCausalLM")
     assert found.context == serves.FOLDER_CONTEXT

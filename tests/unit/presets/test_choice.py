@@ -9,11 +9,11 @@ import pytest
 
 from builder.core import sizes
 from builder.engines.device_code import runs_on
-from builder.presets import cards, machine
-from builder.presets import choose as needs
+from builder.presets import cards, shapes
 from builder.presets.catalog import PresetEntry
-from builder.presets.choose import Choice, MemoryNeed, Question, Standing, choose, matching
+from builder.presets.choose import Choice, Question, Standing, choose, matching
 from builder.presets.schema import ContextUse, Preset, PresetUse
+from builder.presets.shapes import MemoryNeed
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.preset_uses import use_of
@@ -60,7 +60,7 @@ def chosen(
     context: int = 0,
     trial: PresetUse | None = None,
 ) -> Choice:
-    here = machine.named(REPOSITORY, names or ("5090",), driver)
+    here = cards.machine_with(REPOSITORY, names or ("5090",), driver)
     trials = {entry.name: trial for entry in entries} if trial else {}
     return choose(entries, Question(here, RECIPES, CARDS, context, trials))
 
@@ -125,7 +125,9 @@ def test_a_preset_whose_models_nobody_can_download_is_last_and_never_recommended
 
 
 def test_the_flagship_gets_a_preset_that_can_start() -> None:
-    answer = choose(PRESETS.valid(), Question(machine.named(REPOSITORY, ["5090"]), RECIPES, CARDS))
+    answer = choose(
+        PRESETS.valid(), Question(cards.machine_with(REPOSITORY, ["5090"]), RECIPES, CARDS)
+    )
     (best,) = (each for each in answer.recommended if answer.models[each.preset] == "qwen3.6-27b")
     assert best.downloadable
     assert best.context
@@ -291,7 +293,7 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
     assert found.memory.size == (12 << 30) + 49152 * (64 << 10)
     assert found.memory.kinds == {"weights": 12 << 30, "KV cache": 49152 * (64 << 10)}
     assert found.memory.size <= MEMORY["5080"] < found.memory.size + 8192 * (64 << 10)
-    assert needs.tried(TWICE, 262144).size == (12 << 30) + 262144 * (64 << 10)
+    assert shapes.tried_memory(TWICE, 262144).size == (12 << 30) + 262144 * (64 << 10)
     # One that is asked for has to fit, and so has the preset's own.
     (asked,) = chosen([preset("wide", WIDE)], "5080", context=32768, trial=TWICE).fits
     assert asked.context == 32768
@@ -324,7 +326,9 @@ def test_between_two_trials_a_smaller_card_has_the_largest_context_that_fits() -
 
 
 def test_the_context_of_cuda_is_that_of_the_card() -> None:
-    laptop, large = (machine.named(REPOSITORY, [name]).cards for name in ("5090-laptop", "5090"))
+    laptop, large = (
+        cards.machine_with(REPOSITORY, [name]).cards for name in ("5090-laptop", "5090")
+    )
     trial = MemoryNeed(10**10, "trial", own=laptop[0].context)
     assert trial.on(laptop) == 10**10
     assert trial.on(large) == 10**10 + large[0].context - laptop[0].context

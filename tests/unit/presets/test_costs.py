@@ -9,8 +9,7 @@ import pytest
 from builder.build import record
 from builder.build.record import Record
 from builder.core.settings import Settings
-from builder.presets.files import Fetch, Missing
-from builder.presets.models import on_the_hub
+from builder.presets.models import Fetch, Missing, on_the_hub
 from builder.presets.run import build_time
 from builder.presets.schema import ModelFile
 from support.shipped import RECIPES

@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.errors import RecipeError
 from builder.core.settings import Settings
-from builder.presets.described import LaunchRequest, prepared
+from builder.presets.images import LaunchRequest, prepared
 from support.shipped import RECIPES
 
 BEELLAMA = "qwen3.6-27b-dflash@5090-laptop"

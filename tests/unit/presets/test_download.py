@@ -17,8 +17,7 @@ import pytest
 
 from builder.core.errors import BusyError, FetchError, SpaceError, WorldError
 from builder.presets import models as api
-from builder.presets.files import Fetch, download
-from builder.presets.models import HubFile, on_the_hub
+from builder.presets.models import Fetch, HubFile, download, on_the_hub
 from support import model_hub
 from support.model_hub import Hub
 from support.registries import answering
@@ -155,7 +154,7 @@ def test_a_file_that_is_larger_than_listed_is_refused(fetch: Fetch) -> None:
 def test_a_file_that_only_xet_gives_is_told(
     fetch: Fetch, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.presets.files.require_space", quiet)
+    monkeypatch.setattr("builder.presets.models.require_space", quiet)
     with pytest.raises(FetchError) as caught:
         download([replace(fetch, size=51 * 10**9)], fetch.target.parent, quiet)
     assert "hf download" in caught.value.hint
@@ -192,7 +191,7 @@ def test_a_disk_that_gets_full_is_told_and_the_part_stays(
 ) -> None:
     (folder := tmp_path / "small").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
-    monkeypatch.setattr("builder.presets.files.require_space", quiet)  # it fills meanwhile
+    monkeypatch.setattr("builder.presets.models.require_space", quiet)  # it fills meanwhile
     try:
         with pytest.raises(SpaceError):
             download([replace(fetch, target=folder / "a.gguf")], folder, quiet)

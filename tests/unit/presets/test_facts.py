@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from builder.presets import machine
-from builder.presets.choose import Choice, Fitting
-from builder.presets.known import known
-from builder.presets.machine import Machine
+from builder.presets import cards
+from builder.presets.cards import Machine
+from builder.presets.choose import Choice, Fitting, known
 from simulator.selection import Capability
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
@@ -259,7 +258,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_no_row_contradicts_the_repository(facts: Any, names: list[str]) -> None:
     found = []
     for driver in ("", *(DRIVERS if {"5090", "gb10", "pro-6000-server"} & {*names} else ())):
-        answer = facts.choice(machine.named(REPOSITORY, names, driver))
+        answer = facts.choice(cards.machine_with(REPOSITORY, names, driver))
         found += [f"driver {driver}: {each}" for each in wrong(answer)]
         assert len(answer.fits) + len(answer.excluded) == len(PRESETS.valid())
     assert not found
@@ -268,14 +267,14 @@ def test_no_row_contradicts_the_repository(facts: Any, names: list[str]) -> None
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("capability", ["12.0", "12.1"])
 def test_a_card_that_has_no_file(facts: Any, size: int, capability: str) -> None:
-    here = machine.described(size * GIB, Capability.parse(capability))
+    here = cards.unnamed_card(size * GIB, Capability.parse(capability))
     assert not wrong(facts.choice(here))
 
 
 def test_a_context_that_is_asked_for(facts: Any) -> None:
     for name in NAMES:
         for context in (8192, 65536, 131072, 262144):
-            answer = facts.choice(machine.named(REPOSITORY, [name]), context)
+            answer = facts.choice(cards.machine_with(REPOSITORY, [name]), context)
             assert not wrong(answer), (name, context)
 
 
@@ -286,9 +285,9 @@ def test_every_preset_runs_where_it_was_published(facts: Any) -> None:
         preset = entry.preset
         if entry.name in refused or not preset.card.startswith("50"):
             continue
-        here = machine.named(REPOSITORY, [preset.card] * preset.cards, "590.10")
+        here = cards.machine_with(REPOSITORY, [preset.card] * preset.cards, "590.10")
         assert entry.name in {row.preset for row in facts.choice(here).fits}, entry.name
-    here = machine.named(REPOSITORY, ["pro-6000-workstation"] * 2, "590.10")
+    here = cards.machine_with(REPOSITORY, ["pro-6000-workstation"] * 2, "590.10")
     assert {row.preset for row in facts.choice(here).excluded} == refused
 
 
@@ -296,7 +295,7 @@ def test_the_places_of_the_notes(facts: Any) -> None:
     """What choose said of these was wrong: it would have cost a download of 17 GB each."""
 
     def on(*names: str, driver: str = "") -> Mapping[str, Fitting]:
-        answer = facts.choice(machine.named(REPOSITORY, names, driver))
+        answer = facts.choice(cards.machine_with(REPOSITORY, names, driver))
         return {row.preset: row for row in answer.fits}
 
     for name in ("5060", "5080", "5070-ti", "pro-2000"):
@@ -310,8 +309,8 @@ def test_the_places_of_the_notes(facts: Any) -> None:
     assert "qwen3.6-27b-turboquant-mtp@5090-laptop" not in on("5090", driver="580.65.06")
     assert "qwen3.6-35b-a3b-awq-mtp@2x3090" not in on("pro-5000-48gb", "5060")
     assert "qwen3.6-35b-a3b-awq-mtp@2x3090" in on("5090", "5090")
-    rows = facts.choice(machine.described(22 * GIB, Capability(12, 0))).fits
+    rows = facts.choice(cards.unnamed_card(22 * GIB, Capability(12, 0))).fits
     assert "qwen3.6-27b-autoround-mtp@5090-laptop" not in {row.preset for row in rows}
-    rows = facts.choice(machine.described(20 * GIB, Capability(12, 0))).fits
+    rows = facts.choice(cards.unnamed_card(20 * GIB, Capability(12, 0))).fits
     (gemma,) = (row for row in rows if row.preset == "gemma-4-26b-a4b-mtp@5090-laptop")
     assert gemma.context < 65536

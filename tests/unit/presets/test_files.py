@@ -13,9 +13,8 @@ import pytest
 
 from builder.core.errors import FetchError
 from builder.core.settings import Settings
-from builder.presets.described import Launch, LaunchRequest, prepared
-from builder.presets.files import download, located
-from builder.presets.models import cached
+from builder.presets.images import Launch, LaunchRequest, prepared
+from builder.presets.models import cached, download, located
 from builder.presets.run import fetched
 from builder.presets.schema import ModelFile, Preset
 from builder.presets.service import Files, Mount, Run

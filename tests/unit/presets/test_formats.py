@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.presets.formats import FORMATS
+from builder.cli.run import Format
+from builder.presets.exports import FORMATS
 from support.environment import REPOSITORY
 from support.services import OPEN, SERVICES
 
@@ -25,3 +26,7 @@ def test_a_format_is_written_by_its_function(name: str) -> None:
 def test_a_format_is_described(name: str) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
     assert len(rows) == 1, f"docs/run.md needs a row for {name} in its table of formats"
+
+
+def test_the_command_takes_each_format() -> None:
+    assert [*Format] == [*FORMATS]

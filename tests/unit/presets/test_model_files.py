@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.presets.model_files import chosen, complete, in_directory, mounted, names_below
 from builder.presets.schema import ModelFile
-from builder.presets.service import Mount
+from builder.presets.service import Mount, chosen, complete, in_directory, mounted, names_below
 
 NAMES = [
     ".gitattributes",

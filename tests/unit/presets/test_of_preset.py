@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from builder.presets import cards, machine
+from builder.presets import cards
+from builder.presets.cards import machine_with
 from builder.presets.catalog import PresetEntry
 from builder.presets.choose import Question, choose, figure_on
 from builder.presets.receipts import ReceiptEntry, ReceiptModel, is_file, is_run_of, of_presets
@@ -25,7 +26,7 @@ def entry(name: str = "a", **more: Any) -> ReceiptEntry:
 
 
 def found(*entries: ReceiptEntry, cards: tuple[str, ...] = ("5090",), context: int = 0) -> Any:
-    here = machine.named(REPOSITORY, cards).cards
+    here = machine_with(REPOSITORY, cards).cards
     runs = of_presets(entries, RECIPES, [PRESET])[PRESET.name]
     return figure_on(runs, here, context)
 
@@ -85,7 +86,7 @@ def test_a_file_is_known_by_its_digest_before_its_name() -> None:
 
 def test_a_receipt_comes_before_the_published_figure() -> None:
     slow = PresetEntry("slow", PRESET.file, "", PRESET.preset.model_copy(update={"drafter": None}))
-    here = machine.named(REPOSITORY, ["5090"])
+    here = cards.machine_with(REPOSITORY, ["5090"])
     fast = entry(draft=None, measured=[measured(run(300.0, 1), run(310.0, 2))])
     receipts = of_presets([fast], RECIPES, [PRESET, slow])
     question = Question(here, RECIPES, cards.every(REPOSITORY), receipts=receipts)

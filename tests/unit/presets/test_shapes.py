@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.presets import shapes
-from builder.presets import shapes as sizes
+from builder.presets import made_models, shapes
 from builder.presets.shapes import Shape, read_shape
 from simulator import gguf
 from support.environment import REPOSITORY
@@ -69,7 +68,7 @@ def test_a_shape_has_the_tensors_and_parameters_of_the_model(name: str) -> None:
         assert len(tensors) == count
         parameters = sum(map(math.prod, tensors.values()))
         assert parameters / 1e9 == pytest.approx(billions, rel=0.002)
-    usual = sizes.usual(shapes.shape_of(name))
+    usual = made_models.usual(shapes.shape_of(name))
     for tensor, dimensions in tensors.items():
         block, _ = gguf._blocks()[int(usual[tensor])]
         assert dimensions[0] % block == 0, tensor
@@ -79,7 +78,7 @@ def test_a_shape_has_the_tensors_and_parameters_of_the_model(name: str) -> None:
     ("name", "size"), [("qwen3.6-27b-mtp", 15_000_000_000), ("qwen3.6-27b-mmproj", 928_000_000)]
 )
 def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path: Path) -> None:
-    file = shapes.write(name, tmp_path / "model.gguf", size)
+    file = made_models.write_shape(name, tmp_path / "model.gguf", size)
     with file.open("rb") as stream:
         found = gguf.read(stream)
     shape = shapes.shape_of(name)
@@ -98,24 +97,24 @@ def test_a_file_has_a_readable_header_and_a_hole(name: str, size: int, tmp_path:
 @pytest.mark.parametrize(("name", "size"), PUBLISHED.items())
 def test_types_are_chosen_for_the_size_of_a_published_file(name: str, size: int) -> None:
     shape = shapes.shape_of(name)
-    kinds = sizes.reaching(shape, size)
+    kinds = made_models.reaching(shape, size)
     assert kinds.keys() == shape.tensors.keys()
-    assert 0 <= size - sizes.total(shape, kinds) < size / 1000
+    assert 0 <= size - made_models.total(shape, kinds) < size / 1000
     matrices = {kinds[each].name for each in kinds if "attn_q.weight" in each or "ffn_" in each}
     assert len(matrices - {"F32", "Q4_0", "Q5_0", "Q5_1", "Q8_0"}) <= 2
 
 
 def test_the_output_has_six_bits_at_least() -> None:
     untied, tied = shapes.shape_of("qwen3.6-27b"), shapes.shape_of("gemma-4-26b-a4b")
-    assert sizes.reaching(untied, 14_500_000_000)["output.weight"].name == "Q6_K"
-    assert sizes.reaching(untied, 14_500_000_000)["token_embd.weight"].name == "Q3_K"
-    assert sizes.reaching(tied, 17_000_000_000)["token_embd.weight"].name == "Q6_K"
+    assert made_models.reaching(untied, 14_500_000_000)["output.weight"].name == "Q6_K"
+    assert made_models.reaching(untied, 14_500_000_000)["token_embd.weight"].name == "Q3_K"
+    assert made_models.reaching(tied, 17_000_000_000)["token_embd.weight"].name == "Q6_K"
 
 
 @pytest.mark.parametrize("size", [1_000_000_000, 200_000_000_000])
 def test_a_size_that_no_quantization_reaches_is_refused(size: int) -> None:
-    with pytest.raises(sizes.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
-        sizes.reaching(shapes.shape_of("qwen3.6-27b"), size)
+    with pytest.raises(made_models.SizeError, match=rf"^{size} bytes are not between \d+ and \d+$"):
+        made_models.reaching(shapes.shape_of("qwen3.6-27b"), size)
 
 
 def test_a_repository_has_one_shape() -> None:

@@ -9,8 +9,8 @@ import pytest
 from builder.checks import serves
 from builder.core.errors import UsageError
 from builder.core.settings import Settings
-from builder.presets.described import LaunchRequest, prepared
-from builder.presets.short import refusal
+from builder.presets.images import LaunchRequest, prepared
+from builder.presets.run import refusal
 from support.environment import REPOSITORY
 from support.shipped import RECIPES
 

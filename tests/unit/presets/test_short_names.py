@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.core.errors import RecipeError
-from builder.presets import short_names
+from builder.presets import model_names, named
 from support.shipped import PRESETS
 
 ENTRIES = PRESETS.valid()
@@ -11,7 +11,7 @@ MODELS = {entry.name: entry.preset.model.name for entry in ENTRIES}
 
 
 def test_every_preset_has_a_model() -> None:
-    found = short_names.models(MODELS)
+    found = model_names(MODELS)
     assert found.keys() == {entry.name for entry in ENTRIES}
     assert found["qwen3.6-27b-dflash@5090-laptop"] == "qwen3.6-27b"
     assert found["qwen3.6-35b-a3b@3090"] == "qwen3.6-35b-a3b"
@@ -21,7 +21,7 @@ def test_every_preset_has_a_model() -> None:
 
 
 def names(short: str) -> list[str]:
-    return [entry.name for entry in short_names.named(ENTRIES, short)]
+    return [entry.name for entry in named(ENTRIES, short)]
 
 
 def test_a_kind_is_what_follows_the_model() -> None:
@@ -40,6 +40,6 @@ def test_a_kind_is_what_follows_the_model() -> None:
 )
 def test_an_unknown_name_is_an_error_that_lists_the_known(name: str, message: str) -> None:
     with pytest.raises(RecipeError) as raised:
-        short_names.named(ENTRIES, name)
+        named(ENTRIES, name)
     assert message in raised.value.what
     assert "qwen3.6-27b" in raised.value.why

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.presets import cards, choose
-from builder.presets.choose import Computed, DecodeStep, NotComputedError
+from builder.presets import cards, shapes
 from builder.presets.schema import Preset
+from builder.presets.shapes import Computed, DecodeStep, NotComputedError
 from support.environment import REPOSITORY
 from support.shipped import PRESETS, RECIPES
 
@@ -37,9 +37,9 @@ def figure(mean: float, **keys: object) -> dict[str, object]:
 
 
 def test_a_dense_model_reads_all_but_its_embedding() -> None:
-    step = choose.step(preset(), "llama-cpp")
+    step = shapes.step(preset(), "llama-cpp")
     assert (step.size, step.uneven, step.tokens) == (DENSE + CACHE, False, 1)
-    found = choose.computed_speed(preset(), "llama-cpp", LAPTOP, LAPTOP)
+    found = shapes.computed_speed(preset(), "llama-cpp", LAPTOP, LAPTOP)
     # 12.88 GB at 74 % of 896 GB/s are 19.42 ms.
     assert found.tokens_per_second == pytest.approx(1 / (19.42e-3 + 2.1e-3), rel=1e-3)
 
@@ -51,16 +51,16 @@ def test_the_kind_of_a_step_decides_how_much_of_the_bandwidth_it_gets() -> None:
 
 def test_the_type_of_the_cache_counts() -> None:
     options = {"arguments": ["--cache-type-k", "q4_0", "-ctv", "q8_0"]}
-    step = choose.step(preset(serve=options), "llama-cpp")
+    step = shapes.step(preset(serve=options), "llama-cpp")
     assert step.size - DENSE == pytest.approx(CACHE * (4.5 + 8.5) / 32)
-    step = choose.step(preset(serve={"arguments": ["--kv-cache-dtype=fp8"]}), "vllm")
+    step = shapes.step(preset(serve={"arguments": ["--kv-cache-dtype=fp8"]}), "vllm")
     assert step.size - DENSE == pytest.approx(CACHE / 2)
 
 
 def test_mtp_reads_its_block_and_the_output_for_each_token() -> None:
     words = ("--spec-type", "draft-mtp", "--spec-draft-n-max", "2")
     accepted = [figure(70, acceptance={"mean": 75})]
-    step = choose.step(drafting(*words, result=accepted), "llama-cpp")
+    step = shapes.step(drafting(*words, result=accepted), "llama-cpp")
     block, output = 424_699_392 / 2, 1_271_398_400 / 2
     # The block is a layer with full attention, so it has a cache, too.
     assert step.size == pytest.approx(DENSE + 2 * (block + output) + CACHE * 17 / 16)
@@ -70,7 +70,7 @@ def test_mtp_reads_its_block_and_the_output_for_each_token() -> None:
 def test_vllm_drafts_as_it_computes() -> None:
     config = '{"method":"mtp","num_speculative_tokens":3}'
     run = drafting("--speculative-config", config, result=[figure(90, acceptance={"mean": 90})])
-    step = choose.step(run, "vllm")
+    step = shapes.step(run, "vllm")
     assert (step.tokens, step.uneven) == (pytest.approx(3.7), False)
 
 
@@ -78,37 +78,37 @@ def test_counted_tokens_are_an_acceptance() -> None:
     words = ("--spec-type", "mtp", "--draft-block-size", "3", "--draft-max", "8")
     result = [figure(140, drafted=[2526], accepted=[1974])]
     drafter = {"repository": "a/c", "file": "d", "published_size": "325 MB"}
-    step = choose.step(drafting(*words, result=result, drafter=drafter), "atomic")
+    step = shapes.step(drafting(*words, result=result, drafter=drafter), "atomic")
     assert step.tokens == pytest.approx(1 + 2 * 1974 / 2526)
-    plain = choose.step(drafting(), "atomic").size
+    plain = shapes.step(drafting(), "atomic").size
     assert step.size - plain == 2 * 325e6
 
 
 def test_without_an_acceptance_the_own_run_gives_the_tokens() -> None:
     drafter = {"repository": "a/dflash", "file": "d", "published_size": "1.85 GB"}
     run = drafting("--spec-type", "dflash", result=[figure(107)], drafter=drafter)
-    step = choose.step(run, "beellama")
+    step = shapes.step(run, "beellama")
     output = 13_660_348_928 * 1_271_398_400 / 26_895_998_464
-    plain = choose.step(preset(WITH_MTP), "beellama").size
+    plain = shapes.step(preset(WITH_MTP), "beellama").size
     assert step.size - plain == pytest.approx(1.85e9 + output)
-    same = choose.computed_speed(run, "beellama", LAPTOP, LAPTOP)
+    same = shapes.computed_speed(run, "beellama", LAPTOP, LAPTOP)
     assert same.tokens_per_second == pytest.approx(107, abs=0.01)
-    faster = choose.computed_speed(run, "beellama", DESKTOP, LAPTOP)
+    faster = shapes.computed_speed(run, "beellama", DESKTOP, LAPTOP)
     assert 1.7 * 107 < faster.tokens_per_second < 2 * 107
 
 
 def test_a_name_gives_the_active_part_of_a_model_without_a_shape() -> None:
     model = 'name = "Nemotron 30B-A3B"\npublished_size = "19 GB"'
-    step = choose.step(preset(model), "vllm")
+    step = shapes.step(preset(model), "vllm")
     assert (step.size, step.uneven) == (1.9e9, False)
-    assert choose.step(preset(model), "llama-cpp").uneven
+    assert shapes.step(preset(model), "llama-cpp").uneven
 
 
 def test_the_weights_in_memory_stand_for_the_size() -> None:
     memory = {"unit": "GiB", "kinds": {"weights": 16.87}}
-    whole = choose.step(preset('name = "Qwen3.6 27B"', memory=memory), "vllm")
+    whole = shapes.step(preset('name = "Qwen3.6 27B"', memory=memory), "vllm")
     sized = preset('name = "Qwen3.6 27B"\npublished_size = "16.87 GiB"')
-    assert whole == choose.step(sized, "vllm")
+    assert whole == shapes.step(sized, "vllm")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_weights_in_memory_stand_for_the_size() -> None:
 )
 def test_a_missing_fact_is_named(run: Preset, bandwidth: int, published: int, why: str) -> None:
     with pytest.raises(NotComputedError, match=why):
-        choose.computed_speed(run, "llama-cpp", bandwidth, published)
+        shapes.computed_speed(run, "llama-cpp", bandwidth, published)
 
 
 def test_a_speed_is_shown_with_two_digits() -> None:
@@ -148,7 +148,7 @@ def known() -> list[tuple[Preset, str]]:
     for entry in PRESETS.valid():
         engine = RECIPES.engine(entry.preset.recipe).recipe.engine
         try:
-            choose.computed_speed(entry.preset, engine, LAPTOP, LAPTOP)
+            shapes.computed_speed(entry.preset, engine, LAPTOP, LAPTOP)
         except NotComputedError:
             continue
         found.append((entry.preset, engine))
@@ -166,7 +166,7 @@ def test_most_shipped_presets_have_a_computed_speed() -> None:
 @given(st.sampled_from(KNOWN), BANDWIDTHS, BANDWIDTHS)
 def test_more_bandwidth_is_never_slower(run: tuple[Preset, str], one: int, other: int) -> None:
     less, more = (
-        choose.computed_speed(*run, each, LAPTOP).tokens_per_second for each in sorted((one, other))
+        shapes.computed_speed(*run, each, LAPTOP).tokens_per_second for each in sorted((one, other))
     )
     assert less <= more
 
@@ -176,7 +176,7 @@ def test_a_longer_context_is_never_faster(
     run: tuple[Preset, str], bandwidth: int, one: int, other: int
 ) -> None:
     short, long = (
-        choose.computed_speed(*run, bandwidth, LAPTOP, each).tokens_per_second
+        shapes.computed_speed(*run, bandwidth, LAPTOP, each).tokens_per_second
         for each in sorted((one, other))
     )
     assert long <= short
@@ -184,5 +184,5 @@ def test_a_longer_context_is_never_faster(
 
 @given(st.sampled_from(KNOWN), BANDWIDTHS)
 def test_a_speed_is_within_its_interval(run: tuple[Preset, str], bandwidth: int) -> None:
-    found = choose.computed_speed(*run, bandwidth, LAPTOP)
+    found = shapes.computed_speed(*run, bandwidth, LAPTOP)
     assert found.interval[0] < found.tokens_per_second < found.interval[1]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gguf import quants
 
-from builder.presets import shapes, tiny
-from builder.presets import shapes as tokens
-from builder.presets.tiny import TinyModel
+from builder.presets import made_models, shapes
+from builder.presets.made_models import TinyModel
 from simulator import gguf
+from support.environment import REPOSITORY
 
 # Each type beside the one of published files, and each shape.
 MODELS = (
@@ -45,7 +45,7 @@ def values(file: Path) -> dict[str, np.ndarray]:
 @SAME
 def test_a_file_has_the_tensors_and_values_of_its_shape(model: TinyModel, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
-    tiny.write(model, file)
+    made_models.write_tiny(model, file)
     shape = shapes.tiny(model.shape)
     with file.open("rb") as stream:
         header = gguf.read(stream)
@@ -66,7 +66,7 @@ def test_a_file_has_the_tensors_and_values_of_its_shape(model: TinyModel, tmp_pa
 @pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
 def test_the_tensors_are_those_of_the_published_model(name: str, published: str) -> None:
     def kinds(shape: shapes.Shape) -> set[str]:
-        return {tiny.LAYER.sub("", tensor) for tensor in shape.tensors}
+        return {made_models.LAYER.sub("", tensor) for tensor in shape.tensors}
 
     more = {"output.weight"} if name == "gemma4" else set()  # an output of its own
     assert kinds(shapes.tiny(name)) == kinds(shapes.shape_of(published)) | more
@@ -77,8 +77,8 @@ def test_the_tensors_are_those_of_the_published_model(name: str, published: str)
 
 @SAME
 def test_layers_that_add_nothing_have_zeros(model: TinyModel, tmp_path: Path) -> None:
-    tiny.write(model, tmp_path / "all.gguf")
-    tiny.write(replace(model, layers=1), tmp_path / "first.gguf")
+    made_models.write_tiny(model, tmp_path / "all.gguf")
+    made_models.write_tiny(replace(model, layers=1), tmp_path / "first.gguf")
     every, first = values(tmp_path / "all.gguf"), values(tmp_path / "first.gguf")
     layers = {int(name.split(".")[1]) for name in every if name.startswith("blk.")}
     changed = {name for name, array in every.items() if not np.array_equal(array, first[name])}
@@ -93,31 +93,33 @@ def test_layers_that_add_nothing_have_zeros(model: TinyModel, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
 def test_a_model_without_its_block_has_the_same_weights(name: str, tmp_path: Path) -> None:
     whole = TinyModel(name, "Q4_K")
-    assert tiny.has_block(whole)
-    assert not tiny.has_block(replace(whole, block=False))
-    tiny.write(whole, tmp_path / "whole.gguf")
-    tiny.write(replace(whole, block=False), tmp_path / "part.gguf")
+    assert made_models.has_block(whole)
+    assert not made_models.has_block(replace(whole, block=False))
+    made_models.write_tiny(whole, tmp_path / "whole.gguf")
+    made_models.write_tiny(replace(whole, block=False), tmp_path / "part.gguf")
     every, part = values(tmp_path / "whole.gguf"), values(tmp_path / "part.gguf")
-    last = f"blk.{tiny.layers(whole)}."
+    last = f"blk.{made_models.tiny_layers(whole)}."
     assert part.keys() == {tensor for tensor in every if not tensor.startswith(last)}
     assert all(np.array_equal(array, every[tensor]) for tensor, array in part.items())
     fields = real.GGUFReader(tmp_path / "part.gguf").fields
-    assert fields[f"{name}.block_count"].contents() == tiny.layers(whole)
+    assert fields[f"{name}.block_count"].contents() == made_models.tiny_layers(whole)
     assert f"{name}.nextn_predict_layers" not in fields
 
 
 def test_a_model_of_plain_layers_has_no_block() -> None:
-    assert not tiny.has_block(TinyModel("llama", "F16"))
+    assert not made_models.has_block(TinyModel("llama", "F16"))
 
 
 def test_every_shape_is_tried() -> None:
-    assert {model.shape for model in MODELS} == set(shapes.tiny_names())
+    assert {model.shape for model in MODELS} == {
+        file.stem for file in (REPOSITORY / "shapes" / "tiny").glob("*.toml")
+    }
 
 
 def test_equal_models_have_equal_bytes_and_a_seed_of_their_own(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("one", "same", "other")]
     for file, seed in zip(files, (1, 1, 2), strict=True):
-        tiny.write(TinyModel("llama", "Q4_K", seed), file)
+        made_models.write_tiny(TinyModel("llama", "Q4_K", seed), file)
     one, same, other = (file.read_bytes() for file in files)
     assert one == same
     assert len(one) == len(other)
@@ -126,8 +128,8 @@ def test_equal_models_have_equal_bytes_and_a_seed_of_their_own(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K"])
 def test_random_blocks_have_the_deviation_of_other_types(kind: str, tmp_path: Path) -> None:
-    tiny.write(TinyModel("llama", kind), tmp_path / "random")
-    tiny.write(TinyModel("llama", "F16"), tmp_path / "normal")
+    made_models.write_tiny(TinyModel("llama", kind), tmp_path / "random")
+    made_models.write_tiny(TinyModel("llama", "F16"), tmp_path / "normal")
     random, normal = values(tmp_path / "random"), values(tmp_path / "normal")
     for part in ("attn_q", "ffn_down"):
         name = f"blk.0.{part}.weight"
@@ -137,11 +139,11 @@ def test_random_blocks_have_the_deviation_of_other_types(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["llama", "gemma4"])
 def test_a_token_has_two_likely_successors_that_print(name: str, tmp_path: Path) -> None:
-    tiny.write(TinyModel(name, "Q8_0"), tmp_path / "model")
+    made_models.write_tiny(TinyModel(name, "Q8_0"), tmp_path / "model")
     found = values(tmp_path / "model")
     shape = shapes.tiny(name)
     assert shape.tokenizer is not None
-    shown = tokens.printable(shape.tokenizer)
+    shown = made_models.printable(shape.tokenizer)
     texts = real.GGUFReader(tmp_path / "model").fields["tokenizer.ggml.tokens"].contents()
     assert "".join(texts[token] for token in shown) == "".join(map(chr, range(33, 127)))
     embedding = found["token_embd.weight"]
@@ -151,18 +153,20 @@ def test_a_token_has_two_likely_successors_that_print(name: str, tmp_path: Path)
         first, second, third = np.sort(logits[token])[::-1][:3]
         assert {*np.argsort(logits[token])[::-1][:2]} <= set(shown)
         # Now and then both successors are the same.
-        assert second - third > 0 or first > 1.5 * tiny.LIKELY
+        assert second - third > 0 or first > 1.5 * made_models.LIKELY
     successors = [int(logits[token].argmax()) for token in shown]
     assert len(set(successors)) > 50, "texts would soon repeat"
 
 
 def test_a_drafter_expects_the_successors_of_its_target(tmp_path: Path) -> None:
-    tiny.write(TinyModel("gemma4", "Q8_0"), tmp_path / "target")
-    tiny.write(TinyModel("gemma4-assistant", "Q8_0", target="gemma4"), tmp_path / "drafter")
+    made_models.write_tiny(TinyModel("gemma4", "Q8_0"), tmp_path / "target")
+    made_models.write_tiny(
+        TinyModel("gemma4-assistant", "Q8_0", target="gemma4"), tmp_path / "drafter"
+    )
     target, drafter = values(tmp_path / "target"), values(tmp_path / "drafter")
     shape = shapes.tiny("gemma4")
     assert shape.tokenizer is not None
-    shown = tokens.printable(shape.tokenizer)
+    shown = made_models.printable(shape.tokenizer)
     embedding = target["token_embd.weight"] * math.sqrt(256)  # as the engine scales it
     expected = embedding @ target["output.weight"].T
     inputs = embedding @ drafter["nextn.pre_projection.weight"][:, :256].T
@@ -175,11 +179,11 @@ def test_a_drafter_expects_the_successors_of_its_target(tmp_path: Path) -> None:
 
 
 def test_rounding_does_not_turn_the_choice_of_experts(tmp_path: Path) -> None:
-    tiny.write(TinyModel("qwen35moe", "Q4_K"), tmp_path / "model")
+    made_models.write_tiny(TinyModel("qwen35moe", "Q4_K"), tmp_path / "model")
     found = values(tmp_path / "model")
     shape = shapes.tiny("qwen35moe")
     assert shape.tokenizer is not None
-    embedding = found["token_embd.weight"][[*tokens.printable(shape.tokenizer)]]
+    embedding = found["token_embd.weight"][[*made_models.printable(shape.tokenizer)]]
     normed = embedding / np.sqrt(np.mean(embedding**2, axis=1, keepdims=True))
     for layer in range(3):
         scores = np.sort(normed @ found[f"blk.{layer}.ffn_gate_inp.weight"].T, axis=1)
@@ -188,7 +192,9 @@ def test_rounding_does_not_turn_the_choice_of_experts(tmp_path: Path) -> None:
 
 
 def test_a_block_that_drafts_is_no_layer_of_the_text() -> None:
-    assert [tiny.layers(TinyModel(name, "F16")) for name in ("llama", "qwen35", "gemma4")] == [
+    assert [
+        made_models.tiny_layers(TinyModel(name, "F16")) for name in ("llama", "qwen35", "gemma4")
+    ] == [
         2,
         2,
         3,

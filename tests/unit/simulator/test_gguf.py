@@ -9,8 +9,9 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from builder.checks import serves, simulated
-from builder.presets import shapes
+from builder.checks import serves
+from builder.checks import simulated
+from builder.presets import made_models
 from simulator import gguf
 
 SCALARS = {
@@ -170,7 +171,7 @@ def test_an_alignment_that_is_no_power_of_two_is_refused(written: Path) -> None:
 def test_large_models_are_read_without_their_weights(
     tmp_path: Path, name: str, gigabytes: int, words: int
 ) -> None:
-    file = shapes.write(name, tmp_path / "large.gguf")
+    file = made_models.write_shape(name, tmp_path / "large.gguf")
     with file.open("rb") as stream:
         found = gguf.read(stream)
     assert found.end == file.stat().st_size > gigabytes * 1_000_000_000

@@ -18,8 +18,9 @@ from builder.build.compilers import Compiler, Table, Thread
 from builder.core.errors import WorldError
 from builder.core.settings import Settings
 from builder.engines.families import load_catalog
-from builder.presets import machine, model_files
-from builder.presets.known import known
+from builder.presets import cards
+from builder.presets.choose import known
+from builder.presets.service import mounted
 from builder.publish.nights import NightlyRun
 from builder.publish.tag_history import Move
 from builder.site import facts as choices
@@ -144,7 +145,7 @@ def test_the_first_page_answers_as_choose_does(site: Path, builder: Builder, car
     assert shown == [each["preset"] for each in answer["fits"]]
     refused = {each["preset"]: each["why"] for each in found["excluded"]}
     assert refused == {each["preset"]: each["why"] for each in answer["excluded"]}
-    here = machine.named(REPOSITORY, [card])
+    here = cards.machine_with(REPOSITORY, [card])
     recommended = known(RECIPES, PRESETS.valid(), REPOSITORY / "none").choice(here).recommended
     assert [each["preset"] for each in found.get("fits", []) if each["recommended"]] == [
         each.preset for each in recommended
@@ -436,8 +437,8 @@ def test_a_file_for_compose_is_complete_or_its_steps_are_shown(facts: Site, tmp_
         cards = choices.every_card(presets, published)
         seen = {option.preset: option for card in cards for option in card.fits}
         for name, option in seen.items():
-            files = model_files.of_preset(PRESETS.preset(name).preset)
-            lacks = model_files.mounted(files, "./models", {}).incomplete
+            files = PRESETS.preset(name).preset.files
+            lacks = mounted(files, "./models", {}).incomplete
             assert bool(option.compose) == (not lacks and bool(published)), name
             assert bool(option.missing) != bool(option.compose), name
             commands = [each.command for each in option.missing]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from builder.presets import choose
+from builder.presets import shapes
 from support.environment import REPOSITORY
 
 
@@ -35,8 +35,8 @@ def test_the_program_uses_the_figures_of_the_fit(page: str) -> None:
         name: float(re.findall(rf"^\| .*{name}.*? \| ([\d.]+)", page, re.MULTILINE)[0])
         for name in ("steady", "uneven", "fixed time")
     }
-    assert pytest.approx(fitted["steady"], rel=0.03) == choose.STEADY
-    assert pytest.approx(fitted["uneven"], rel=0.03) == choose.UNEVEN
-    assert pytest.approx(fitted["fixed time"], rel=0.05) == choose.FIXED * 1e3
+    assert pytest.approx(fitted["steady"], rel=0.03) == shapes.STEADY
+    assert pytest.approx(fitted["uneven"], rel=0.03) == shapes.UNEVEN
+    assert pytest.approx(fitted["fixed time"], rel=0.05) == shapes.FIXED * 1e3
     low, high = map(float, re.findall(r"tables below \| ([\d.]+) to ([\d.]+)", page)[0])
-    assert (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03)) == choose.INTERVAL
+    assert (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03)) == shapes.INTERVAL
