@@ -22,9 +22,8 @@ from builder.recipes.catalog import Catalog
 from builder.sources import gather, pypi
 from builder.sources.gather import GatherOptions
 from builder.sources.pypi import IndexFile
-from simulator import compilers
+from simulator import SimulatorError, compilers
 from simulator.compilers import Kernels, find_kernels
-from simulator.errors import SimulatorError
 
 # nvcc's releases on the package index, each with the wheels that it compiles with.
 

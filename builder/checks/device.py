@@ -25,7 +25,6 @@ from builder.presets.cards import Card
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator import gguf
-from simulator.cubin import function_of
 from simulator.report import (
     BLOCK,
     Allocation,
@@ -41,6 +40,7 @@ from simulator.report import (
     with_rest,
 )
 from simulator.selection import Capability
+from simulator.work import function_of
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model

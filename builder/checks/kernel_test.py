@@ -24,8 +24,8 @@ from builder.docker.client import Finished
 from builder.docker.containers import mount_options
 from builder.image.contents import Contents
 from builder.presets.cards import Card
-from simulator.cubin import function_of
 from simulator.report import Report
+from simulator.work import function_of
 
 # A tree's own test-backend-ops, compiled against the libraries of its image, and kept.
 

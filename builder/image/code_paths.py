@@ -209,7 +209,7 @@ def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSumm
 
 
 def _summary_of(library: Library) -> LibrarySummary:
-    from simulator.cubin import demangled, short
+    from simulator.work import demangled, short
 
     found = [
         SpillingKernel(short(demangled(each.name)), each.registers, each.local, each.spills)

@@ -45,9 +45,9 @@ from builder.image.results import (
     LayerSide,
     LayerState,
 )
-from simulator.elf import Elf, MalformedElf, Section, is_elf
+from simulator import MalformedElf
+from simulator.elf import Elf, Section, is_elf, linking, versioned_symbols
 from simulator.ledger import library_name
-from simulator.library import linking, versioned_symbols
 
 # Files with their properties: of an image as a container sees it, of a directory, or one file.
 

@@ -23,12 +23,11 @@ from builder.image.results import (
     FunctionDifference,
     OtherDifference,
 )
-from simulator import cubin, fatbin
-from simulator.cubin import demangled
-from simulator.elf import CUDA, NOBITS, Elf, is_elf
-from simulator.fatbin import Code, FatbinEntry, Region
-from simulator.library import MACHINES
-from simulator.selection import Capability
+from simulator import fatbin, ledger
+from simulator.elf import CUDA, MACHINES, NOBITS, Elf, is_elf
+from simulator.fatbin import FatbinEntry, Region
+from simulator.selection import Capability, Code
+from simulator.work import demangled
 
 # The device code of a file: ELF files, cubins, fat binaries and PTX.
 
@@ -278,7 +277,7 @@ def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:
             side.others[part].append((digest, section.size))
         else:
             parts[name][SASS if part + "." == TEXT else part] = digest
-    kernels = {each.name: each for each in cubin.kernels(payload, of.entry.code.arch)}
+    kernels = {each.name: each for each in ledger.kernels_of(payload, of.entry.code.arch)}
     for name, text in texts.items():
         code = FunctionCode(of.module, text.size, parts[name][SASS])
         if name in kernels:

@@ -22,7 +22,7 @@ from builder.docker import containers
 from builder.recipes import locks
 from builder.recipes.schema import PypiSource
 from builder.sources import pypi
-from simulator import library as elf
+from simulator import elf
 from support import upstreams
 from support.catalogs import load
 from support.commands import Builder

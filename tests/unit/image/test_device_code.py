@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builder.image.device_code import compare_code, device_entries, differing, left_over
 from builder.image.results import CodeDifference, CodeTotals
-from simulator.elf import MalformedElf
+from simulator import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator import compilers
+from simulator import SimulatorError, compilers
 from simulator.compilers import Tree, find_kernels, kernel_program, types
-from simulator.errors import SimulatorError
 from support.environment import REPOSITORY
 
 QUANTIZED = REPOSITORY / "tests" / "data" / "quantized"
