@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from builder.checks.answers import ServerClient
 from builder.checks.server import Server
 from builder.core.errors import RecipeError
+from builder.core.files import made_once
 from builder.docker.client import executable
 from builder.docker.containers import Container
 from builder.engines.api_flavor import API_FLAVORS
@@ -28,6 +29,7 @@ from builder.presets import exports, schema
 from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.sources import apt
+from support.environment import SHARED_CACHE
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
 from support.smoke_tests import docker
 
@@ -226,19 +228,25 @@ def test_quadlet_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "--device" not in words
 
 
-@pytest.fixture
-def podman(tmp_path: Path) -> Iterator[str]:
-    """A container with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
-    root, image = tmp_path / "root.tar", "builder-test/podman:5"
-    known = tmp_path / "trixie.sources"
+def podman_root(made: Path, work: Path) -> None:
+    """Write a root with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
+    made.mkdir()
+    known = work / "trixie.sources"
     known.write_text(apt.sources_for("trixie") or "")  # else mmdebstrap has its own
     options = ["--variant=essential", '--aptopt=APT::Install-Recommends "false"']
     packages = "--include=podman,catatonit,nftables"
-    command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(root)]
+    command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(made / "root.tar")]
     command += [str(known)] if known.stat().st_size else []
     subprocess.run(command, check=True)
-    docker("import", str(root), image)
-    root.unlink()
+
+
+@pytest.fixture
+def podman() -> Iterator[str]:
+    """A container with Podman."""
+    image = "builder-test/podman:5"
+    month = time.strftime("%Y-%m")  # a newer one replaces it
+    root = made_once(SHARED_CACHE, "podman-of-the-tests", month, print, podman_root)
+    docker("import", str(root / "root.tar"), image)
     storage = ["--privileged", "--tmpfs=/run", "--volume=/var/lib/containers"]
     container = docker("run", "--detach", *storage, image, "sleep", "infinity")
     yield container
