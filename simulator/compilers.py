@@ -67,11 +67,6 @@ class Tree:
 
     cuda: Path
 
-    @property
-    def include(self) -> tuple[Path, ...]:
-        """The directories of its headers."""
-        return self.cuda, self.cuda.parent, self.cuda.parent.parent / "include"
-
     def text(self, name: str) -> str:
         """The text of a CUDA source; empty where the tree has none of that name."""
         file = self.cuda / name
@@ -117,11 +112,10 @@ def types(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
 
 def kernel_program(names: Iterable[str]) -> str:
     """The CUDA source with a kernel for each of these quantizations."""
-    kernels = (
+    return TREE_PROGRAM + "".join(
         TREE_KERNEL.format(kernel=f"{PREFIX}{name}", name=name, upper=name.upper())
         for name in names
     )
-    return TREE_PROGRAM + "".join(kernels)
 
 
 # Random blocks of a quantization, and the values that gguf-py reads from them.
@@ -140,16 +134,12 @@ Q8_1_VALUES, Q8_1_BYTES = 32, 36
 
 @dataclass(frozen=True, slots=True)
 class BlockCase:
-    """Rows of blocks, a column in blocks of q8_1, and their products."""
+    """The bytes of rows of blocks and of a column of q8_1, and the product of each row."""
 
     rows: Array
-    """Bytes."""
     column: Array
-    """Bytes."""
-    blocks: int
-    """Number of blocks in a row."""
+    blocks: int  # in a row
     exact: Array
-    """One number for each row, computed in double precision."""
 
 
 def known_blocks() -> dict[str, GGMLQuantizationType]:
@@ -488,18 +478,15 @@ DIGITS = "{:.1e}"
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The parts of a tree that are tried: kernels and cases of ``vec_dot`` by type, and of
-    ``mul_mat_q``."""
+    """The parts of a tree that are tried: kernels and cases of ``vec_dot`` by type, the parameters
+    of the kernels of matrices with their products, and why other types are not compared."""
 
     tree: Tree
     names: Mapping[str, str]
     cases: Mapping[str, BlockCase]
     parameters: Mapping[str, Sequence[str]]
-    """The names of the parameters of ``mul_mat_q`` and its like."""
     shapes: tuple[MatrixShape, ...]
-    """The products of matrices."""
     not_compared: Mapping[str, str]
-    """Why, by type."""
 
 
 def kernels_of(found: Tree) -> Kernels:
@@ -589,7 +576,7 @@ def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, s
     """The PTX of a CUDA source, and why nvcc refused it, if so."""
     source.write_text(text)
     ptx = source.with_suffix(".ptx")
-    headers = [f"-I{folder}" for folder in found.include]
+    headers = [f"-I{found.cuda}", f"-I{found.cuda.parent}", f"-I{found.cuda.parents[1]}/include"]
     command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", *FLAGS, *headers, str(source)]
     done = subprocess.run(
         [*command, "-o", str(ptx)], capture_output=True, text=True, errors="replace", check=False

@@ -56,12 +56,9 @@ class Section(NamedTuple):
 
     name: str
     type: int
-    """sh_type."""
-    address: int
-    """Virtual address of its first byte."""
+    address: int  # virtual, of its first byte
     offset: int
-    size: int
-    """Bytes in the file; for NOBITS, bytes in memory."""
+    size: int  # bytes in the file; for NOBITS, bytes in memory
     link: int
     info: int
 

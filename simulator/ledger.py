@@ -55,10 +55,8 @@ Idle = Literal["", "empty", "traps"]
 class Kernel:
     """One kernel as compiled for one architecture."""
 
-    name: str
-    """Mangled."""
-    registers: int
-    """For each thread."""
+    name: str  # mangled
+    registers: int  # for each thread
     shared: int
     """Bytes of static shared memory of a block."""
     local: int
@@ -71,9 +69,8 @@ class Kernel:
     cluster: int
     """Blocks of a cluster (``__cluster_dims__``); 0: none required."""
     size: int
-    """Bytes of its SASS."""
+    """Bytes of its SASS; ``digest`` is their sha256."""
     digest: str
-    """sha256 of its SASS."""
     idle: Idle = ""
     """Its body computes nothing: it is "empty", or "traps" or prints a message."""
 
@@ -97,9 +94,8 @@ class Body:
     hollow: tuple[str, ...] = ()
     """Kernels that compute nothing here, and do in another code for the same major version."""
     version: str = ""
-    """The directive ``.version`` of PTX: "9.0"."""
+    """The directives of PTX: ``.version`` "9.0", ``.target`` "sm_80"."""
     target: str = ""
-    """The directive ``.target`` of PTX: "sm_80"."""
 
     @property
     def computing(self) -> int:
@@ -127,9 +123,9 @@ class FatBinary:
 
     def body(self, card: Capability) -> Body | None:
         """The kernels that a card takes; None: none, or it has another major version."""
-        offered = map(Code.named, self.offered)
-        code = preferred((*(each.code for each in self.bodies), *offered), card)
-        return next((each for each in self.bodies if each.code == code), None)
+        bodies = {each.code: each for each in reversed(self.bodies)}
+        code = preferred((*bodies, *map(Code.named, self.offered)), card)
+        return bodies.get(code) if code else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,7 @@ class KernelUse(ReportPart):
     count: Number
     grid: Shape
     block: Shape
-    shared: Number
-    """Dynamic shared memory."""
+    shared: Number  # dynamic
     computed: Number = 0
     """How many of the launches were computed, to their end or to a fault."""
     instructions: Number = 0
@@ -209,16 +208,15 @@ class Report(ReportPart):
 
     @model_validator(mode="after")
     def _places_exist(self) -> Self:
-        placed: list[Allocation | Failed | Violation | Unsupported]
-        placed = [*self.allocations, *self.failed, *self.violations, *self.unsupported]
-        if any(part.stack >= len(self.stacks) for part in placed):
-            raise ValueError("names a stack that it does not have")
-        on_cards: list[Allocation | Failed | KernelUse]
-        on_cards = [*self.allocations, *self.failed, *self.launches]
-        if any(part.card >= len(self.cards) for part in on_cards):
-            raise ValueError("names a card that it does not have")
-        if any(output.launch >= len(self.launches) for output in self.outputs):
-            raise ValueError("names a launch that it does not have")
+        placed = (self.allocations, self.failed, self.violations, self.unsupported)
+        on_cards = (self.allocations, self.failed, self.launches)
+        for name, count, parts in (
+            ("stack", len(self.stacks), placed),
+            ("card", len(self.cards), on_cards),
+            ("launch", len(self.launches), (self.outputs,)),
+        ):
+            if any(getattr(part, name) >= count for part in chain.from_iterable(parts)):
+                raise ValueError(f"names a {name} that it does not have")
         return self
 
     @property
@@ -421,9 +419,8 @@ def named(report: Report, files: Files = lambda _: None) -> list[list[Frame]]:
 
 def caller_of(stack: Sequence[Frame], skipped: Sequence[str] = ()) -> str:
     """The innermost frame with a name that does not begin with one of ``skipped``."""
-    wanted = [
-        frame for frame in stack if frame.function and not frame.function.startswith((*skipped,))
-    ]
+    named = (each for each in stack if each.function)
+    wanted = [each for each in named if not each.function.startswith((*skipped,))]
     return str(next(iter(wanted or stack), "unknown"))
 
 
@@ -465,19 +462,9 @@ def _launches(report: Report) -> Iterator[tuple[str, int]]:
     return ((names[each.launch], each.checksum) for each in report.outputs)
 
 
-# Sizes of device memory as they are printed.
-
-MIB = 1 << 20
-
-
-def mib(size: int) -> str:
-    """``10038 MiB``; below 10 MiB with one decimal."""
-    value = size / MIB
-    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
-
-
 # Device memory by purpose, from the functions that asked for it and from engines' logs.
 
+MIB = 1 << 20
 Kind = Literal["weights", "KV cache", "compute", "drafter", "projector", "other"]
 KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "drafter", "projector", "other")
 BLOCK = 2 * MIB  # large allocations are multiples of it
@@ -503,11 +490,13 @@ FUNCTIONS: Sequence[tuple[str, Kind]] = (
 LOGGED = re.compile(
     r"CUDA(\d{1,3}) +(model|KV|RS|compute) buffer size *= *(\d{1,9}(?:\.\d{1,9})?) MiB"
 )
-OF_LOG: Mapping[str, Kind] = {
-    "model": "weights",
-    "KV": "KV cache",
-    "RS": "KV cache",
-}
+OF_LOG: Mapping[str, Kind] = {"model": "weights", "KV": "KV cache", "RS": "KV cache"}
+
+
+def mib(size: int) -> str:
+    """``10038 MiB``; below 10 MiB with one decimal."""
+    value = size / MIB
+    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
 
 
 @dataclass(frozen=True, slots=True)

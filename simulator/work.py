@@ -28,11 +28,10 @@ PTX = "compute_"  # how the name of code begins that the driver compiles
 
 @dataclass(frozen=True, slots=True)
 class WorkPath:
-    """A path that an engine took."""
+    """A path that an engine took: "FlashAttention 2", "MMQ"."""
 
     work: Work
     path: str
-    """"FlashAttention 2", "MMQ"."""
     launches: int
     """Launches of its kernels, or calls of cuBLAS."""
     compiled: bool = False
@@ -55,13 +54,11 @@ def paths_taken(
     counts: Counter[tuple[Work, str]] = Counter()
     compiled = set()
     for kernel, code, count in launches:
-        found = _of_kernel(kernel)
-        if found is not None:
+        if found := _of_kernel(kernel):
             counts[found] += count
             compiled |= {found} if code.startswith(PTX) else set()
     for function, count in calls.items():
-        found = _match("call", function)
-        if found is not None:
+        if found := _match("call", function):
             counts[found] += count
     order = get_args(Work)
     taken = sorted(counts.items(), key=lambda item: (order.index(item[0][0]), -item[1], item[0]))
@@ -78,9 +75,8 @@ def by_work(taken: Iterable[WorkPath]) -> dict[Work, list[WorkPath]]:
 
 def texts_by_work(taken: Iterable[WorkPath]) -> dict[Work, str]:
     """The paths of each kind of work, in one line each."""
-    return {
-        work: ", ".join(each.text for each in of_work) for work, of_work in by_work(taken).items()
-    }
+    found = by_work(taken).items()
+    return {work: ", ".join(each.text for each in of_work) for work, of_work in found}
 
 
 @cache

@@ -64,7 +64,7 @@ def test_the_program_has_a_kernel_for_each_type() -> None:
 def test_headers_are_found_from_the_directory_of_the_kernels(tmp_path: Path) -> None:
     tree = made(tmp_path, "")
     ggml = tmp_path / "vendor" / "ggml"
-    assert tree.include == (ggml / "src" / "ggml-cuda", ggml / "src", ggml / "include")
+    assert tree.cuda == ggml / "src" / "ggml-cuda"
 
 
 def test_a_source_without_kernels_is_refused(tmp_path: Path) -> None:
