@@ -266,7 +266,7 @@ def _parsed(process: int, message: bytes) -> Report:
     try:
         return Report.model_validate_json(message)
     except ValidationError as error:
-        # Of the first fault's place, only the name of our field is shown.
+        # The place of the first fault: only the name of our field is shown.
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = next((name for name in first["loc"] if name in Report.model_fields), "report")
         raise SimulatorError(
