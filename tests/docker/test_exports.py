@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from builder.checks.answers import ServerClient
 from builder.checks.server import Server
@@ -49,17 +50,24 @@ ALL_HOSTILE = replace(
 )
 
 
-def composed(text: str, folder: Path) -> dict[str, Any]:
-    """The service as Docker Compose reads it: `config` prints it with doubled dollar signs."""
-    (folder / "compose.yaml").write_text(text)
-    command = [executable(), "compose", "--file", str(folder / "compose.yaml")]
+def composed(services: Iterable[Service], folder: Path) -> list[dict[str, Any]]:
+    """Services as Docker Compose reads their files, all in one project.
+
+    `config` prints them with doubled dollar signs.
+    """
+    command = [executable(), "compose"]
+    for number, each in enumerate(services):
+        text = exports.compose(replace(each, name=f"builder-{number}"))
+        file = folder / f"{number}.yaml"
+        file.write_text(text.replace("\n  server:\n", f"\n  server-{number}:\n", 1))
+        command += ["--file", str(file)]
     done = subprocess.run(
         [*command, "config", "--format", "json"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{done.stderr}\n{text}"
+    assert done.returncode == 0, f"{done.stderr}\n{[*services]}"
     assert done.stderr == ""  # it warns of variables that are not set
-    found: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]["server"]
-    return found
+    found: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]
+    return [found[f"server-{number}"] for number in range(len(found))]
 
 
 def assert_composed(found: dict[str, Any], service: Service) -> None:
@@ -72,20 +80,28 @@ def assert_composed(found: dict[str, Any], service: Service) -> None:
     assert volumes == [*((mount.source, mount.target) for mount in service.mounts), *cache]
 
 
-@few
-@given(service=services())
-def test_any_argument_reaches_compose_as_it_is(service: Service, tmp_path: Path) -> None:
-    assert_composed(composed(exports.compose(service), tmp_path), service)
+@settings(few, max_examples=5)
+@given(several=st.lists(services(), min_size=5, max_size=5))
+def test_any_argument_reaches_compose_as_it_is(several: list[Service], tmp_path: Path) -> None:
+    for found, service in zip(composed(several, tmp_path), several, strict=True):
+        assert_composed(found, service)
 
 
 def test_hostile_arguments_reach_compose_as_they_are(tmp_path: Path) -> None:
-    assert_composed(composed(exports.compose(ALL_HOSTILE), tmp_path), ALL_HOSTILE)
+    [found] = composed([ALL_HOSTILE], tmp_path)
+    assert_composed(found, ALL_HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The services of the presets as Docker Compose reads them."""
+    found = composed(SERVICES.values(), tmp_path_factory.mktemp("published"))
+    return dict(zip(SERVICES, found, strict=True))
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
-    service = SERVICES[name]
-    found = composed(exports.compose(service), tmp_path)
+def test_compose_reads_a_published_preset(name: str, published: dict[str, dict[str, Any]]) -> None:
+    service, found = SERVICES[name], published[name]
     assert_composed(found, service)
     (device,) = found["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": service.cards, "capabilities": ["gpu"]}
@@ -102,7 +118,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     needs = schema.ContainerOptions(
         ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"]
     )
-    found = composed(exports.compose(replace(BASE, container=needs, cards=0)), tmp_path)
+    [found] = composed([replace(BASE, container=needs, cards=0)], tmp_path)
     assert found["ipc"] == "host"
     assert found["shm_size"] == str(16 << 30)
     assert found["ulimits"] == {"memlock": -1}
@@ -113,7 +129,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "pull_policy" not in found
     assert "deploy" not in found
     assert found["restart"] == "on-failure:3"
-    other = composed(exports.compose(replace(BASE, local=True, read_only=True)), tmp_path)
+    [other] = composed([replace(BASE, local=True, read_only=True)], tmp_path)
     assert (other["read_only"], other["tmpfs"]) == (True, ["/tmp"])
     assert other["pull_policy"] == "never"
 
@@ -123,7 +139,7 @@ def test_compose_takes_the_models_directory_of_a_variable(
 ) -> None:
     monkeypatch.setenv("MODELS_DIR", "/other $models")
     mounts = (Mount("/srv/models", "/models"), Mount("/srv/a.gguf", "/model/a.gguf", file=True))
-    found = composed(exports.compose(replace(BASE, mounts=mounts)), tmp_path)
+    [found] = composed([replace(BASE, mounts=mounts)], tmp_path)
     assert [each["source"] for each in found["volumes"]] == ["/other $models", "/srv/a.gguf"]
 
 
