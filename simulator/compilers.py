@@ -8,12 +8,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.errors import SimulatorError
+from simulator import SimulatorError
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -66,11 +67,6 @@ class Tree:
 
     cuda: Path
 
-    @property
-    def include(self) -> tuple[Path, ...]:
-        """The directories of its headers."""
-        return self.cuda, self.cuda.parent, self.cuda.parent.parent / "include"
-
     def text(self, name: str) -> str:
         """The text of a CUDA source; empty where the tree has none of that name."""
         file = self.cuda / name
@@ -116,11 +112,10 @@ def types(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
 
 def kernel_program(names: Iterable[str]) -> str:
     """The CUDA source with a kernel for each of these quantizations."""
-    kernels = (
+    return TREE_PROGRAM + "".join(
         TREE_KERNEL.format(kernel=f"{PREFIX}{name}", name=name, upper=name.upper())
         for name in names
     )
-    return TREE_PROGRAM + "".join(kernels)
 
 
 # Random blocks of a quantization, and the values that gguf-py reads from them.
@@ -139,16 +134,12 @@ Q8_1_VALUES, Q8_1_BYTES = 32, 36
 
 @dataclass(frozen=True, slots=True)
 class BlockCase:
-    """Rows of blocks, a column in blocks of q8_1, and their products."""
+    """The bytes of rows of blocks and of a column of q8_1, and the product of each row."""
 
     rows: Array
-    """Bytes."""
     column: Array
-    """Bytes."""
-    blocks: int
-    """Number of blocks in a row."""
+    blocks: int  # in a row
     exact: Array
-    """One number for each row, computed in double precision."""
 
 
 def known_blocks() -> dict[str, GGMLQuantizationType]:
@@ -208,19 +199,14 @@ def q8_1(column: Array) -> tuple[Array, Array]:
 
 def case_of(name: str) -> BlockCase:
     """The case of a quantization, the same in every run; raises like ``random_blocks``."""
+    from gguf import GGML_QUANT_SIZES
+
     kind = known_blocks()[name]
     rng = np.random.default_rng(1)
-    per_block = _values(kind)
-    blocks = DEPTH // per_block
+    blocks = DEPTH // int(GGML_QUANT_SIZES[kind][0])
     rows, values = random_blocks(kind, ROWS * blocks, rng)
     column, means = q8_1(rng.standard_normal(DEPTH).astype(np.float32))
     return BlockCase(rows, column, blocks, values.reshape(ROWS, DEPTH) @ means)
-
-
-def _values(kind: GGMLQuantizationType) -> int:
-    from gguf import GGML_QUANT_SIZES
-
-    return int(GGML_QUANT_SIZES[kind][0])
 
 
 def nmse(got: Array, exact: Array) -> float:
@@ -288,12 +274,12 @@ def _given(argument: Argument, file: Path) -> str:
 def _reason(output: str) -> str:
     """The kind of a fault and its instruction: addresses differ from run to run."""
     lines = output.splitlines()
-    place = next((found for line in lines if (found := PLACE.search(line))), None)
-    if place is None:  # the program's own words
-        words = [line.removeprefix("ptx: ") for line in lines if not line.startswith("ptx: see ")]
-        return f"not run: {words[0] if words else 'the interpreter ended without a message'}"
-    at = next(index for index, line in enumerate(lines) if PLACE.search(line))
-    return f"{lines[at - 1].partition(':')[0]}, {' '.join(place[0].split())}"
+    for before, line in pairwise(["", *lines]):
+        if place := PLACE.search(line):
+            return f"{before.partition(':')[0]}, {' '.join(place[0].split())}"
+    # The program's own words.
+    words = [line.removeprefix("ptx: ") for line in lines if not line.startswith("ptx: see ")]
+    return f"not run: {words[0] if words else 'the interpreter ended without a message'}"
 
 
 # ggml's products of MXFP4 matrices by tensor cores (``mul_mat_q`` in mmq.cuh), on exact operands.
@@ -356,14 +342,6 @@ SHAPES = (MatrixShape(8, 8), MatrixShape(128, 128), MatrixShape(16384, 128, 48))
 ggml-org/llama.cpp#19168, ``-ub 16384``, on 48 multiprocessors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Arguments by the names of the kernels' parameters."""
-
-    arguments: Mapping[str, Argument]
-    exact: Array
-
-
 def matrix_parameters(tree: Tree) -> tuple[dict[str, list[str]], dict[str, str]]:
     """The names of each kernel's parameters, in order; and why a product is not tried, by label."""
     source = tree.text("mmq.cuh")
@@ -375,7 +353,7 @@ def matrix_parameters(tree: Tree) -> tuple[dict[str, list[str]], dict[str, str]]
             whys[kernel] = f"the tree has no {kernel} with {NATIVE}"
             continue
         names[kernel] = [_name(part) for part in found["parameters"].split(",")]
-        unknown = sorted({*names[kernel]} - {*product(SHAPES[0]).arguments})
+        unknown = sorted({*names[kernel]} - product(SHAPES[0])[0].keys())
         unknown += sorted({_name(part) for part in found["template"].split(",")} - TEMPLATE)
         if unknown:
             whys[kernel] = f"{kernel} has parameters that are not known: {', '.join(unknown)}"
@@ -413,8 +391,11 @@ def threads(ptx: str, name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def product(shape: MatrixShape) -> Product:
-    """Random operands.  A single block takes the tiles one after the other."""
+def product(shape: MatrixShape) -> tuple[dict[str, Argument], Array]:
+    """Random operands, by the names of the kernels' parameters, and the exact product.
+
+    A single block takes the tiles one after the other.
+    """
     width = shape.columns
     rng = np.random.default_rng(2)
     kind = known_blocks()[TYPE]
@@ -451,7 +432,7 @@ def product(shape: MatrixShape) -> Product:
     }
     if FIXUP in shape.kernels:
         arguments[PARTS] = np.zeros(shape.blocks * shape.tile * MATRIX_ROWS, np.float32)
-    return Product(arguments, columns @ weights.T)
+    return arguments, columns @ weights.T
 
 
 def _columns(width: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -497,18 +478,15 @@ DIGITS = "{:.1e}"
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The parts of a tree that are tried: kernels and cases of ``vec_dot`` by type, and of
-    ``mul_mat_q``."""
+    """The parts of a tree that are tried: kernels and cases of ``vec_dot`` by type, the parameters
+    of the kernels of matrices with their products, and why other types are not compared."""
 
     tree: Tree
     names: Mapping[str, str]
     cases: Mapping[str, BlockCase]
     parameters: Mapping[str, Sequence[str]]
-    """The names of the parameters of ``mul_mat_q`` and its like."""
     shapes: tuple[MatrixShape, ...]
-    """The products of matrices."""
     not_compared: Mapping[str, str]
-    """Why, by type."""
 
 
 def kernels_of(found: Tree) -> Kernels:
@@ -517,16 +495,17 @@ def kernels_of(found: Tree) -> Kernels:
     Raises ``SimulatorError`` where there are none.
     """
     names, lacking = types(found)
+    known = known_blocks()
     cases: dict[str, BlockCase] = {}
     for name in names:
-        if name not in known_blocks():
+        if name not in known:
             lacking[name] = "gguf-py does not know it"
             continue
         try:
             cases[name] = case_of(name)
         except NotImplementedError:
             lacking[name] = "gguf-py does not read it"
-    for name in known_blocks():
+    for name in known:
         if name not in {*names, *lacking}:
             lacking[name] = f"the tree has no vec_dot_{name}_q8_1"
     if not cases:
@@ -547,68 +526,57 @@ def results(kernels: Kernels, nvcc: Path, program: Path, work: Path) -> dict[str
     ``program`` is the interpreter.
     """
     found: dict[str, Result] = {}
-    _try_dots(kernels, nvcc, program, work, found)
+    ptx, why = _compiled(kernels.tree, nvcc, work / "dot.cu", kernel_program(kernels.names))
+    for name, kernel in kernels.names.items():
+        found[name] = why or _result(_dot_error, program, ptx, kernel, kernels.cases[name])
     if kernels.shapes:
-        _try_matrices(kernels, nvcc, program, work, found)
+        source = matrix_program(kernels.shapes)
+        ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", source)
+        for shape in kernels.shapes:
+            made = (program, ptx, kernels.parameters, shape)
+            found[shape.label] = why or _result(_product_error, *made)
     return found
 
 
-def _try_dots(
-    kernels: Kernels, nvcc: Path, program: Path, work: Path, found: dict[str, Result]
-) -> None:
-    ptx, why = _compiled(kernels.tree, nvcc, work / "dot.cu", kernel_program(kernels.names))
-    for name, kernel in kernels.names.items():
-        case = kernels.cases[name]
-
-        def error(kernel: str = kernel, case: BlockCase = case) -> float:
-            launch = KernelLaunch(ptx, kernel, (1, 1), (ROWS, 1))
-            out = np.zeros(ROWS, np.float32)
-            [got] = interpret(program, launch, [case.rows, case.column, out, case.blocks], [2])
-            return nmse(got.view(np.float32), case.exact)
-
-        found[name] = why or _result(error)
+def _result(error: Callable[..., float], *arguments: object) -> Result:
+    try:
+        return float(DIGITS.format(error(*arguments)))
+    except KernelError as fault:
+        return str(fault)
 
 
-def _try_matrices(
-    kernels: Kernels, nvcc: Path, program: Path, work: Path, found: dict[str, Result]
-) -> None:
-    source = matrix_program(kernels.shapes)
-    ptx, why = _compiled(kernels.tree, nvcc, work / "mmq.cu", source)
-    for shape in kernels.shapes:
-
-        def error(shape: MatrixShape = shape) -> float:
-            return _product_error(kernels, shape, ptx, program)
-
-        found[shape.label] = why or _result(error)
+def _dot_error(program: Path, ptx: Path, kernel: str, case: BlockCase) -> float:
+    launch = KernelLaunch(ptx, kernel, (1, 1), (ROWS, 1))
+    out = np.zeros(ROWS, np.float32)
+    [got] = interpret(program, launch, [case.rows, case.column, out, case.blocks], [2])
+    return nmse(got.view(np.float32), case.exact)
 
 
-def _product_error(kernels: Kernels, shape: MatrixShape, ptx: Path, program: Path) -> float:
+def _product_error(
+    program: Path, ptx: Path, parameters: Mapping[str, Sequence[str]], shape: MatrixShape
+) -> float:
     """The error of a product; the second kernel reads the values that the first one wrote."""
-    text, made = ptx.read_text(), product(shape)
-    values = dict(made.arguments)
+    text, (values, exact) = ptx.read_text(), product(shape)
     for kernel in shape.kernels:
         name = mangled(text, kernel, shape.tile)
         if not name:
             raise KernelError(f"not compiled: the PTX has no {kernel} x{shape.tile}")
-        warps = threads(text, name) // WARP
         grid = (shape.blocks, 1 if kernel == KERNEL else MATRIX_ROWS // WARP)
-        names = kernels.parameters[kernel]
-        outs = [RESULT]
-        outs += [PARTS] if PARTS in names and len(shape.kernels) > 1 else []
-        launch = KernelLaunch(ptx, name, grid, (WARP, warps), SHARED)
-        got = interpret(
-            program, launch, [values[each] for each in names], [*map(names.index, outs)]
-        )
+        block = (WARP, threads(text, name) // WARP)
+        names = parameters[kernel]
+        outs = [RESULT, PARTS] if PARTS in names and len(shape.kernels) > 1 else [RESULT]
+        given, places = [values[each] for each in names], [*map(names.index, outs)]
+        got = interpret(program, KernelLaunch(ptx, name, grid, block, SHARED), given, places)
         values |= dict(zip(outs, got, strict=True))
         values[PARTS_READ] = values[PARTS]
-    return nmse(got[0].view(np.float32).reshape(made.exact.shape), made.exact)
+    return nmse(got[0].view(np.float32).reshape(exact.shape), exact)
 
 
 def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, str]:
     """The PTX of a CUDA source, and why nvcc refused it, if so."""
     source.write_text(text)
     ptx = source.with_suffix(".ptx")
-    headers = [f"-I{folder}" for folder in found.include]
+    headers = [f"-I{found.cuda}", f"-I{found.cuda.parent}", f"-I{found.cuda.parents[1]}/include"]
     command = [str(nvcc), "-ptx", f"-arch={ARCHITECTURE}", *FLAGS, *headers, str(source)]
     done = subprocess.run(
         [*command, "-o", str(ptx)], capture_output=True, text=True, errors="replace", check=False
@@ -621,10 +589,3 @@ def _compiled(found: Tree, nvcc: Path, source: Path, text: str) -> tuple[Path, s
     for folder in (found.cuda, source.parent, nvcc.parent):
         words = words.replace(f"{folder}/", "")
     return ptx, f"not compiled: {words or f'nvcc ended with {done.returncode}'}"
-
-
-def _result(error: Callable[[], float]) -> Result:
-    try:
-        return float(DIGITS.format(error()))
-    except KernelError as fault:
-        return str(fault)

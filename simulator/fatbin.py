@@ -26,45 +26,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Literal
 
-from simulator.elf import MalformedElf
+from simulator import MalformedElf
+from simulator.selection import Capability, Code, Suffix, preferred
 
 _REGION = struct.Struct("<IHHQ")
-_REGION_MAGIC = 0xBA55ED50
+_REGION_MAGIC, _REGION_VERSION = 0xBA55ED50, 1
 MAGIC = struct.pack("<I", _REGION_MAGIC)
 """The first bytes of a file that is a fat binary."""
-_REGION_VERSION = 1
 _ENTRY = struct.Struct("<H2xIQI8xI8xQ8xQ")
 _KINDS: dict[int, Literal["ptx", "elf"]] = {1: "ptx", 2: "elf"}
 _KIND_LTO = 8
-_FLAG_A = 1 << 20
-_FLAG_F = 1 << 21
-_COMPRESSIONS: dict[int, Literal["lz4", "zstd"]] = {1 << 13: "lz4", 1 << 15: "zstd"}
+_SUFFIX_FLAGS = 1 << 20 | 1 << 21
+_SUFFIXES: dict[int, Suffix] = {0: "", 1 << 20: "a", 1 << 21: "f"}
 _COMPRESSED = 0xF000  # bits 12 and 14 were never met
+_COMPRESSIONS: dict[int, Literal["", "lz4", "zstd"]] = {0: "", 1 << 13: "lz4", 1 << 15: "zstd"}
 _CHUNK = 1 << 20
 _LARGEST = 1 << 30
 """Bytes of an unpacked payload: far above any met; a damaged size must not take all memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One image of device code in a fat binary; `arch` is 120 for compute capability 12.0."""
-
-    kind: Literal["ptx", "elf"]
-    arch: int
-    suffix: Literal["", "a", "f"] = ""
-
-    @classmethod
-    def named(cls, name: str) -> Code:
-        """The code with this ``name``: "sm_120a"."""
-        prefix, _, rest = name.partition("_")
-        suffix: Literal["", "a", "f"] = "a" if rest[-1] == "a" else "f" if rest[-1] == "f" else ""
-        return cls("ptx" if prefix == "compute" else "elf", int(rest.rstrip("af")), suffix)
-
-    @property
-    def name(self) -> str:
-        """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""
-        prefix = "compute" if self.kind == "ptx" else "sm"
-        return f"{prefix}_{self.arch}{self.suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +64,23 @@ class FatbinEntry:
         where = f"payload at byte {self.offset:#x}"
         if len(data) < self.stored:
             raise MalformedElf(f"{where}: the file ends before its {self.stored} bytes")
-        return _unpacked(data, self, where) if self.compression else data
+        if not self.compression:
+            return data
+        if self.size > _LARGEST:
+            raise MalformedElf(f"{where}: {self.size} bytes unpacked are too many")
+        import lz4.block
+        from backports.zstd import ZstdDecompressor, ZstdError
+
+        try:
+            if self.compression == "lz4":
+                found: bytes = lz4.block.decompress(data, uncompressed_size=self.size)
+            else:
+                found = ZstdDecompressor().decompress(data, self.size + 1)
+        except (lz4.block.LZ4BlockError, ZstdError) as error:
+            raise MalformedElf(f"{where}: damaged {self.compression}: {error}") from error
+        if len(found) != self.size:
+            raise MalformedElf(f"{where}: {len(found)} bytes unpacked instead of {self.size}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +110,24 @@ def regions(stream: IO[bytes], offset: int, end: int) -> Iterator[Region]:
 
     Raises ``MalformedElf``.
     """
-    while (offset := _after_zeros(stream, offset, end)) < end:
-        start = offset
-        first, offset = _region(stream, start, end)
-        yield Region(start, offset - start, tuple(_entries(stream, first, offset)))
+    while (start := _after_zeros(stream, offset, end)) < end:
+        where = f"fat binary region at byte {start:#x}"
+        magic, version, header, size = _header(stream, _REGION, where, start, end)
+        if magic != _REGION_MAGIC or version != _REGION_VERSION:
+            raise MalformedElf(f"{where}: unknown magic {magic:#x} or version {version}")
+        if header < _REGION.size:
+            raise MalformedElf(f"{where}: its header has {header} bytes")
+        offset = start + header + size
+        if offset > end:
+            raise MalformedElf(f"{where}: {size} bytes run past the section's end at {end:#x}")
+        yield Region(start, offset - start, tuple(_entries(stream, start + header, offset)))
+
+
+def taken(entries: Iterable[FatbinEntry], card: Capability) -> FatbinEntry | None:
+    """The entry that the driver takes; None if the card can run none of them."""
+    first = {each.code: each for each in reversed([*entries])}
+    code = preferred(first, card)
+    return first[code] if code else None
 
 
 def modules(found: Iterable[Region]) -> tuple[Modules, ...]:
@@ -128,30 +136,11 @@ def modules(found: Iterable[Region]) -> tuple[Modules, ...]:
     counts: Counter[tuple[Code, ...]] = Counter()
     for region in found:
         codes = tuple(entry.code for entry in region.entries)
+        before = sizes.get(codes, (0,) * len(codes))
         stored = (entry.stored for entry in region.entries)
-        sizes[codes] = tuple(
-            map(sum, zip(sizes.get(codes, (0,) * len(codes)), stored, strict=True))
-        )
+        sizes[codes] = tuple(map(sum, zip(before, stored, strict=True)))
         counts[codes] += 1
     return tuple(Modules(codes, sizes[codes], counts[codes]) for codes in sizes if codes)
-
-
-def _unpacked(data: bytes, entry: FatbinEntry, where: str) -> bytes:
-    import lz4.block
-    from backports.zstd import ZstdDecompressor, ZstdError
-
-    if entry.size > _LARGEST:
-        raise MalformedElf(f"{where}: {entry.size} bytes unpacked are too many")
-    try:
-        if entry.compression == "lz4":
-            found: bytes = lz4.block.decompress(data, uncompressed_size=entry.size)
-        else:
-            found = ZstdDecompressor().decompress(data, entry.size + 1)
-    except (lz4.block.LZ4BlockError, ZstdError) as error:
-        raise MalformedElf(f"{where}: damaged {entry.compression}: {error}") from error
-    if len(found) != entry.size:
-        raise MalformedElf(f"{where}: {len(found)} bytes unpacked instead of {entry.size}")
-    return found
 
 
 def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
@@ -168,24 +157,10 @@ def _after_zeros(stream: IO[bytes], offset: int, end: int) -> int:
     return end
 
 
-def _region(stream: IO[bytes], offset: int, end: int) -> tuple[int, int]:
-    """Give the bounds of the entries of the region at `offset`."""
-    where = f"fat binary region at byte {offset:#x}"
-    magic, version, header, size = _unpack(stream, _REGION, where, offset, end)
-    if magic != _REGION_MAGIC or version != _REGION_VERSION:
-        raise MalformedElf(f"{where}: unknown magic {magic:#x} or version {version}")
-    if header < _REGION.size:
-        raise MalformedElf(f"{where}: its header has {header} bytes")
-    first, last = offset + header, offset + header + size
-    if last > end:
-        raise MalformedElf(f"{where}: {size} bytes run past the section's end at {end:#x}")
-    return first, last
-
-
 def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[FatbinEntry]:
     while offset < end:
         where = f"fat binary entry at byte {offset:#x}"
-        kind, header, padded, stored, arch, flags, size = _unpack(
+        kind, header, padded, stored, arch, flags, size = _header(
             stream, _ENTRY, where, offset, end
         )
         if header < _ENTRY.size or padded == 0:
@@ -199,24 +174,20 @@ def _entries(stream: IO[bytes], offset: int, end: int) -> Iterator[FatbinEntry]:
             continue
         if kind not in _KINDS:
             raise MalformedElf(f"{where}: unknown kind {kind}")
-        code = Code(_KINDS[kind], arch, _suffix(flags, where))
-        if not flags & _COMPRESSED:
-            yield FatbinEntry(code, payload, padded, padded)
-            continue
-        if flags & _COMPRESSED not in _COMPRESSIONS or not 0 < stored <= padded:
+        suffix = _SUFFIXES.get(flags & _SUFFIX_FLAGS)
+        if suffix is None:
+            raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
+        compression = _COMPRESSIONS.get(flags & _COMPRESSED)
+        if compression == "":
+            stored = size = padded
+        elif compression is None or not 0 < stored <= padded:
             raise MalformedElf(
                 f"{where}: unknown compression: flags {flags:#x}, {stored} of {padded} bytes"
             )
-        yield FatbinEntry(code, payload, stored, size, _COMPRESSIONS[flags & _COMPRESSED])
+        yield FatbinEntry(Code(_KINDS[kind], arch, suffix), payload, stored, size, compression)
 
 
-def _suffix(flags: int, where: str) -> Literal["", "a", "f"]:
-    if flags & _FLAG_A and flags & _FLAG_F:
-        raise MalformedElf(f"{where}: flags {flags:#x} say both a and f")
-    return "a" if flags & _FLAG_A else "f" if flags & _FLAG_F else ""
-
-
-def _unpack(
+def _header(
     stream: IO[bytes], layout: struct.Struct, where: str, offset: int, end: int
 ) -> tuple[int, ...]:
     stream.seek(offset)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -135,11 +135,8 @@ class Header:
         found = {}
         for tensor in self.tensors:
             room, known = self._rooms.get(tensor.offset, 0), tensor.size
-            if (
-                room
-                and 0 not in tensor.shape
-                and (known is None or not 0 <= room - known < self.alignment)
-            ):
+            fits = known is not None and 0 <= room - known < self.alignment
+            if room and 0 not in tensor.shape and not fits:
                 found[tensor.kind] = max(room - self.alignment + 1, 1), math.prod(tensor.shape)
         return found
 
@@ -218,10 +215,14 @@ class _Reader:
         self.at += count
         return found
 
-    def scalar(self, kind: str) -> int:
-        """A whole number of this ``struct`` format."""
-        (value,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
-        return int(value)
+    def scalars(self, form: str, count: int = 1) -> tuple[Any, ...]:
+        """So many values of this ``struct`` format."""
+        layout = struct.Struct(f"<{count}{form}")
+        return layout.unpack(self.take(layout.size))
+
+    def scalar(self, form: str) -> int:
+        """A whole number."""
+        return int(self.scalars(form)[0])
 
     def text(self) -> str:
         """A string."""
@@ -238,44 +239,32 @@ class _Reader:
             return self._array()
         if kind not in SCALARS:
             raise NotGgufError(f"it has a value of the unknown type {kind}: it is damaged")
-        form = SCALARS[kind]
-        found: tuple[object, ...] = struct.unpack(
-            f"<{form}", self.take(struct.calcsize(f"<{form}"))
-        )
-        return found[0]
+        return self.scalars(SCALARS[kind])[0]
 
     def _array(self) -> Array:
         kind, count = self.scalar("I"), self.scalar("Q")
+        kept = min(count, KEPT)
         if count > MOST_ELEMENTS:
             raise NotGgufError(f"it has an array of {count} elements: it is damaged")
         if kind == STRING:
-            return self._texts(count)
+            texts = tuple(self.text() for _ in range(kept))
+            for _ in range(count - kept):
+                self.text()
+            return Array(count, texts)
         if kind not in SCALARS:
             raise NotGgufError(f"it has an array of the unknown type {kind}: it is damaged")
-        size = struct.calcsize(f"<{SCALARS[kind]}")
-        first = struct.unpack(
-            f"<{min(count, KEPT)}{SCALARS[kind]}", self.take(min(count, KEPT) * size)
-        )
-        self._skip((count - len(first)) * size)
+        first = self.scalars(SCALARS[kind], kept)
+        left = (count - kept) * struct.calcsize(f"<{SCALARS[kind]}")
+        while left:
+            left -= len(self.take(min(left, 1 << 20)))
         return Array(count, first)
-
-    def _texts(self, count: int) -> Array:
-        first = tuple(self.text() for _ in range(min(count, KEPT)))
-        for _ in range(count - len(first)):
-            self.text()
-        return Array(count, first)
-
-    def _skip(self, count: int) -> None:
-        while count:
-            count -= len(self.take(min(count, 1 << 20)))
 
     def tensor(self) -> Tensor:
         """A tensor's name, shape, type and place."""
         name, dimensions = self.text(), self.scalar("I")
         if dimensions > MOST_DIMENSIONS:
             raise NotGgufError(f"its tensor {name[:64]} has {dimensions} dimensions: it is damaged")
-        shape = tuple(self.scalar("Q") for _ in range(dimensions))
-        return Tensor(name, shape, self.scalar("I"), self.scalar("Q"))
+        return Tensor(name, self.scalars("Q", dimensions), self.scalar("I"), self.scalar("Q"))
 
 
 # The header of a file of safetensors: the places of its tensors.
@@ -337,9 +326,8 @@ def read_safetensors(stream: Readable) -> SafetensorsHeader:
         tensors = _Tensors.model_validate_json(text).__pydantic_extra__
     except ValidationError as error:
         raise NotSafetensorsError("its header does not describe tensors") from error
-    return SafetensorsHeader(
-        LENGTH.size + length, max((each.data_offsets[1] for each in tensors.values()), default=0)
-    )
+    ends = (each.data_offsets[1] for each in tensors.values())
+    return SafetensorsHeader(LENGTH.size + length, max(ends, default=0))
 
 
 # Models that llama-gguf-split split: NAME-00001-of-00003.gguf is the first of three files.

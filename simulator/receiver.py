@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from simulator.errors import SimulatorError
+from simulator import SimulatorError
 
 MESSAGE = 4 << 20  # bytes of one message; llama.cpp's have 20 KB
 PROCESSES = 256
@@ -40,7 +40,6 @@ class Receiver:
             self._selector.register(each, selectors.EVENT_READ)
         self._open: dict[socket.socket, bytearray] = {}
         self._kept: dict[int, bytes] = {}
-        self._held = 0
         self._refused = ""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._receive, daemon=True)
@@ -72,10 +71,7 @@ class Receiver:
         os.close(self._ending)
 
     def _receive(self) -> None:
-        while True:
-            ready = self._selector.select()
-            if any(key.fd == self._ending for key, _ in ready):
-                return
+        while all(key.fd != self._ending for key, _ in self._selector.select()):
             with self._lock:
                 self._handle()
 
@@ -83,18 +79,16 @@ class Receiver:
         """Handle all waiting messages; whether there was one."""
         ready = [key.fileobj for key, _ in self._selector.select(0)]
         for each in ready:
-            if self._refused:
-                return False
             if each is self._listener:
                 self._accept()
-            elif isinstance(each, socket.socket) and each in self._open:
+            elif each in self._open:
                 self._read(each)
         return bool(ready) and not self._refused
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except BlockingIOError:  # it is gone again
+        except OSError:  # it is gone again, or all were refused
             return
         connection.setblocking(False)
         self._open[connection] = bytearray()
@@ -111,41 +105,31 @@ class Receiver:
             block = b""
         data = self._open[connection]
         data += block
-        self._held += len(block)
         header = HEADER.match(data)
         length = int(header[2]) if header else 0
-        if len(data) >= LONGEST_HEADER and not header:
-            self._refuse("it is no message of the simulator")
-        elif length > MESSAGE or self._held > HELD:
-            self._refuse(f"more than {MESSAGE >> 20} MiB at once, or {HELD >> 20} MiB in all")
+        held = sum(map(len, (*self._open.values(), *self._kept.values())))
+        if header is None and len(data) >= LONGEST_HEADER:
+            self._hang_up("it is no message of the simulator")
+        elif length > MESSAGE or held > HELD:
+            self._hang_up(f"more than {MESSAGE >> 20} MiB at once, or {HELD >> 20} MiB in all")
         elif header and len(data) >= header.end() + length:
-            self._keep(int(header[1]), bytes(data[header.end() : header.end() + length]))
+            self._kept[int(header[1])] = bytes(data[header.end() : header.end() + length])
             self._drop(connection)
+            if len(self._kept) > PROCESSES:
+                self._hang_up(f"more than {PROCESSES} processes")
         elif not block:  # the process was killed
             self._drop(connection)
 
-    def _keep(self, process: int, message: bytes) -> None:
-        self._held += len(message) - len(self._kept.get(process, b""))
-        self._kept[process] = message
-        if len(self._kept) > PROCESSES:
-            self._refuse(f"more than {PROCESSES} processes")
-
     def _drop(self, connection: socket.socket) -> None:
-        data = self._open.pop(connection, None)
-        if data is None:  # all were dropped
-            return
-        self._held -= len(data)
+        del self._open[connection]
         self._selector.unregister(connection)
         connection.close()
         if len(self._open) == CONNECTIONS - 1:
             self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def _refuse(self, why: str) -> None:
-        self._refused = why
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        """Close all connections: who sends then is refused."""
+    def _hang_up(self, why: str = "") -> None:
+        """Close all connections, and say why: who sends then is refused."""
+        self._refused = why or self._refused
         for connection in (*self._open, self._listener):
             with suppress(KeyError, ValueError):  # it waits, or is closed
                 self._selector.unregister(connection)

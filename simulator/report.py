@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import posixpath
 import re
+import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from simulator import library
-from simulator.cubin import demangled, function_of
-from simulator.elf import MalformedElf
-from simulator.errors import SimulatorError
-from simulator.work import WorkPath, paths_taken
+from simulator import MalformedElf, SimulatorError, elf
+from simulator.work import WorkPath, demangled, function_of, paths_taken
 
 LONGEST = 4096  # characters of a text: names of template functions have up to thousands
 MOST = 1 << 14  # parts of one kind
@@ -32,20 +32,16 @@ DEPTH = 64  # frames of a stack (stacks.cpp)
 NOT_COMPUTED = "not computed"  # begins a violation that is a gap of the simulator (compute.cpp)
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
 def _shown(text: str) -> str:
-    """Text as it is safe to show and to publish."""
-    line = text
+    """Text as it is safe to show and to publish: a line, without control characters."""
     if not text.isprintable():
-        kept = (each for each in text if each.isspace() or not _CONTROL.match(each))
+        kept = (each for each in text if each.isspace() or unicodedata.category(each) != "Cc")
         words = "".join(
             each if each.isprintable() or each.isspace() else each.encode("unicode_escape").decode()
             for each in kept
         )
-        line = " ".join(words.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+        text = " ".join(words.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 Text = Annotated[str, AfterValidator(_shown)]
@@ -108,8 +104,7 @@ class KernelUse(ReportPart):
     count: Number
     grid: Shape
     block: Shape
-    shared: Number
-    """Dynamic shared memory."""
+    shared: Number  # dynamic
     computed: Number = 0
     """How many of the launches were computed, to their end or to a fault."""
     instructions: Number = 0
@@ -163,8 +158,6 @@ class Copies(ReportPart):
 
 
 Stack = Annotated[tuple[Text, ...], Field(max_length=DEPTH, fail_fast=True)]
-Placed = TypeVar("Placed", Allocation, Failed, Violation, Unsupported)
-"""The parts that a stack belongs to."""
 
 
 class AllCopies(ReportPart):
@@ -215,16 +208,15 @@ class Report(ReportPart):
 
     @model_validator(mode="after")
     def _places_exist(self) -> Self:
-        placed: list[Allocation | Failed | Violation | Unsupported]
-        placed = [*self.allocations, *self.failed, *self.violations, *self.unsupported]
-        if any(part.stack >= len(self.stacks) for part in placed):
-            raise ValueError("names a stack that it does not have")
-        on_cards: list[Allocation | Failed | KernelUse]
-        on_cards = [*self.allocations, *self.failed, *self.launches]
-        if any(part.card >= len(self.cards) for part in on_cards):
-            raise ValueError("names a card that it does not have")
-        if any(output.launch >= len(self.launches) for output in self.outputs):
-            raise ValueError("names a launch that it does not have")
+        placed = (self.allocations, self.failed, self.violations, self.unsupported)
+        on_cards = (self.allocations, self.failed, self.launches)
+        for name, count, parts in (
+            ("stack", len(self.stacks), placed),
+            ("card", len(self.cards), on_cards),
+            ("launch", len(self.launches), (self.outputs,)),
+        ):
+            if any(getattr(part, name) >= count for part in chain.from_iterable(parts)):
+                raise ValueError(f"names a {name} that it does not have")
         return self
 
     @property
@@ -274,18 +266,14 @@ def _parsed(process: int, message: bytes) -> Report:
     try:
         return Report.model_validate_json(message)
     except ValidationError as error:
+        # The place of the first fault: only the name of our field is shown.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = next((name for name in first["loc"] if name in Report.model_fields), "report")
         raise SimulatorError(
             f"process {process} of the container sent no report of the simulator",
-            _fault(error),
+            f"{place}: {first['msg']}",
             "a program of the image, and not the simulator, wrote to the simulator's socket",
         ) from None
-
-
-def _fault(error: ValidationError) -> str:
-    """The first fault, without the message: of its place, only the name of our field is shown."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = next((name for name in first["loc"] if name in Report.model_fields), "report")
-    return f"{place}: {first['msg']}"
 
 
 def _merged(reports: Sequence[Report]) -> Report:
@@ -295,21 +283,42 @@ def _merged(reports: Sequence[Report]) -> Report:
     of the others.  The work grows with the number of reports, not with its
     square: a hostile image sends hundreds of reports.
     """
-    count = max(len(report.cards) for report in reports)
-    peaking = [_peaking(reports, card) for card in range(count)]
-    cards = tuple(_card(reports, card, peaking[card]) for card in range(count))
-    found = _together([_at_peak(report, peaking) for report in reports])
-    most = max((len(group) for group in peaking), default=1)
-    return found.model_copy(update={"cards": cards, "processes": most})
+    peaking = [
+        _peaking(reports, card) for card in range(max(len(report.cards) for report in reports))
+    ]
+    reports = [_at_peak(report, number, peaking) for number, report in enumerate(reports)]
+    called: Counter[str] = Counter()
+    for report in reports:
+        called.update(report.called)
+    together = {
+        "cards": tuple(_card(reports, card, group) for card, group in enumerate(peaking)),
+        "processes": max((len(group) for group in peaking), default=1),
+        "stacks": tuple(chain.from_iterable(report.stacks for report in reports)),
+        "launches": tuple(chain.from_iterable(report.launches for report in reports)),
+        "outputs": _moved(reports, "outputs", "launch", "launches"),
+        "called": dict(called),
+        "copies": AllCopies(**{each: _copies(reports, each) for each in AllCopies.model_fields}),
+    }
+    for name in ("allocations", "failed", "violations", "unsupported"):
+        together[name] = _moved(reports, name, "stack", "stacks")
+    for name in ("libraries", "unknown_code", "implemented"):
+        parts = chain.from_iterable(getattr(report, name) for report in reports)
+        together[name] = tuple(dict.fromkeys(parts))
+    return reports[0].model_copy(update=together)
 
 
-def _peaking(reports: Sequence[Report], card: int) -> list[Report]:
-    """The processes on a card that ran at one time and whose peaks are the most together."""
-    users = [report for report in reports if card < len(report.cards) and report.cards[card].peak]
-    changes = [(report.began, report.cards[card].peak) for report in users]
+def _peaking(reports: Sequence[Report], card: int) -> dict[int, int]:
+    """The processes on a card that ran at one time and whose peaks are the most together: these
+    peaks, by the numbers of their reports."""
+    users = {
+        number: report
+        for number, report in enumerate(reports)
+        if card < len(report.cards) and report.cards[card].peak
+    }
+    changes = [(report.began, report.cards[card].peak) for report in users.values()]
     changes += [
         (max(report.began, report.ended), -report.cards[card].peak)
-        for report in users
+        for report in users.values()
         if report.ended
     ]
     together = most = moment = 0
@@ -317,96 +326,47 @@ def _peaking(reports: Sequence[Report], card: int) -> list[Report]:
         together += change
         if together > most:
             most, moment = together, at
-    return [each for each in users if each.began <= moment and _lives_at(each, moment)]
+    return {
+        number: report.cards[card].peak
+        for number, report in users.items()
+        if report.began <= moment and (report.ended == 0 or report.ended > moment)
+    }
 
 
-def _lives_at(report: Report, moment: int) -> bool:
-    return report.ended == 0 or report.ended > moment
-
-
-def _card(reports: Sequence[Report], card: int, peaking: Sequence[Report]) -> CardUse:
+def _card(reports: Sequence[Report], card: int, peaks: Mapping[int, int]) -> CardUse:
     uses = [report.cards[card] for report in reports if card < len(report.cards)]
-    return uses[0].model_copy(
-        update={
-            "context": len(peaking) * uses[0].context,
-            "used": sum(use.used for use in uses),
-            "peak": sum(report.cards[card].peak for report in peaking),
-        }
-    )
+    total = {
+        "context": len(peaks) * uses[0].context,
+        "used": sum(use.used for use in uses),
+        "peak": sum(peaks.values()),
+    }
+    return uses[0].model_copy(update=total)
 
 
-def _at_peak(report: Report, peaking: Sequence[Sequence[Report]]) -> Report:
+def _at_peak(report: Report, number: int, peaking: Sequence[Mapping[int, int]]) -> Report:
     """The report with ``at_peak`` only where it is part of a card's peak."""
-    part_of = [any(report is other for other in group) for group in peaking]
     kept = tuple(
-        each if part_of[each.card] else each.model_copy(update={"at_peak": 0})
+        each if number in peaking[each.card] else each.model_copy(update={"at_peak": 0})
         for each in report.allocations
     )
     return report.model_copy(update={"allocations": kept})
 
 
-def _together(reports: Sequence[Report]) -> Report:
-    """The parts of all reports, in their order."""
-    called: Counter[str] = Counter()
-    for report in reports:
-        called.update(report.called)
-    copies = [report.copies for report in reports]
-    together = {
-        "libraries": _distinct(report.libraries for report in reports),
-        "stacks": tuple(chain.from_iterable(report.stacks for report in reports)),
-        "allocations": _placed(reports, lambda report: report.allocations),
-        "failed": _placed(reports, lambda report: report.failed),
-        "launches": tuple(chain.from_iterable(report.launches for report in reports)),
-        "outputs": tuple(_outputs(reports)),
-        "violations": _placed(reports, lambda report: report.violations),
-        "unsupported": _placed(reports, lambda report: report.unsupported),
-        "unknown_code": _distinct(report.unknown_code for report in reports),
-        "called": dict(called),
-        "implemented": _distinct(report.implemented for report in reports),
-        "copies": AllCopies(
-            to_device=_copies(each.to_device for each in copies),
-            to_host=_copies(each.to_host for each in copies),
-            device=_copies(each.device for each in copies),
-        ),
-    }
-    return reports[0].model_copy(update=together)
-
-
-def _distinct(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(parts)))
-
-
-def _placed(
-    reports: Sequence[Report], parts_of: Callable[[Report], tuple[Placed, ...]]
-) -> tuple[Placed, ...]:
-    """The parts of all reports, each with the place of its stack among the stacks of all."""
-    found: list[Placed] = []
+def _moved(reports: Sequence[Report], name: str, index: str, target: str) -> tuple[Any, ...]:
+    """The parts of all reports, each with its place among the stacks, or launches, of all."""
+    found: list[ReportPart] = []
     first = 0
     for report in reports:
-        parts = parts_of(report)
-        found += (part.model_copy(update={"stack": part.stack + first}) for part in parts)
-        first += len(report.stacks)
+        for part in getattr(report, name):
+            found.append(part.model_copy(update={index: getattr(part, index) + first}))
+        first += len(getattr(report, target))
     return tuple(found)
 
 
-def _outputs(reports: Sequence[Report]) -> Iterator[Output]:
-    """The outputs of all reports, each with the place of its launch among the launches of all."""
-    first = 0
-    for report in reports:
-        for each in report.outputs:
-            yield each.model_copy(update={"launch": each.launch + first})
-        first += len(report.launches)
-
-
-def _copies(parts: Iterable[Copies]) -> Copies:
-    found = list(parts)
-    return found[0].model_copy(
-        update={
-            "count": sum(each.count for each in found),
-            "bytes": sum(each.bytes for each in found),
-            "kept": sum(each.kept for each in found),
-        }
-    )
+def _copies(reports: Sequence[Report], direction: str) -> Copies:
+    parts: list[Copies] = [getattr(report.copies, direction) for report in reports]
+    totals = {name: sum(getattr(each, name) for each in parts) for name in Copies.model_fields}
+    return parts[0].model_copy(update=totals)
 
 
 # The frames of a report with the names of their functions.
@@ -433,50 +393,35 @@ def named(report: Report, files: Files = lambda _: None) -> list[list[Frame]]:
 
     A frame that the dynamic symbols do not name is looked up in the symbol table of its file.
     """
-    symbols = _Symbols(files)
-    return [[symbols.frame(text) for text in stack] for stack in report.stacks]
+
+    @cache
+    def functions(file: str) -> list[tuple[int, int, str]]:
+        copy = files(file)
+        try:
+            with copy.open("rb") if copy else BytesIO() as stream:
+                return elf.read_functions(stream)
+        except (OSError, MalformedElf):
+            return []
+
+    def frame(text: str) -> Frame:
+        place, _, symbol = text.partition(" ")
+        file, _, offset = place.rpartition("+")
+        at = int(offset, 16) if OFFSET.fullmatch(offset) else 0
+        name = symbol.strip()
+        if not name:
+            after = bisect_right(functions(file), (at, 1 << 64, ""))
+            [(start, end, found)] = functions(file)[after - 1 : after] or [(0, 0, "")]
+            name = found if start <= at < end else ""
+        return Frame(file, at, function_of(name) if name else "")
+
+    return [[frame(text) for text in stack] for stack in report.stacks]
 
 
 def caller_of(stack: Sequence[Frame], skipped: Sequence[str] = ()) -> str:
     """The innermost frame with a name that does not begin with one of ``skipped``."""
-    wanted = [
-        frame for frame in stack if frame.function and not frame.function.startswith((*skipped,))
-    ]
+    named = (each for each in stack if each.function)
+    wanted = [each for each in named if not each.function.startswith((*skipped,))]
     return str(next(iter(wanted or stack), "unknown"))
-
-
-class _Symbols:
-    """The functions of each file, read when first needed."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._functions: dict[str, list[library.Function]] = {}
-
-    def frame(self, text: str) -> Frame:
-        place, _, symbol = text.partition(" ")
-        file, _, offset = place.rpartition("+")
-        at = int(offset, 16) if OFFSET.fullmatch(offset) else 0
-        name = symbol.strip() or self._name(file, at)
-        return Frame(file, at, function_of(name) if name else "")
-
-    def _name(self, file: str, offset: int) -> str:
-        if file not in self._functions:
-            self._functions[file] = self._read(file)
-        functions = self._functions[file]
-        index = bisect_right(functions, (offset, 1 << 64, "")) - 1
-        if index >= 0 and functions[index].start <= offset < functions[index].end:
-            return functions[index].name
-        return ""
-
-    def _read(self, file: str) -> list[library.Function]:
-        copy = self._files(file)
-        if copy is None:
-            return []
-        try:
-            with copy.open("rb") as stream:
-                return library.read_functions(stream)
-        except (OSError, MalformedElf):
-            return []
 
 
 # Where two runs of a program on simulated cards part: the first launch that stored other bytes.
@@ -517,19 +462,9 @@ def _launches(report: Report) -> Iterator[tuple[str, int]]:
     return ((names[each.launch], each.checksum) for each in report.outputs)
 
 
-# Sizes of device memory as they are printed.
-
-MIB = 1 << 20
-
-
-def mib(size: int) -> str:
-    """``10038 MiB``; below 10 MiB with one decimal."""
-    value = size / MIB
-    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
-
-
 # Device memory by purpose, from the functions that asked for it and from engines' logs.
 
+MIB = 1 << 20
 Kind = Literal["weights", "KV cache", "compute", "drafter", "projector", "other"]
 KINDS: tuple[Kind, ...] = ("weights", "KV cache", "compute", "drafter", "projector", "other")
 BLOCK = 2 * MIB  # large allocations are multiples of it
@@ -555,11 +490,13 @@ FUNCTIONS: Sequence[tuple[str, Kind]] = (
 LOGGED = re.compile(
     r"CUDA(\d{1,3}) +(model|KV|RS|compute) buffer size *= *(\d{1,9}(?:\.\d{1,9})?) MiB"
 )
-OF_LOG: Mapping[str, Kind] = {
-    "model": "weights",
-    "KV": "KV cache",
-    "RS": "KV cache",
-}
+OF_LOG: Mapping[str, Kind] = {"model": "weights", "KV": "KV cache", "RS": "KV cache"}
+
+
+def mib(size: int) -> str:
+    """``10038 MiB``; below 10 MiB with one decimal."""
+    value = size / MIB
+    return f"{value:.0f} MiB" if value >= 10 else f"{value:.1f} MiB"
 
 
 @dataclass(frozen=True, slots=True)

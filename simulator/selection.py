@@ -17,11 +17,11 @@ Release History".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from simulator.fatbin import Code, FatbinEntry
+Suffix = Literal["", "a", "f"]
 
 
 class Capability(NamedTuple):
@@ -36,21 +36,42 @@ class Capability(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Capability:
         """Read ``12.0``; raises ``ValueError``."""
-        major, dot, minor = text.partition(".")
-        if not (dot and major.isdecimal() and minor.isdecimal() and len(minor) == 1):
+        found = re.fullmatch(r"(\d+)\.(\d)", text, re.ASCII)
+        if found is None:
             raise ValueError(f"{text!r} is no compute capability, for example 12.0")
-        return cls(int(major), int(minor))
+        return cls(int(found[1]), int(found[2]))
 
     @classmethod
     def of_arch(cls, text: str) -> Capability:
         """The one of an architecture as nvcc and cmake name it: ``120a``, ``120-real``."""
-        digits = "".join(takewhile(str.isdecimal, text))
-        return cls(*divmod(int(digits), 10))
+        return cls(*divmod(int(re.split(r"\D", text)[0]), 10))
 
     @property
     def arch(self) -> int:
         """The number of its architecture: 120."""
         return self.major * 10 + self.minor
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One image of device code in a fat binary; `arch` is 120 for compute capability 12.0."""
+
+    kind: Literal["ptx", "elf"]
+    arch: int
+    suffix: Suffix = ""
+
+    @classmethod
+    def named(cls, name: str) -> Code:
+        """The code with this ``name``: "sm_120a"."""
+        prefix, _, rest = name.partition("_")
+        suffix: Suffix = "a" if rest[-1] == "a" else "f" if rest[-1] == "f" else ""
+        return cls("ptx" if prefix == "compute" else "elf", int(rest.rstrip("af")), suffix)
+
+    @property
+    def name(self) -> str:
+        """The name that nvcc's `code=` has for it: "sm_120a" or, for PTX, "compute_120a"."""
+        prefix = "compute" if self.kind == "ptx" else "sm"
+        return f"{prefix}_{self.arch}{self.suffix}"
 
 
 PTX = (
@@ -71,24 +92,20 @@ Corresponding Driver Versions"; the names of the installers, cuda_13.3.0_610.43.
 
 def unread(ptx: str, driver: str) -> str:
     """Why a driver ("580.65.06") does not compile PTX of a version ("9.2"); empty: it does."""
-    major, _, minor = ptx.partition(".")
-    number = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
-    branch = int(driver.partition(".")[0])
-    own = max((cuda for first, cuda in DRIVERS.items() if first <= branch), default=(0, 0))
-    needed = PTX.get(number, (0, 0) if number < min(PTX) else None) if number else None
-    if needed is None:
+    found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})", ptx, re.ASCII)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    if found and number < min(PTX):
+        return ""
+    if number not in PTX:
         return f"PTX {ptx or 'of no version'} belongs to no known CUDA"
+    needed, branch = PTX[number], int(driver.partition(".")[0])
+    own = max((cuda for first, cuda in DRIVERS.items() if first <= branch), default=(0, 0))
     if needed <= own:
         return ""
+    cuda = "CUDA {}.{}".format(*needed)
     if branch > max(DRIVERS):
-        return (
-            f"it is not known whether driver {driver} compiles PTX {ptx} of CUDA {_dotted(needed)}"
-        )
-    return f"PTX {ptx} is of CUDA {_dotted(needed)}, and driver {driver} is of CUDA {_dotted(own)}"
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
+        return f"it is not known whether driver {driver} compiles PTX {ptx} of {cuda}"
+    return "PTX {} is of {}, and driver {} is of CUDA {}.{}".format(ptx, cuda, driver, *own)
 
 
 _SUFFIXES = ("", "f", "a")
@@ -110,12 +127,6 @@ def runs_target(target: str, card: Capability) -> bool:
     if re.fullmatch(r"sm_\d+[af]?", target) is None:
         return False
     return runs(Code.named(target.replace("sm", "compute")), card)
-
-
-def taken(entries: Sequence[FatbinEntry], card: Capability) -> FatbinEntry | None:
-    """The entry that the driver takes; None if the card can run none of them."""
-    code = preferred((entry.code for entry in entries), card)
-    return next((entry for entry in entries if entry.code == code), None)
 
 
 def preferred(codes: Iterable[Code], card: Capability) -> Code | None:

@@ -32,7 +32,7 @@ from builder.engines.layout import LAYOUT
 from builder.recipes import locks
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import BaseRecipe
-from simulator.library import loaded_fatbins
+from simulator.elf import loaded_fatbins
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE = "builder-bench-diet:whole"

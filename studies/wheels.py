@@ -45,7 +45,7 @@ from builder.recipes.catalog import Catalog
 from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import Recipe
 from builder.sources import pypi
-from simulator import library
+from simulator import elf
 from simulator.selection import Capability
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -99,12 +99,12 @@ def unpacked(wheel: PinnedFile, work: Path, place: Path) -> int:
     return size
 
 
-def libraries(site: Path) -> Iterator[tuple[Path, library.ElfFile]]:
+def libraries(site: Path) -> Iterator[tuple[Path, elf.ElfFile]]:
     """The libraries with device code."""
     for file in sorted(site.rglob("*.so*")):
         if file.is_file() and not file.is_symlink():
             with file.open("rb") as stream:
-                found = library.read(stream)
+                found = elf.read(stream)
             if found is not None and found.modules:
                 yield file, found
 

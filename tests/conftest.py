@@ -48,13 +48,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cross", action="store_true", help="also compile on emulated arm64 (fifteen minutes)"
     )
     parser.addoption(
-        "--kills", type=int, default=8, help="number of kills of a build and a push (20: 5 minutes)"
+        "--kills", type=int, default=4, help="number of kills of a build and a push (20: 5 minutes)"
     )
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
 LONGEST = (
-    *("overlaid", "nights", "pushed", "odd", "smoke", "variant", "llama", "bisect"),
+    *("smoke", "llama", "overlaid", "nights", "pushed", "odd", "variant", "bisect"),
     "kills",
 )
 """The groups that take longest begin first: the short tests fill what is left of the processes."""

@@ -29,9 +29,8 @@ from builder.recipes.fields import THREAD, Model, Text
 from builder.sources import gather, pypi
 from builder.sources.gather import GatherOptions
 from builder.sources.pypi import IndexFile
-from simulator import compilers
+from simulator import SimulatorError, compilers
 from simulator.compilers import Kernels, find_kernels
-from simulator.errors import SimulatorError
 
 Result = float | str
 """The normalized mean square error, or how the kernel ended."""

@@ -33,11 +33,11 @@ from builder.image.contents import (
 )
 from builder.recipes.probes import LibraryProbe
 from builder.recipes.schema import Recipe
-from simulator.cubin import demangled, short
+from simulator.elf import ElfFile
 from simulator.ledger import Body
-from simulator.library import ElfFile
 from simulator.selection import Capability, runs_target
 from simulator.selection import unread as unread_ptx
+from simulator.work import demangled, short
 
 # Check: the recipe's cards have a path through the device code of every library.
 #

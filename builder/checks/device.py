@@ -58,7 +58,6 @@ from builder.presets.made_models import SizeError
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator import gguf
-from simulator.cubin import function_of
 from simulator.report import (
     BLOCK,
     Allocation,
@@ -74,7 +73,10 @@ from simulator.report import (
     with_rest,
 )
 from simulator.selection import Capability
-from simulator.work import WorkPath, by_work, texts_by_work
+from simulator.work import WorkPath
+from simulator.work import by_work
+from simulator.work import texts_by_work
+from simulator.work import function_of
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model

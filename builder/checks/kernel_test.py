@@ -30,10 +30,11 @@ from builder.docker.engine import Finished
 from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
-from builder.recipes.fields import Model, Text
+from builder.recipes.fields import Model
+from builder.recipes.fields import Text
 from builder.recipes.probes import Accept
-from simulator.cubin import function_of
 from simulator.report import Report
+from simulator.work import function_of
 
 # Cases of ggml's test-backend-ops: all cases of a tree, and the choice that an image must pass.
 

@@ -24,7 +24,7 @@ from builder.docker.containers import copy_all_out, copy_out
 from builder.engines.layout import LAYOUT
 from builder.image.contents import Contents, File, name_hash
 from builder.recipes.schema import Artifact
-from simulator.library import ElfFile, Symbols, read_symbols
+from simulator.elf import ElfFile, Symbols, read_symbols
 
 # NVIDIA's container runtime mounts these from the host.
 DRIVER = re.compile(r"lib(?:cuda|cudadebugger|nvidia-[a-z-]+|nvcuvid|nvoptix)\.so(?:\.\d+)*$")

@@ -43,8 +43,8 @@ from builder.presets import made_models
 from builder.presets.cards import Card
 from builder.presets.made_models import TinyModel
 from simulator import gguf
-from simulator.cubin import function_of
 from simulator.report import Report
+from simulator.work import function_of
 
 # The trials of a server's numbers: models, ways to draft, types of the cache, limits.
 

@@ -30,8 +30,7 @@ from builder.presets.cards import Card, Compute
 from builder.recipes.catalog import Catalog
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
-from simulator import report
-from simulator.errors import SimulatorError
+from simulator import SimulatorError, report
 from simulator.gguf import Header
 from simulator.ledger import code_table
 from simulator.receiver import Receiver, receiving

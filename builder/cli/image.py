@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from builder.image.results import FunctionDifference
     from builder.image.results import LayerDifference
     from builder.image.results import LayerSide
-    from simulator.cubin import Kernel
     from simulator.ledger import Ledger
+    from simulator.ledger import Kernel
 
 DIGITS = 12  # of a digest
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
@@ -150,7 +150,7 @@ def _runnable(ledger: Ledger) -> Ledger:
 
 def print_ledger(ledger: Ledger, *, as_json: bool) -> None:
     """Print the libraries and kernels of an image; a terminal gets the libraries last."""
-    from simulator.cubin import demangled, short
+    from simulator.work import demangled, short
 
     rows = [(library, kernel) for library in ledger.libraries for kernel in library.kernels]
     rows.sort(key=lambda row: (-(row[1].spills or 0), -row[1].local, -row[1].registers))

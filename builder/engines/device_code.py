@@ -8,8 +8,7 @@ from builder.core.platforms import Platform
 from builder.engines.families import ENGINES
 from builder.recipes.schema import Recipe
 from simulator import selection
-from simulator.fatbin import Code
-from simulator.selection import Capability
+from simulator.selection import Capability, Code
 
 
 def codes_of(recipe: Recipe, platform: Platform | None = None) -> list[str]:

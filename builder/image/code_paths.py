@@ -214,7 +214,7 @@ def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSumm
     for library in libraries:
         found = [
             SpillingKernel(
-                cubin.short(demangled(each.name)), each.registers, each.local, each.spills
+                short(demangled(each.name)), each.registers, each.local, each.spills
             )
             for each in library.kernels
             if each.spills
@@ -585,7 +585,7 @@ def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:
             side.others[part].append((digest, section.size))
         else:
             parts[name][SASS if part + "." == TEXT else part] = digest
-    kernels = {each.name: each for each in cubin.kernels(payload, of.entry.code.arch)}
+    kernels = {each.name: each for each in ledger.kernels_of(payload, of.entry.code.arch)}
     for name, text in texts.items():
         code = FunctionCode(of.module, text.size, parts[name][SASS])
         if name in kernels:

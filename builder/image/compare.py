@@ -46,9 +46,13 @@ from builder.image.layers import (
     layer_entries,
     manifest_of,
 )
-from simulator.elf import Elf, MalformedElf, Section, is_elf
+from simulator.elf import Elf
+from simulator.elf import Section
+from simulator.elf import is_elf
+from simulator import MalformedElf
+from simulator.elf import linking
+from simulator.elf import versioned_symbols
 from simulator.ledger import library_name
-from simulator.library import linking, versioned_symbols
 
 # The result: values that `compare --json` prints as they are.
 

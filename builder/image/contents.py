@@ -26,11 +26,10 @@ from builder.core.files import atomic_write, keep_newest
 from builder.docker.containers import Blobs
 from builder.image import layers as images
 from builder.image.layers import Content, Kind, LayerEntry, Node, final, first_names, layer_entries
-from simulator import ledger
-from simulator.elf import MalformedElf, is_elf
+from simulator import MalformedElf, ledger
+from simulator.elf import ElfFile, is_elf, read_symbols
+from simulator.elf import read as read_elf
 from simulator.ledger import FatBinary, Library
-from simulator.library import ElfFile, read_symbols
-from simulator.library import read as read_elf
 from simulator.selection import Capability
 
 

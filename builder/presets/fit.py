@@ -46,7 +46,6 @@ from builder.presets.hollow import HollowModel, write_checkpoint, write_hollow
 from builder.presets.service import OPTIONS_OF_PLACES
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
-from simulator.cubin import function_of
 from simulator.report import (
     Frame,
     Report,
@@ -59,7 +58,7 @@ from simulator.report import (
     with_rest,
 )
 from simulator.selection import Capability
-from simulator.work import WorkPath
+from simulator.work import WorkPath, function_of
 
 # The result of a trial of one context, and all trials of a model on cards; as JSON.
 

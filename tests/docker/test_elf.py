@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import library
+from simulator import elf
 from support.cuda_tools import compile_in
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("smoke")]
@@ -51,7 +51,7 @@ def listed(cuobjdump: Path, kind: str, file: Path) -> list[str]:
 @pytest.mark.parametrize("name", FLAGS)
 def test_the_reader_agrees_with_cuobjdump(binaries: Path, cuobjdump: Path, name: str) -> None:
     with (binaries / name).open("rb") as stream:
-        found = library.read(stream)
+        found = elf.read(stream)
     assert found is not None
     cubins = [code.name for code in found.code if code.kind == "elf"]
     ptx = [code.name.replace("compute", "sm") for code in found.code if code.kind == "ptx"]

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from builder.checks.server import Server, ServerClient
 from builder.core.errors import RecipeError
+from builder.core.files import made_once
 from builder.docker.containers import Container
 from builder.engines.servers import API_FLAVORS
 from builder.docker.engine import executable
@@ -27,6 +29,7 @@ from builder.presets import exports, schema
 from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable
 from builder.sources import apt
+from support.environment import SHARED_CACHE
 from support.services import BASE, HOSTILE, SERVICES, free_port, services
 from support.smoke_tests import docker
 
@@ -46,17 +49,24 @@ ALL_HOSTILE = replace(
 )
 
 
-def composed(text: str, folder: Path) -> dict[str, Any]:
-    """The service as Docker Compose reads it: `config` prints it with doubled dollar signs."""
-    (folder / "compose.yaml").write_text(text)
-    command = [executable(), "compose", "--file", str(folder / "compose.yaml")]
+def composed(services: Iterable[Service], folder: Path) -> list[dict[str, Any]]:
+    """Services as Docker Compose reads their files, all in one project.
+
+    `config` prints them with doubled dollar signs.
+    """
+    command = [executable(), "compose"]
+    for number, each in enumerate(services):
+        text = exports.compose(replace(each, name=f"builder-{number}"))
+        file = folder / f"{number}.yaml"
+        file.write_text(text.replace("\n  server:\n", f"\n  server-{number}:\n", 1))
+        command += ["--file", str(file)]
     done = subprocess.run(
         [*command, "config", "--format", "json"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{done.stderr}\n{text}"
+    assert done.returncode == 0, f"{done.stderr}\n{[*services]}"
     assert done.stderr == ""  # it warns of variables that are not set
-    found: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]["server"]
-    return found
+    found: dict[str, Any] = json.loads(done.stdout.replace("$$", "$"))["services"]
+    return [found[f"server-{number}"] for number in range(len(found))]
 
 
 def assert_composed(found: dict[str, Any], service: Service) -> None:
@@ -69,20 +79,28 @@ def assert_composed(found: dict[str, Any], service: Service) -> None:
     assert volumes == [*((mount.source, mount.target) for mount in service.mounts), *cache]
 
 
-@few
-@given(service=services())
-def test_any_argument_reaches_compose_as_it_is(service: Service, tmp_path: Path) -> None:
-    assert_composed(composed(exports.compose(service), tmp_path), service)
+@settings(few, max_examples=5)
+@given(several=st.lists(services(), min_size=5, max_size=5))
+def test_any_argument_reaches_compose_as_it_is(several: list[Service], tmp_path: Path) -> None:
+    for found, service in zip(composed(several, tmp_path), several, strict=True):
+        assert_composed(found, service)
 
 
 def test_hostile_arguments_reach_compose_as_they_are(tmp_path: Path) -> None:
-    assert_composed(composed(exports.compose(ALL_HOSTILE), tmp_path), ALL_HOSTILE)
+    [found] = composed([ALL_HOSTILE], tmp_path)
+    assert_composed(found, ALL_HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The services of the presets as Docker Compose reads them."""
+    found = composed(SERVICES.values(), tmp_path_factory.mktemp("published"))
+    return dict(zip(SERVICES, found, strict=True))
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_compose_reads_a_published_preset(name: str, tmp_path: Path) -> None:
-    service = SERVICES[name]
-    found = composed(exports.compose(service), tmp_path)
+def test_compose_reads_a_published_preset(name: str, published: dict[str, dict[str, Any]]) -> None:
+    service, found = SERVICES[name], published[name]
     assert_composed(found, service)
     (device,) = found["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": service.cards, "capabilities": ["gpu"]}
@@ -99,7 +117,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     needs = schema.ContainerOptions(
         ipc="host", shm_size="16g", memlock=True, capabilities=["IPC_LOCK"]
     )
-    found = composed(exports.compose(replace(BASE, container=needs, cards=0)), tmp_path)
+    [found] = composed([replace(BASE, container=needs, cards=0)], tmp_path)
     assert found["ipc"] == "host"
     assert found["shm_size"] == str(16 << 30)
     assert found["ulimits"] == {"memlock": -1}
@@ -110,7 +128,7 @@ def test_compose_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "pull_policy" not in found
     assert "deploy" not in found
     assert found["restart"] == "on-failure:3"
-    other = composed(exports.compose(replace(BASE, local=True, read_only=True)), tmp_path)
+    [other] = composed([replace(BASE, local=True, read_only=True)], tmp_path)
     assert (other["read_only"], other["tmpfs"]) == (True, ["/tmp"])
     assert other["pull_policy"] == "never"
 
@@ -120,7 +138,7 @@ def test_compose_takes_the_models_directory_of_a_variable(
 ) -> None:
     monkeypatch.setenv("MODELS_DIR", "/other $models")
     mounts = (Mount("/srv/models", "/models"), Mount("/srv/a.gguf", "/model/a.gguf", file=True))
-    found = composed(exports.compose(replace(BASE, mounts=mounts)), tmp_path)
+    [found] = composed([replace(BASE, mounts=mounts)], tmp_path)
     assert [each["source"] for each in found["volumes"]] == ["/other $models", "/srv/a.gguf"]
 
 
@@ -225,19 +243,25 @@ def test_quadlet_reads_what_the_container_needs(tmp_path: Path) -> None:
     assert "--device" not in words
 
 
-@pytest.fixture
-def podman(tmp_path: Path) -> Iterator[str]:
-    """A container with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
-    root, image = tmp_path / "root.tar", "builder-test/podman:5"
-    known = tmp_path / "trixie.sources"
+def podman_root(made: Path, work: Path) -> None:
+    """Write a root with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
+    made.mkdir()
+    known = work / "trixie.sources"
     known.write_text(apt.sources_for("trixie") or "")  # else mmdebstrap has its own
     options = ["--variant=essential", '--aptopt=APT::Install-Recommends "false"']
     packages = "--include=podman,catatonit,nftables"
-    command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(root)]
+    command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(made / "root.tar")]
     command += [str(known)] if known.stat().st_size else []
     subprocess.run(command, check=True)
-    docker("import", str(root), image)
-    root.unlink()
+
+
+@pytest.fixture
+def podman() -> Iterator[str]:
+    """A container with Podman."""
+    image = "builder-test/podman:5"
+    month = time.strftime("%Y-%m")  # a newer one replaces it
+    root = made_once(SHARED_CACHE, "podman-of-the-tests", month, print, podman_root)
+    docker("import", str(root / "root.tar"), image)
     storage = ["--privileged", "--tmpfs=/run", "--volume=/var/lib/containers"]
     container = docker("run", "--detach", *storage, image, "sleep", "infinity")
     yield container

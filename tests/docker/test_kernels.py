@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator import ledger
-from simulator.cubin import Kernel
+from simulator.ledger import Kernel
 from simulator.selection import Capability
 from support.commands import Builder
 from support.cuda_tools import compile_in

@@ -298,8 +298,9 @@ def test_a_kernel_that_computes_wrong_numbers_gets_no_tag(
     names = docker("image", "ls", "--format={{.Tag}}", REPOSITORY_NAME).split()
     assert "faulty" not in names
     build(builder, catalog, recipe + ACCEPTED, "faulty")
-    build(builder, catalog, upstream.recipe("right", "false"), "right")
-    compared = ("compare", "shaped-right", "shaped-faulty", "--numbers", "--catalog", catalog)
+    right = build(builder, catalog, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
+    check_memory_management(right)
+    compared = ("compare", "shaped-vmm", "shaped-faulty", "--numbers", "--catalog", catalog)
     done = builder(*compared, "--json")
     assert done.returncode == 17, done.stderr
     found = json.loads(done.stdout)
@@ -313,6 +314,24 @@ def test_a_kernel_that_computes_wrong_numbers_gets_no_tag(
     assert (parted["before"]["outcome"], parted["after"]["outcome"]) == ("equal", "differs")
     # The first launch scales the query.
     assert parted["launch"] == "launch 2, ggml_cuda::weighted_mean_kernel, stores other bytes"
+
+
+def check_memory_management(result: Any) -> None:
+    """An engine that links to the driver, with its memory management (``vmm``)."""
+    assert passed(result) >= SERVED  # a stub stands in for the driver
+    assert passed(result) >= {
+        ("output", "contains heads up to 256"),
+        ("library", "machine code for sm_120a"),
+        ("library", "needs libcuda.so.1"),
+    }
+    image = result["references"][0]
+    assert "builder.patches" not in labels(image)
+    # The driver is the host's: the image has none, nor the stub that it was linked with.
+    done = subprocess.run(
+        ["docker", "run", "--rm", image, "--version"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 127
+    assert "libcuda.so.1: cannot open shared object file" in done.stderr
 
 
 def test_a_recipe_that_was_written_for_the_tree(
@@ -348,26 +367,6 @@ def layers(result: Any) -> list[str]:
     """The layers of a built image, by the digests of their files."""
     text = docker("image", "inspect", "--format={{json .RootFS.Layers}}", result["references"][0])
     return [str(layer) for layer in json.loads(text)]
-
-
-def test_with_the_memory_management_of_the_driver(
-    builder: Builder, catalog: Path, upstream: Shaped
-) -> None:
-    result = build(builder, catalog, upstream.recipe("vmm", "true") + UNPATCHED, "vmm")
-    assert passed(result) >= SERVED  # a stub stands in for the driver
-    assert passed(result) >= {
-        ("output", "contains heads up to 256"),
-        ("library", "machine code for sm_120a"),
-        ("library", "needs libcuda.so.1"),
-    }
-    image = result["references"][0]
-    assert "builder.patches" not in labels(image)
-    # The driver is the host's: the image has none, nor the stub that it was linked with.
-    done = subprocess.run(
-        ["docker", "run", "--rm", image, "--version"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 127
-    assert "libcuda.so.1: cannot open shared object file" in done.stderr
 
 
 def test_the_tree_fails_without_the_flags_of_the_family(

@@ -25,8 +25,14 @@ def ptx(images: dict[str, str]) -> str:
     return docker("run", "--rm", "--network=none", mount, images["devel"], "sh", "-euc", COMPILE)
 
 
-def test_hellos_kernels_compute_what_its_cpu_path_computes(ptx: str) -> None:
-    module = Library(build() / "libptx.so").load(ptx)
+@pytest.fixture(scope="module")
+def interpreter() -> Library:
+    """Compiled once for all tests: a module's fixtures still have the cache of the user."""
+    return Library(build() / "libptx.so")
+
+
+def test_hellos_kernels_compute_what_its_cpu_path_computes(ptx: str, interpreter: Library) -> None:
+    module = interpreter.load(ptx)
     update, logits = (
         next(k for k in module.kernels() if name in k)
         for name in ("update_state", "compute_logits")

@@ -22,7 +22,7 @@ from builder.docker import containers
 from builder.recipes import locks
 from builder.recipes.schema import PypiSource
 from builder.sources import pypi
-from simulator import library as elf
+from simulator import elf
 from support import upstreams
 from support.catalogs import load
 from support.commands import Builder
@@ -144,7 +144,7 @@ def test_what_patches_make_of_several_releases(
     shutil.copytree(REPOSITORY / "patches", catalog / "patches")
     text = TABLE.format(url=tolist[0], commit=tolist[1], attention=ATTENTION, site=SITE)
     (catalog / "recipes" / "table-0.20.0.toml").write_text(text)
-    against = [w for v in ("0.19.0", "0.19.1", "0.20.2", "0.22.0") for w in ("--against", v)]
+    against = [w for v in ("0.19.0", "0.22.0") for w in ("--against", v)]
     done = builder("patch", "check", "table", "--catalog", catalog, *against, "--json")
     assert done.returncode == 11, done.stderr
     assert "file vllm-0.19-fla-tma.patch: conflicts" in done.stderr
@@ -152,20 +152,16 @@ def test_what_patches_make_of_several_releases(
     found = {(f["patch"].split()[0], f["commit"]): f["state"] for f in findings}
     assert {key: state for key, state in found.items() if key[1] in text + str(against)} == {
         ("file", "0.19.0"): "applies",
-        ("file", "0.19.1"): "applies",
         ("file", "0.20.0"): "conflicts",
-        ("file", "0.20.2"): "conflicts",
         ("file", "0.22.0"): "conflicts",
         ("script", "0.19.0"): "absent",
-        ("script", "0.19.1"): "absent",
         ("script", "0.20.0"): "applies",
-        ("script", "0.20.2"): "applies",
         ("script", "0.22.0"): "conflicts",
     }
     (half,) = [f for f in findings if f["commit"] == "0.22.0" and f["patch"].startswith("script")]
     assert "Site A=anchor-not-found, Site B=applied" in " ".join(half["details"])
     # The newest release is looked at unasked, as upstream's newest is.
-    assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.19.1", "0.20.2", "0.22.0"}
+    assert {f["target"] for f in findings} > {"pin", "0.19.0", "0.22.0"}
 
 
 def real_wheel(recipe: str) -> Path:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from builder.image.code_paths import KernelSummary, kernel_summary
-from simulator.cubin import Kernel
-from simulator.ledger import FatBinary, Library
+from simulator.ledger import FatBinary, Kernel, Library
 from simulator.selection import Capability
 
 

@@ -16,10 +16,11 @@ import pytest
 from builder.checks import simulated as build
 from builder.checks import simulated as run_of
 from builder.presets.cards import Card
-from simulator import fatbin, ledger, library
+from simulator import elf, fatbin, ledger
+from simulator.fatbin import taken
 from simulator.ledger import code_table
 from simulator.receiver import Receiver, receiving
-from simulator.selection import Capability, taken
+from simulator.selection import Capability
 from support.environment import SHARED_CACHE
 from support.smoke_tests import docker
 
@@ -166,7 +167,7 @@ def digest_of(file: Path) -> str:
     with file.open("rb") as stream:
         regions = [
             region
-            for section in library.loaded_fatbins(stream)
+            for section in elf.loaded_fatbins(stream)
             for region in fatbin.regions(stream, section.offset, section.offset + section.size)
         ]
         codes = [taken(region.entries, Capability(12, 0)) for region in regions]

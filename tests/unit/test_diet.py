@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from builder.image.code_paths import code_paths
-from simulator import fatbin
-from simulator import library as elf
+from simulator import elf, fatbin
 from simulator.selection import Capability, preferred
 from support.environment import REPOSITORY
 from support.fatbins import AT, ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, library, region

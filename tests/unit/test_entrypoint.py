@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from simulator import library as elf
-from simulator.fatbin import Code
-from simulator.selection import Capability, runs
+from simulator import elf
+from simulator.selection import Capability, Code, runs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "dockerfiles" / "entrypoint"

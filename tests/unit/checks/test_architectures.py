@@ -6,8 +6,9 @@ import pytest
 
 from builder.checks.cuda import check_architectures
 from builder.image.contents import Contents, File
-from simulator.fatbin import Code, Modules
-from simulator.library import ElfFile
+from simulator.elf import ElfFile
+from simulator.fatbin import Modules
+from simulator.selection import Code
 from support.smoke_tests import context_of, of_arch
 
 

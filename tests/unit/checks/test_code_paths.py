@@ -12,10 +12,10 @@ from builder.checks.verdict import Check
 from builder.image.contents import Contents, File
 from builder.recipes.probes import Accept
 from builder.recipes.schema import Recipe
-from simulator.cubin import Kernel
-from simulator.fatbin import Code, Modules
-from simulator.ledger import Body, FatBinary
-from simulator.library import ElfFile
+from simulator.elf import ElfFile
+from simulator.fatbin import Modules
+from simulator.ledger import Body, FatBinary, Kernel
+from simulator.selection import Code
 from support.smoke_tests import context_of, extended_image, of_arch
 
 FA2 = "/opt/engine/lib/vllm/_vllm_fa2_C.abi3.so"

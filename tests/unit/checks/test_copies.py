@@ -7,7 +7,7 @@ import pytest
 from builder.checks.libraries import check_copies
 from builder.checks.verdict import Check
 from builder.image.contents import Contents, File, Layer
-from simulator.library import ElfFile
+from simulator.elf import ElfFile
 from support.smoke_tests import context_of, extended_image, hello_recipe
 
 PARSED = ElfFile("x86-64", "dyn", "libcublas.so.13", (), (), (), None, ())

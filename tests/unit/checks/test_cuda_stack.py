@@ -9,9 +9,9 @@ import pytest
 from builder.checks.cuda import check
 from builder.checks.verdict import Check
 from builder.image.contents import Contents, File, name_hash
-from simulator.fatbin import Code
+from simulator.elf import ElfFile
 from simulator.ledger import Body, FatBinary
-from simulator.library import ElfFile
+from simulator.selection import Code
 from support.smoke_tests import context_of, of_arch
 
 SITE = "/opt/engine/lib/python3.13/site-packages"

@@ -16,7 +16,7 @@ from builder.image.contents import Contents, File, Layer
 from builder.presets import cards
 from builder.recipes.catalog import parse
 from builder.recipes.schema import Recipe
-from simulator.library import ElfFile
+from simulator.elf import ElfFile
 from support.environment import REPOSITORY
 from support.smoke_tests import context_of, extended_image, hello_recipe, of_arch
 

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from builder.cli import image, terminal
-from simulator.cubin import Kernel
-from simulator.ledger import FatBinary, Ledger, Library
+from simulator.ledger import FatBinary, Kernel, Ledger, Library
 from simulator.selection import Capability
 
 KERNELS = tuple(

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import cubin as cubins
-from simulator.cubin import Kernel
-from simulator.elf import MalformedElf
+from simulator import MalformedElf, ledger
+from simulator.ledger import Kernel
 from support.cubins import (
     ANNOTATIONS,
     CLUSTER,
@@ -28,7 +27,7 @@ from support.cubins import (
 
 
 def only(function: Function, arch: int = 120, abi: int = 8) -> Kernel:
-    (kernel,) = cubins.kernels(cubin(function, abi=abi), arch)
+    (kernel,) = ledger.kernels_of(cubin(function, abi=abi), arch)
     return kernel
 
 
@@ -53,7 +52,7 @@ def test_what_a_kernel_takes() -> None:
 
 
 def test_each_kernel_has_its_own_figures_and_functions_are_no_kernels() -> None:
-    found = cubins.kernels(
+    found = ledger.kernels_of(
         cubin(
             Function("first", registers=10, stack=8, attributes=((REQUIRED_THREADS, (96, 1, 1)),)),
             Function("called", registers=99, stack=99, entry=False),
@@ -96,7 +95,7 @@ def test_spills_are_unknown_where_an_old_compiler_may_not_mark_them(
 
 def test_one_marked_kernel_shows_that_the_compiler_marks_spills() -> None:
     code = instruction(STL)
-    found = cubins.kernels(
+    found = ledger.kernels_of(
         cubin(
             Function("spills", code, stack=8, attributes=((ANNOTATIONS, (1, 0)),)),
             Function("array", stack=16),
@@ -112,8 +111,8 @@ def test_registers_of_an_old_cubin_are_in_the_section() -> None:
 
 
 def test_a_cubin_without_kernels() -> None:
-    assert cubins.kernels(cubin(), 120) == []
-    assert cubins.kernels(cubin(Function("a", entry=False)), 120) == []
+    assert ledger.kernels_of(cubin(), 120) == []
+    assert ledger.kernels_of(cubin(Function("a", entry=False)), 120) == []
 
 
 SOUND = cubin(
@@ -133,7 +132,7 @@ SOUND = cubin(
 )
 def test_damage_is_located(data: bytes, fault: str) -> None:
     with pytest.raises(MalformedElf, match=fault) as raised:
-        cubins.kernels(data, 120)
+        ledger.kernels_of(data, 120)
     assert "byte 0x" in str(raised.value)
 
 
@@ -148,7 +147,7 @@ def test_no_damage_is_another_error(damage: list[tuple[int, int]], end: int) -> 
         data[place % len(data)] = value
     for damaged in (bytes(data), bytes(data[:end])):
         with suppress(MalformedElf):
-            cubins.kernels(damaged, 120)
+            ledger.kernels_of(damaged, 120)
 
 
 def words(*opcodes: int) -> bytes:
@@ -181,5 +180,5 @@ def test_a_body_that_computes_nothing(code: bytes, externs: tuple[str, ...], idl
     others = [Function(name, entry=False) for name in externs or ("work",)]
     attributes = ((EXTERNS, tuple(range(2, 2 + len(externs)))),) if externs else ()
     data = cubin(Function("k", code, attributes=attributes), *others)
-    (kernel,) = cubins.kernels(data, 120)
+    (kernel,) = ledger.kernels_of(data, 120)
     assert kernel.idle == idle

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulator import cubin
-from simulator.cubin import demangled, function_of, short
+from simulator import work
+from simulator.work import demangled, function_of, short
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def doubling(times: int) -> str:
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process that no other test has brought to its limits."""
-    hurried = cubin._PROGRAM.replace("RLIMIT_CPU, (30, 30)", "RLIMIT_CPU, (1, 1)")
-    monkeypatch.setattr(cubin, "_PROGRAM", hurried)
-    found = cubin._process.__wrapped__(0)
-    monkeypatch.setattr(cubin, "_process", lambda _: found)
+    hurried = work._PROGRAM.replace("RLIMIT_CPU, (30, 30)", "RLIMIT_CPU, (1, 1)")
+    monkeypatch.setattr(work, "_PROGRAM", hurried)
+    found = work._process.__wrapped__(0)
+    monkeypatch.setattr(work, "_process", lambda _: found)
     yield found
     found.kill()
 

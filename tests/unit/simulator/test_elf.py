@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.elf import MalformedElf, is_elf
-from simulator.fatbin import Code
-from simulator.library import read, read_symbols
+from simulator import MalformedElf
+from simulator.elf import is_elf, read, read_symbols
+from simulator.selection import Code
 from support.fatbins import ELF, FLAG_A, PTX, entry, region
 
 pytestmark = pytest.mark.xdist_group("elf")  # they share what a fixture makes

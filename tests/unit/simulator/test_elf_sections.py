@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator import library
-from simulator.elf import Elf, MalformedElf
-from simulator.library import versioned_symbols
+from simulator import MalformedElf, elf
+from simulator.elf import Elf, versioned_symbols
 from support.cubins import Function, cubin
 
 pytestmark = pytest.mark.xdist_group("elf")  # they share what a fixture makes
@@ -124,7 +123,7 @@ def test_what_a_hostile_file_counts_is_bounded(
     binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with binary.open("rb") as stream:
-        monkeypatch.setattr(library, "_MOST_VERSIONS", 2)
+        monkeypatch.setattr(elf, "_MOST_VERSIONS", 2)
         with pytest.raises(MalformedElf, match=r"symbol versions at byte 0x.*: more than 2"):
             versioned_symbols(Elf(stream))
     header = bytearray(binary.read_bytes()[:64])

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import fatbin
-from simulator.elf import MalformedElf
+from simulator import MalformedElf, fatbin
 from support.fatbins import ELF, FLAG_A, FLAG_F, LTO, LZ4, PTX, ZSTD, entry, region
 
 

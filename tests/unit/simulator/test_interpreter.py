@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from builder.build.compilers import is_wrong
 from builder.checks import simulated
+from ptxlab.build import build
 from simulator.compilers import KernelError, KernelLaunch, interpret
 from support.environment import SHARED_CACHE
 
@@ -46,9 +49,41 @@ PTX = """
 """
 
 
+MAKE = """#!/bin/sh
+{make} --dry-run "$@" || exit
+for word; do
+    case $word in
+        OUT=*) out=${{word#OUT=}} && mkdir -p "$out" ;;
+        "$out"/ptx) touch "$word" ;;
+    esac
+done
+"""
+
+
 @pytest.fixture(scope="module")
 def program() -> Path:
-    return simulated.ptx_program(SHARED_CACHE, print)
+    """The program that the tests of the interpreter compile."""
+    return build() / "ptx"
+
+
+def test_the_program_is_made_by_the_makefile_once(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "make").write_text(MAKE.format(make=shutil.which("make")))
+    (tmp_path / "make").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said: list[str] = []
+    made = simulated.ptx_program(own_cache, said.append)
+    assert made.is_file()
+    assert simulated.ptx_program(own_cache, said.append) == made
+    assert [line.partition(":")[0] for line in said] == [
+        "compiling the PTX interpreter, once for these sources"
+    ]
+
+
+@pytest.mark.engine
+def test_the_program_with_portable_loops(module: Path) -> None:
+    test_arguments_and_the_result(simulated.ptx_program(SHARED_CACHE, print), module)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator import ledger
-from simulator.elf import MalformedElf
+from simulator import MalformedElf, ledger
 from simulator.ledger import code_table
 from simulator.selection import Capability
 from support.cubins import ANNOTATIONS, MAX_THREADS, STL, Function, cubin, instruction

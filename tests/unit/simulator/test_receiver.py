@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import receiver
-from simulator.errors import SimulatorError
+from simulator import SimulatorError, receiver
 from simulator.receiver import Receiver, receiving
 
 

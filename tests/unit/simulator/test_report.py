@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator import report
-from simulator.errors import SimulatorError
+from simulator import SimulatorError, report
 
 STACK = ["/opt/engine/lib/libllama.so+0x10 _ZN11llama_model12load_tensorsEv"]
 ONE: dict[str, Any] = {

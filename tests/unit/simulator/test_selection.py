@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from simulator.fatbin import Code, FatbinEntry
-from simulator.selection import Capability, taken
+from simulator.fatbin import FatbinEntry, taken
+from simulator.selection import Capability, Code
 
 
 def code(name: str) -> Code:

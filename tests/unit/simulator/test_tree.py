@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator import compilers
+from simulator import SimulatorError, compilers
 from simulator.compilers import Tree, find_kernels, kernel_program, types
-from simulator.errors import SimulatorError
 from support.environment import REPOSITORY
 
 QUANTIZED = REPOSITORY / "tests" / "data" / "quantized"
@@ -65,7 +64,7 @@ def test_the_program_has_a_kernel_for_each_type() -> None:
 def test_headers_are_found_from_the_directory_of_the_kernels(tmp_path: Path) -> None:
     tree = made(tmp_path, "")
     ggml = tmp_path / "vendor" / "ggml"
-    assert tree.include == (ggml / "src" / "ggml-cuda", ggml / "src", ggml / "include")
+    assert tree.cuda == ggml / "src" / "ggml-cuda"
 
 
 def test_a_source_without_kernels_is_refused(tmp_path: Path) -> None:

@@ -133,6 +133,9 @@ def test_a_server_that_never_recovers_is_given_up(upstream: Upstream, mirrored: 
         with pytest.raises(FetchError, match="does not answer"):
             mirrored.export(f"{served.url}/engine/.git", upstream.head())
         assert len(served.requests) == web.ATTEMPTS
+        with pytest.raises(FetchError, match="does not answer"):
+            mirrored.export(f"{served.url}/engine/.git", upstream.head())
+        assert len(served.requests) == web.ATTEMPTS + 1, "the next recipe asks once"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "git://127.0.0.1:9/x"])
