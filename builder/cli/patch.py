@@ -21,8 +21,8 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import err, line, log, out, print_json, table
 from builder.core.errors import FetchError, PatchError, RecipeError, as_started
+from builder.sources.diff import PatchState
 from builder.sources.git import GitError
-from builder.sources.patch_state import PatchState
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog, Entry

@@ -24,7 +24,7 @@ from builder.cli.patch import chosen, collected, misfits, open_session, print_ch
 from builder.cli.terminal import counted, line, log, print_json, table
 from builder.core import sizes
 from builder.core.errors import PatchError, RecipeError
-from builder.sources.patch_state import PatchState
+from builder.sources.diff import PatchState
 
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture

@@ -44,9 +44,9 @@ from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
 from builder.sources import apt, pypi
+from builder.sources.git import EMPTY_TREE, NoTreeError
 from builder.sources.mirrors import Repositories
 from builder.sources.patches import PatchContext, apply_all, pieces
-from builder.sources.repository import EMPTY_TREE, NoTreeError
 
 # A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
 

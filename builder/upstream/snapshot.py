@@ -18,8 +18,8 @@ from builder.recipes.catalog import Catalog, Entry, R, parse
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import BaseRecipe, Recipe
 from builder.sources import git
+from builder.sources.diff import PatchState
 from builder.sources.git import GitError
-from builder.sources.patch_state import PatchState
 from builder.upstream.patches import PatchFinding, on_pin
 from builder.upstream.session import SourceSession
 

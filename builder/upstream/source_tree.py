@@ -18,8 +18,8 @@ from builder.engines.family import ReadableTree
 from builder.recipes.edit import SHORT_COMMIT, NamedCommit
 from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, Recipe
-from builder.sources.mirrors import Repositories
-from builder.sources.repository import GITLINK, Item, Scratch, submodule_urls
+from builder.sources.git import GITLINK, Item, Scratch
+from builder.sources.mirrors import Repositories, submodule_urls
 from builder.upstream import track
 
 # Finds names in a recipe that its source does not have, or that name an old version.

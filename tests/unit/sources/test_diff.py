@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builder.sources import diff as diffs
 from builder.sources.diff import NotADiffError
-from builder.sources.repository import EMPTY_TREE
+from builder.sources.git import EMPTY_TREE
 
 HEADERS = [b"--- x", b"+++ y", b"@@ -1 +1 @@", b"diff --git a/x b/x"]
 lines = st.lists(

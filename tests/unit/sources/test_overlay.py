@@ -17,8 +17,8 @@ from builder.engines import families
 from builder.engines.family import PackagePaths
 from builder.engines.overlay import Overlay
 from builder.recipes.probes import Serve
+from builder.sources.diff import PatchState
 from builder.sources.gather import GatherOptions, gather
-from builder.sources.patch_state import PatchState
 from builder.upstream.patches import on_pin
 from builder.upstream.session import open_session
 from support.catalogs import load, rendered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.sources.repository import Scratch
+from builder.sources.git import Scratch
 from builder.upstream.source_tree import absent_paths, absent_submodules, naming
 from support.catalogs import load
 from support.environment import REPOSITORY
