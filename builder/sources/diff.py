@@ -495,7 +495,7 @@ SECTION = 150
 ENOUGH = 0.5
 """The least weight of a place: one line that occurs twice in the file has it."""
 LONG, DISTINCTIVE = 5, 3
-"""The fewest telling lines of a block that nobody writes twice; and of one in a file that moved."""
+"""The fewest telling lines of a block that nobody writes twice; and where more shows it."""
 
 
 class PatchState(StrEnum):
@@ -710,17 +710,19 @@ def _doubts(
             where = f"lines {', '.join(stands[:MOST_SHOWN])}"
             why = f"moved, and its lines occur in {len(stands)} places: {where}"
             yield Conflict(file.path, number, why)
+    moved = {index for index, _ in done.offsets}
     for index, (file, lines) in enumerate(zip(files, before, strict=True)):
         if file.old is None or file.binary:
             continue
-        moved = {number: by for (at, number), by in done.offsets.items() if at == index}
-        if not file.preimage or scratch.missing([file.preimage]):
-            yield from _repeated(file, lines, DISTINCTIVE if moved else LONG)
-        elif not _is_merged(scratch, tree, file, done.tree):
-            number, by = next(iter(moved.items()), (0, 0))
-            copied = f"its lines occur {by:+} lines away, and " if by else ""
-            why = f"{copied}a merge from the file that it was made for has another result"
-            yield Conflict(file.path, number, why)
+        made_for = None
+        if file.preimage and not scratch.missing([file.preimage]):
+            made_for = lines_of(scratch.read(file.preimage))
+            if not _is_merged(scratch, tree, file, done.tree):
+                why = "a merge from the file that it was made for has another result"
+                yield Conflict(file.path, 0, why)
+                continue
+        enough = DISTINCTIVE if made_for or index in moved else LONG
+        yield from _repeated(file, lines, made_for, enough)
 
 
 def _is_merged(scratch: Scratch, tree: str, file: FileDiff, done: str) -> bool:
@@ -732,15 +734,21 @@ def _is_merged(scratch: Scratch, tree: str, file: FileDiff, done: str) -> bool:
     return not file.new or scratch.entry(merged, file.new) == scratch.entry(done, file.new)
 
 
-def _repeated(file: FileDiff, lines: Sequence[bytes], enough: int) -> Iterator[Conflict]:
-    """The blocks of a diff that stand in the file already: once, else they are a habit of it."""
-    there = [bare(line) for line in lines]
+def _repeated(
+    file: FileDiff, lines: Sequence[bytes], made_for: Sequence[bytes] | None, enough: int
+) -> Iterator[Conflict]:
+    """The long blocks of a diff that stand in the file already, since it was made.
+
+    Where the file that it was made for is unknown, several copies are a habit of the file.
+    """
+    there, old = [bare(line) for line in lines], [bare(line) for line in made_for or ()]
     for number, hunk in enumerate(file.hunks, 1):
         for sign, group in groupby(hunk.lines, lambda line: line[:1]):
             block = [bare(line[1:]) for line in group]
+            if sign != b"+" or len({each for each in block if not trivial(each)}) < enough:
+                continue
             found = places(block, there)
-            telling = {line for line in block if not trivial(line)}
-            if sign == b"+" and len(found) == 1 and len(telling) >= enough:
+            if len(found) > len(places(block, old)) if old else len(found) == 1:
                 why = f"the lines that it adds are already at line {found[0] + 1}"
                 yield Conflict(file.path, number, why)
 
