@@ -231,7 +231,7 @@ def podman(tmp_path: Path) -> Iterator[str]:
     """A container with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
     root, image = tmp_path / "root.tar", "builder-test/podman:5"
     known = tmp_path / "trixie.sources"
-    known.write_text(apt.sources_for("trixie") or "")  # else mmdebstrap has its own
+    known.write_text(apt.deb822(apt.debian_sources("trixie")))  # else mmdebstrap has its own
     options = ["--variant=essential", '--aptopt=APT::Install-Recommends "false"']
     packages = "--include=podman,catatonit,nftables"
     command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(root)]
