@@ -17,7 +17,7 @@ import sys
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -192,8 +192,8 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]
     index = _Index()
     found = []
     for name, version in pins:
-        packages = index.page(name, version).packages
-        best = _best((each for each in packages if _same(each.version, version)), python)
+        wanted, packages = _version(version), index.page(name, version).packages
+        best = _best((each for each in packages if wanted == _version(each.version)), python)
         if best is None:
             raise GoneError(
                 f"the package index has no wheel of {name} {version} for CPython {python} on "
@@ -210,7 +210,7 @@ def find_release(file: PinnedFile, version: str | None, python: str) -> IndexFil
     sdist.  Raises ``FetchError`` where the index does not answer, or has none.
     """
     kind, offered = _of_kind(_Index().page(file.name, file.version), file)
-    finals = _by_version(offered)
+    finals = _finals(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
     of_version = [
         package for package in offered if package.version == wanted and _digest_of(package)
@@ -230,14 +230,9 @@ def newer_releases(file: PinnedFile) -> list[IndexFile]:
     Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
     answer, or does not have the project.
     """
-    from packaging.version import InvalidVersion, Version
-
-    finals = _by_version(_of_kind(_Index().page(file.name, file.version), file)[1])
-    try:
-        later = sorted(version for version in finals if version > Version(file.version))
-    except InvalidVersion:
-        return []
-    return [_found(file.name, finals[version][0]) for version in later]
+    own, offered = _version(file.version), _of_kind(_Index().page(file.name, file.version), file)[1]
+    finals = _finals(offered).items()
+    return [_found(file.name, each[0]) for version, each in finals if own and version > own]
 
 
 def releases(name: str, python: str) -> list[IndexFile]:
@@ -246,8 +241,8 @@ def releases(name: str, python: str) -> list[IndexFile]:
     Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
     ``FetchError`` where the index does not answer, or does not have the project.
     """
-    finals = _by_version(_Index().page(name).packages)
-    best = [_best(packages, python) for _, packages in sorted(finals.items())]
+    finals = _finals(_Index().page(name).packages)
+    best = [_best(packages, python) for packages in finals.values()]
     return [_found(name, package) for package in best if package is not None]
 
 
@@ -379,13 +374,13 @@ def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionP
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def _same(one: str | None, other: str) -> bool:
+def _version(text: str | None) -> Version | None:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one or "") == Version(other)
+        return Version(text or "")
     except InvalidVersion:
-        return False
+        return None
 
 
 def _of_kind(page: ProjectPage, file: PinnedFile) -> tuple[str | None, list[DistributionPackage]]:
@@ -395,19 +390,14 @@ def _of_kind(page: ProjectPage, file: PinnedFile) -> tuple[str | None, list[Dist
     return kind, [package for package in page.packages if package.package_type == kind]
 
 
-def _by_version(
-    packages: Iterable[DistributionPackage],
-) -> dict[Version, list[DistributionPackage]]:
-    """The files of each version that are neither yanked nor of a pre-release."""
-    from packaging.version import InvalidVersion, Version
-
+def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, list[DistributionPackage]]:
+    """The files of each version, oldest first, that are neither yanked nor of a pre-release."""
     found: dict[Version, list[DistributionPackage]] = defaultdict(list)
     for package in packages:
-        with suppress(InvalidVersion):
-            version = Version(package.version or "")
-            if not package.is_yanked and not version.is_prerelease:
-                found[version].append(package)
-    return found
+        version = _version(package.version)
+        if version is not None and not package.is_yanked and not version.is_prerelease:
+            found[version].append(package)
+    return dict(sorted(found.items()))
 
 
 # uv's resolver: compatible versions for another Python and platform than this machine's.
