@@ -239,9 +239,9 @@ class Doctor:
         for file in diff.parse(self.clone.raw("diff", "--binary", base, head)):
             there = self._lines(tree, file.old)
             meant = self._lines(head, file.new)
-            removed = Counter(line.strip() for hunk in file.hunks for line in hunk.removed)
+            removed = Counter(line.strip() for hunk in file.hunks for line in hunk.of(b"-"))
             for hunk in file.hunks:
-                added = {line.strip() for line in hunk.added if not trivial(line)}
+                added = {line.strip() for line in hunk.of(b"+") if not trivial(line)}
                 fresh = [line for line in added if meant[line] == 1 and not removed[line]]
                 if len(fresh) >= FEWEST and all(there[line] for line in fresh):
                     return True

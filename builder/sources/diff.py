@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from builder.core import archives
 from builder.sources.git import (
@@ -29,7 +29,8 @@ from builder.sources.git import (
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: ([^\r\n]*))?")
 INDEX = re.compile(rb"^index ([0-9a-f]{7,40})\.\.([0-9a-f]{7,40})", re.MULTILINE)
 QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-MODE = re.compile(rb"(?:old mode|new mode|index \S+) \d{6}\s*$")
+MODE = re.compile(rb"(?:(?:old|new|new file|deleted file) mode|index \S+) \d{6}\s*$")
+MOVED = re.compile(rb"(?:rename|copy) (from|to) ([^\r\n]*)")
 HEADER = re.compile(
     rb"(?:old|new|new file|deleted file) mode |(?:rename|copy) (?:from|to) "
     rb"|(?:dis)?similarity index |index "
@@ -56,10 +57,6 @@ OF_DIFF_R = re.compile(rb"diff (?:-[a-zA-Z]*r[a-zA-Z]*|--recursive) ")
 """A header of ``diff -r``, whose other lines say what it leaves out, in the user's language."""
 PARTS = {b"+", b"-", b" ", b"@", b"\\", b">"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
-MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
-"""The line before a mail of a mailbox (git-mailsplit(1)), where the headers of one follow."""
-MAIL_HEADERS = re.compile(rb"(?=[^\n]+\n)(?:[!-9;-~]+:[^\n]*\n|[ \t]+[^\n]*\n)+\r?\n")
-COVER = re.compile(rb"^Subject:[^\n]* 0+/\d+\]", re.MULTILINE)
 NULL = "/dev/null"
 
 
@@ -84,28 +81,19 @@ class Hunk:
     heading: bytes = b""
     new_start: int = 0
 
-    def _signed(self, signs: bytes) -> list[bytes]:
+    def of(self, signs: bytes) -> list[bytes]:
+        """The lines with one of these signs, without it."""
         return [line[1:] for line in self.lines if line[:1] in signs]
-
-    @property
-    def removed(self) -> list[bytes]:
-        """The removed lines."""
-        return self._signed(b"-")
-
-    @property
-    def added(self) -> list[bytes]:
-        """The added lines."""
-        return self._signed(b"+")
 
     @property
     def before(self) -> list[bytes]:
         """The lines that the hunk expects, context included."""
-        return self._signed(b" -")
+        return self.of(b" -")
 
     @property
     def after(self) -> list[bytes]:
         """The lines after it is applied, context included."""
-        return self._signed(b" +")
+        return self.of(b" +")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +136,9 @@ class FileDiff:
         return found[1].decode() if found else ""
 
     @property
-    def lines(self) -> list[bytes]:
-        """The lines of all hunks."""
-        return [line for hunk in self.hunks for line in hunk.lines]
-
-    @property
     def counts(self) -> tuple[int, int] | None:
         """The numbers of added and removed lines; None for a binary file."""
-        signs = [line[:1] for line in self.lines]
+        signs = [line[:1] for hunk in self.hunks for line in hunk.lines]
         return None if self.binary else (signs.count(b"+"), signs.count(b"-"))
 
 
@@ -187,23 +170,6 @@ def parse(text: bytes) -> list[FileDiff]:
 def steps(files: Sequence[FileDiff]) -> list[list[FileDiff]]:
     """The files by step."""
     return [list(group) for _, group in groupby(files, lambda file: file.step)]
-
-
-def mails(text: bytes) -> list[tuple[int, bytes, bool]]:
-    """The parts of a text: the line before each, its text, and whether it is a mail.
-
-    A text that is no mailbox has one part.
-    """
-    starts = [found.start() for found in MAIL.finditer(text)]
-    parts = []
-    for start, end in pairwise([*sorted({0, *starts}), len(text)]):
-        part = text[start:end]
-        mailed = start in starts or MAIL_HEADERS.match(part) is not None
-        if mailed and part.partition(b"\n")[0].endswith(b"\r"):
-            part = part.replace(b"\r\n", b"\n")  # the mail's own line ends (RFC 5322)
-        if part.strip():
-            parts.append((text.count(b"\n", 0, start), part, mailed))
-    return parts
 
 
 def lines_of(text: bytes) -> list[bytes]:
@@ -239,7 +205,8 @@ def _refuse(file: FileDiff) -> None:
         parts = path.split("/")
         if path.startswith("/") or ".." in parts or "" in parts or ".git" in map(str.lower, parts):
             raise NotADiffError(f"the path {path!r} leads out of the tree")
-    if GITLINK in file.modes or all(map(SUBPROJECT.match, file.lines or [b""])):
+    lines = [line for hunk in file.hunks for line in hunk.lines]
+    if GITLINK in file.modes or all(map(SUBPROJECT.match, lines or [b""])):
         raise NotADiffError(f"it changes the submodule {file.path}: pin another commit instead")
     if file.binary and b"GIT binary patch" not in file.text:
         raise NotADiffError(
@@ -252,8 +219,14 @@ def _refuse(file: FileDiff) -> None:
             f"its own headers end with CRLF, so the line ends of the new file {file.path} are "
             "unknown: write the diff with the line ends that git gave it"
         )
-    if not file.binary and not file.hunks:
-        _refuse_without_lines(file)
+    if file.binary or file.hunks:
+        return
+    index = INDEX.search(file.text)
+    blobs = {each[:7] for each in index.groups()} if index else set()
+    if b"\n+++ " in file.text or (len(blobs) > 1 and blobs != {NO_BLOB, EMPTY_BLOB}):
+        raise NotADiffError(f"the changed lines of {file.path} are missing")
+    if file.old == file.new and not file.new_mode:
+        raise NotADiffError(f"it does not change {file.path}")
 
 
 def _refuse_without_prefix(file: FileDiff) -> None:
@@ -262,7 +235,15 @@ def _refuse_without_prefix(file: FileDiff) -> None:
     It removes their first component, a/ and b/ as a rule.  ``diff.noprefix`` writes none, nor does
     ``diff -u src/x.orig src/x``.
     """
-    prefixes = [prefix for prefix in map(_prefix, _raw_names(file.text)) if prefix is not None]
+    header, *rest = file.text.split(b"\n", 3)
+    names = [header[4:], *(line[4:] for line in rest[:1])]
+    if file.by_git:
+        names = QUOTED.findall(header) if b'"' in header else header.rstrip().split(b" ")[2:]
+    prefixes = []  # the first components of names that have several
+    for name in names:
+        first, slash, _ = name.lstrip(b'"').split(b"\t", 1)[0].partition(b"/")
+        if slash and first and b" " not in first:
+            prefixes.append(first.decode("utf-8", "replace"))
     alike = len(prefixes) > 1 and len({*prefixes}) == 1 and prefixes[0] not in {"a", "b"}
     # Without git's header a new file has one name, as the other one is /dev/null.
     alone = not file.by_git and len(prefixes) == 1 and None in {file.old, file.new}
@@ -272,29 +253,6 @@ def _refuse_without_prefix(file: FileDiff) -> None:
             f"its names have no a/ and b/: git would remove {prefixes[0]}/ from {file.path} "
             "(`git diff --src-prefix=a/ --dst-prefix=b/` writes them)"
         )
-
-
-def _raw_names(text: bytes) -> list[bytes]:
-    """The names before and after, as the first header line with both of them has them."""
-    first, *rest = text.split(b"\n", 3)
-    if not first.startswith(b"diff --git "):
-        return [first[4:], rest[0][4:]]
-    return QUOTED.findall(first) if b'"' in first else first.rstrip().split(b" ")[2:]
-
-
-def _prefix(raw: bytes) -> str | None:
-    """The first component of a name, which git removes; None if it has one only."""
-    first, slash, _ = raw.lstrip(b'"').split(b"\t", 1)[0].partition(b"/")
-    return first.decode("utf-8", "replace") if slash and first and b" " not in first else None
-
-
-def _refuse_without_lines(file: FileDiff) -> None:
-    index = INDEX.search(file.text)
-    blobs = {each[:7] for each in index.groups()} if index else set()
-    if b"\n+++ " in file.text or (len(blobs) > 1 and blobs != {NO_BLOB, EMPTY_BLOB}):
-        raise NotADiffError(f"the changed lines of {file.path} are missing")
-    if file.old == file.new and not file.new_mode:
-        raise NotADiffError(f"it does not change {file.path}")
 
 
 def _files(lines: list[bytes]) -> Iterator[tuple[int, bool, FileDiff]]:
@@ -424,17 +382,13 @@ def _strip_line_end(body: list[bytes]) -> set[bytes]:
 
 
 def _read_header(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:
-    if line.startswith((b"rename from ", b"copy from ")):
-        names["old"] = _name(line.split(b" from ", 1)[1].rstrip(b"\r\n"), strip=False)
-    elif line.startswith((b"rename to ", b"copy to ")):
-        names["new"] = _name(line.split(b" to ", 1)[1].rstrip(b"\r\n"), strip=False)
-    elif line.startswith(b"new file mode "):
-        names["old"] = None
-        modes.append(line.split()[-1].decode())
-    elif line.startswith(b"deleted file mode "):
-        names["new"] = None
-        modes.append(line.split()[-1].decode())
-    elif MODE.match(line):
+    moved = MOVED.match(line)
+    if moved:
+        side = "old" if moved[1] == b"from" else "new"
+        names[side] = _name(moved[2], strip=False)
+    elif line.startswith((b"new file mode ", b"deleted file mode ")):
+        names["old" if line.startswith(b"new") else "new"] = None
+    if MODE.match(line):
         modes.append(line.split()[-1].decode())
 
 
@@ -869,7 +823,7 @@ def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes]) -> Conflic
     where = _likeliest(hunk, lines)
     if where is None:
         why = f"the file has no similar lines (it was at line {hunk.start})"
-        return Conflict(path, number, why, tuple(map(_text, hunk.removed or hunk.before)))
+        return Conflict(path, number, why, tuple(map(_text, hunk.of(b"-") or hunk.before)))
     actual = lines[where.start : where.stop]
     expected, found = list[str](), list[str]()
     matcher = SequenceMatcher(None, hunk.before, actual, autojunk=False)

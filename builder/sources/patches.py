@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from uuid import uuid4
 
@@ -217,6 +218,12 @@ def require_absence(context: PatchContext, planned: PlannedPatch, tree: str) -> 
 # The files of a diff, as git reads them too, without the files that are left out.
 
 
+MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
+"""The line before a mail of a mailbox (git-mailsplit(1)), where the headers of one follow."""
+MAIL_HEADERS = re.compile(rb"(?=[^\n]+\n)(?:[!-9;-~]+:[^\n]*\n|[ \t]+[^\n]*\n)+\r?\n")
+COVER = re.compile(rb"^Subject:[^\n]* 0+/\d+\]", re.MULTILINE)
+
+
 def read_diff(scratch: Scratch, text: bytes) -> list[FileDiff]:
     """The files of a diff or of a mailbox, as git and ``diff.parse`` both read them.
 
@@ -224,7 +231,7 @@ def read_diff(scratch: Scratch, text: bytes) -> list[FileDiff]:
     text or reads it otherwise, and for a mail without a diff that is no cover letter.
     """
     files: list[FileDiff] = []
-    parts = diff.mails(text)
+    parts = _mails(text)
     for number, (line, part, mailed) in enumerate(parts, 1):
         try:
             files += _part(scratch, line, part, mailed=mailed, step=len(files))
@@ -238,6 +245,23 @@ def read_diff(scratch: Scratch, text: bytes) -> list[FileDiff]:
     return files
 
 
+def _mails(text: bytes) -> list[tuple[int, bytes, bool]]:
+    """The parts of a text: the line before each, its text, and whether it is a mail.
+
+    A text that is no mailbox has one part.
+    """
+    starts = [found.start() for found in MAIL.finditer(text)]
+    parts = []
+    for start, end in pairwise([*sorted({0, *starts}), len(text)]):
+        part = text[start:end]
+        mailed = start in starts or MAIL_HEADERS.match(part) is not None
+        if mailed and part.partition(b"\n")[0].endswith(b"\r"):
+            part = part.replace(b"\r\n", b"\n")  # the mail's own line ends (RFC 5322)
+        if part.strip():
+            parts.append((text.count(b"\n", 0, start), part, mailed))
+    return parts
+
+
 def _part(
     scratch: Scratch, line: int, part: bytes, *, mailed: bool, step: int
 ) -> Iterator[FileDiff]:
@@ -246,7 +270,7 @@ def _part(
     if part.endswith(text):
         line += part.count(b"\n") - text.count(b"\n")
         text = b"\n" * line + text  # so that errors name the lines of the file
-    if mailed and diff.COVER.search(part) and b"\ndiff --git " not in text:
+    if mailed and COVER.search(part) and b"\ndiff --git " not in text:
         return
     found = diff.parse(text)
     try:

@@ -45,8 +45,8 @@ def test_the_parser_reads_what_git_writes(
         capture_output=True,
         check=True,
     ).stdout.split()
-    assert sum(len(hunk.added) for hunk in file.hunks) == int(counted[0])
-    assert sum(len(hunk.removed) for hunk in file.hunks) == int(counted[1])
+    assert sum(len(hunk.of(b"+")) for hunk in file.hunks) == int(counted[0])
+    assert sum(len(hunk.of(b"-")) for hunk in file.hunks) == int(counted[1])
     assert file.text == made
     old = diffs.lines_of((folder / "old" / "f").read_bytes())
     for hunk in file.hunks:
