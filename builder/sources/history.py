@@ -198,8 +198,8 @@ class History:
         introduced, reverted, last = {merge, by}, set[str](), ""
         for commit in self._commits(merge, self._until, paths):
             named, wanted = (reverted, own) if last else (introduced, inverse)
-            said = re.findall(r"This reverts commit ([0-9a-f]{7,40})", commit.message)
-            says = any(each.startswith(short) for short in said for each in named)
+            reverts = re.findall(r"This reverts commit ([0-9a-f]{7,40})", commit.message)
+            says = any(each.startswith(short) for short in reverts for each in named)
             if says or (commit.id and commit.id == wanted):
                 (introduced if last else reverted).add(commit.name)
                 last = "" if last else commit.name
@@ -280,9 +280,14 @@ class History:
                 continue
             commits = self._commits(since, self._until, [conflict.path])
             for sign, lines in ((b"-", conflict.expected), (b"+", conflict.found)):
-                texts = (line.encode() for line in lines)
-                wanted = {sign + bare(text) for text in texts if not trivial(text)}
-                by_lines = [each for each in reversed(commits) if wanted & _signed(each.text)]
+                texts = [line.encode() for line in lines]
+                telling = [text for text in texts if not trivial(text)] or texts
+                wanted = {sign + bare(text) for text in telling}
+                by_lines = [
+                    each
+                    for each in reversed(commits)
+                    if wanted.intersection(map(bare, diff.lines_of(each.text)))
+                ]
                 found |= dict.fromkeys(each.name for each in by_lines[:MOST_COMMITS])
                 if by_lines:
                     break
