@@ -38,7 +38,7 @@ def install_docker(work: Path) -> float:
     """Seconds of ``apt-get install docker.io`` in a new Debian root."""
     times, sources = work / "times", work / "suite.sources"
     suite = apt.os_release()["VERSION_CODENAME"]
-    sources.write_text(apt.sources_for(suite) or "")
+    sources.write_text(apt.deb822(apt.debian_sources(suite)))
     steps = ["date +%s.%N", 'chroot "$1" apt-get -qq install --yes docker.io', "date +%s.%N"]
     hook = "; ".join(steps).replace("%N", f"%N >>{times}")
     subprocess.run(

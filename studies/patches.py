@@ -31,9 +31,9 @@ from builder.plan.inputs import GitCommit, PlannedPatch
 from builder.recipes.edit import NamedCommit
 from builder.recipes.patches import FilePatch, Pick, PickPatch, PullPatch
 from builder.sources import diff
-from builder.sources.history import trivial
+from builder.sources.diff import PatchState, trivial
+from builder.sources.git import GitRepository
 from builder.sources.mirrors import Repositories
-from builder.sources.patch_state import PatchState
 from builder.sources.patches import PatchContext
 from builder.upstream.patches import PatchFinding, PatchSet, findings_on
 
@@ -189,8 +189,10 @@ class Doctor:
         repositories = Repositories(folder / "cache", work, lambda _: None)
         self.context = PatchContext(repositories, work, None, lambda _: None)
         history = repositories.mirror(self.url).history
-        history.create()  # over the clone: the fetches of a real mirror are not measured
-        alternates = history.folder / "objects" / "info" / "alternates"
+        GitRepository(
+            history
+        ).create()  # over the clone: the fetches of a real mirror are not measured
+        alternates = history / "objects" / "info" / "alternates"
         alternates.write_text(f"{clone.folder / 'objects'}\n")
         self.seconds = 0.0
         self.processes = self.checks = 0
@@ -200,19 +202,18 @@ class Doctor:
     def _hook(self, event: str, _: object) -> None:
         self.processes += self._counting and event == "subprocess.Popen"
 
-    def finding(self, pin: str, target: str, patch: PlannedPatch) -> tuple[PatchFinding, str]:
-        """The finding for a patch that was made for a pin, and the tree that it was tried on."""
+    def finding(self, pin: str, target: str, patch: PlannedPatch) -> PatchFinding:
+        """The finding for a patch that was made for a pin,"""
         source = GitCommit(self.url, pin, False, {})
         case = PatchSet("bench", source, None, (patch,), self.context)
         self.context.repositories.walk(self.url, pin, target)
         started = time.monotonic()
         self._counting = True
-        pinned = findings_on(case, NamedCommit("base", pin, "commit"), [])
-        found = findings_on(case, NamedCommit("target", target, "commit"), pinned[1])
+        (found,) = findings_on(case, NamedCommit("target", target, "commit"))
         self._counting = False
         self.seconds += time.monotonic() - started
         self.checks += 1
-        return found[0][0], found[1][0]
+        return found
 
     def pick(self, after: str, to: str) -> PlannedPatch:
         """A range of commits as a patch."""
@@ -238,9 +239,9 @@ class Doctor:
         for file in diff.parse(self.clone.raw("diff", "--binary", base, head)):
             there = self._lines(tree, file.old)
             meant = self._lines(head, file.new)
-            removed = Counter(line.strip() for hunk in file.hunks for line in hunk.removed)
+            removed = Counter(line.strip() for hunk in file.hunks for line in hunk.of(b"-"))
             for hunk in file.hunks:
-                added = {line.strip() for line in hunk.added if not trivial(line)}
+                added = {line.strip() for line in hunk.of(b"+") if not trivial(line)}
                 fresh = [line for line in added if meant[line] == 1 and not removed[line]]
                 if len(fresh) >= FEWEST and all(there[line] for line in fresh):
                     return True
@@ -293,7 +294,7 @@ def merged(clone: Clone, doctor: Doctor, target: str, count: int) -> dict[str, T
             *(("commits", pair[0], own, doctor.pick(*pair)) for own, pair in steps),
         ]
         for way, pin, head, patch in given:
-            found, _ = doctor.finding(pin, target, patch)
+            found = doctor.finding(pin, target, patch)
             if found.state == PatchState.BROKEN:
                 continue  # a commit without changes
             there = not undone
@@ -315,11 +316,11 @@ def unmerged(
     for commit in clone.foreign(target, other, count):
         parent = clone.git("rev-parse", f"{commit}^")
         for patch in (doctor.pick(parent, commit), doctor.file(parent, commit)):
-            found, tree = doctor.finding(parent, target, patch)
+            found = doctor.finding(parent, target, patch)
             what = shown(f"{commit[:9]} {patch.name}", found)
             foreign.add(right=found.state != PatchState.UPSTREAM, what=what)
             if found.state == PatchState.APPLIES:
-                twice.add(right=not doctor.doubled(parent, commit, tree), what=what)
+                twice.add(right=not doctor.doubled(parent, commit, target), what=what)
 
 
 def shown(what: str, found: PatchFinding) -> str:

@@ -27,10 +27,13 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
-from builder.core.errors import FetchError, PatchError, RecipeError, as_started
+from builder.core.errors import FetchError
+from builder.core.errors import PatchError
+from builder.core.errors import RecipeError
+from builder.core.errors import as_started
 from builder.core.files import workspace
 from builder.sources.git import GitError
-from builder.sources.patch_state import PatchState
+from builder.sources.diff import PatchState
 
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture

@@ -116,8 +116,8 @@ def install_newer(*packages: str) -> None:
 @contextmanager
 def downloaded(*packages: str) -> Iterator[list[Path]]:
     """The files of packages of ``NEWER_SUITE``, within this context; raises ``WorldError``."""
-    sources = apt.sources_for(NEWER_SUITE)
-    if sources is None:
+    sources = apt.deb822(apt.debian_sources(NEWER_SUITE))
+    if not sources:
         raise WorldError(
             "no apt source of this machine could be read",
             "searched /etc/apt/sources.list and /etc/apt/sources.list.d",

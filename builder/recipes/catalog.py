@@ -26,6 +26,7 @@ from builder.recipes.schema import SOURCES, BaseRecipe, GitSource, Recipe
 # A recipe file becomes a ``Recipe``, or a list of all its problems.
 
 Read = TypeVar("Read", bound=BaseModel)
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 TAGS = {*SOURCES, *PROBES, *PATCHES, "bool", "int", "str"}
 
 
@@ -37,37 +38,28 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
 def fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """The keys that the model knows at ``path``, through nested models, lists and unions."""
     schema = _schema_of(model)
-
-    def resolve(node: dict[str, Any]) -> list[dict[str, Any]]:
-        if "$ref" in node:
-            return resolve(schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
-        if "anyOf" in node or "oneOf" in node:
-            return [
-                inner
-                for option in node.get("anyOf", node.get("oneOf", []))
-                for inner in resolve(option)
-            ]
-        return [node]
-
-    nodes = resolve(schema)
-    for part in path:
-        nodes = [
-            inner
-            for node in nodes
-            for child in (
-                [node.get("items")]
-                if isinstance(part, int)
-                else [node.get("properties", {}).get(part)]
-            )
-            if isinstance(child, dict)
-            for inner in resolve(child)
-        ]
+    waiting, nodes = [schema], list[dict[str, Any]]()
+    for part in (*path, None):
+        nodes = []
+        while waiting:
+            node = waiting.pop()
+            if "$ref" in node:
+                waiting.append(schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
+            elif "anyOf" in node or "oneOf" in node:
+                waiting += node.get("anyOf") or node["oneOf"]
+            else:
+                nodes.append(node)
+        if part is not None:
+            named = [{0: each.get("items")} | each.get("properties", {}) for each in nodes]
+            inner = [each.get(0 if isinstance(part, int) else part) for each in named]
+            waiting = [each for each in inner if isinstance(each, dict)]
     return sorted({key for node in nodes for key in node.get("properties", {})})
 
 
 def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    given = _shortened(error.get("input"))
+    given = repr(error.get("input"))
+    given = given if len(given) <= 200 else f"{given[:200]}..."
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         known = fields_at(model, path[:-1])
         return f"unknown key{suggestion(str(path[-1]), known)}"
@@ -84,11 +76,6 @@ def _message(error: Any, path: tuple[str | int, ...], model: type[BaseModel]) ->
     return text[:1].lower() + text[1:]
 
 
-def _shortened(given: Any) -> str:
-    text = repr(given)
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
 def _problems(
     error: ValidationError, file: Path, text: str, model: type[BaseModel]
 ) -> list[Problem]:
@@ -96,15 +83,14 @@ def _problems(
     found: dict[tuple[int, str, str], Problem] = {}
     for item in error.errors(include_url=False):
         path = _document_path(item["loc"])
-        key = ".".join(_key(part) for part in path if part != "[key]")
+        key = ".".join(
+            str(part) if isinstance(part, int) or PLAIN_KEY.fullmatch(part) else json.dumps(part)
+            for part in path
+            if part != "[key]"
+        )
         problem = Problem(file, line_of(path, places), key, _message(item, path, model))
         found.setdefault((problem.line, key, problem.message), problem)
     return sorted(found.values(), key=lambda problem: problem.line)
-
-
-def _key(part: str | int) -> str:
-    plain = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_-]+", part)
-    return str(part) if plain else json.dumps(part)
 
 
 def _document_path(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
@@ -133,11 +119,8 @@ def parse(text: str, file: Path, model: type[Read]) -> tuple[Read | None, tuple[
     except RecursionError:
         return None, (Problem(file, 1, "", "not TOML: nested too deep"),)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        message = str(error)
-        line = text.count("\n") + 1
-        if "(at line " in message:
-            line = int(message.split("(at line ")[1].split(",")[0])
-        return None, (Problem(file, line, "", f"not TOML: {message}"),)
+        line = getattr(error, "lineno", text.count("\n") + 1)
+        return None, (Problem(file, line, "", f"not TOML: {error}"),)
     try:
         return model.model_validate(document), ()
     except ValidationError as error:

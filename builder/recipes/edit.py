@@ -185,28 +185,17 @@ def with_pull_request(text: str, recipe: Recipe, patch: PullPatch) -> str:
             changed = [key for key in keys if getattr(patch, key) != getattr(known, key)]
             return edited(text, {("patch", index, key): getattr(patch, key) for key in changed})
     written = patch.model_dump(exclude_defaults=True)
-    return _with_patch(text, {key: written[key] for key in ORDER if key in written})
-
-
-ORDER = ("pull", "git", "base", "head", "why")
-
-
-def _with_patch(text: str, values: Mapping[str, Any]) -> str:
+    values = {key: written[key] for key in ("pull", "git", "base", "head", "why") if key in written}
     document = tomlkit.parse(text)
-    known = document.get("patch")
-    if isinstance(known, Array):
-        inline = tomlkit.inline_table()
-        inline.update(values)
-        known.append(inline)
-        return tomlkit.dumps(document)
-    table = tomlkit.table()
+    patches = document.get("patch")
+    table = tomlkit.inline_table() if isinstance(patches, Array) else tomlkit.table()
     table.update(values)
-    if isinstance(known, AoT):
-        known.append(table)
+    if isinstance(patches, Array | AoT):
+        patches.append(table)
         return tomlkit.dumps(document)
-    patches = tomlkit.aot()
-    patches.append(table)
-    return _with_table(document, "patch", patches)
+    added = tomlkit.aot()
+    added.append(table)
+    return _with_table(document, "patch", added)
 
 
 def _with_table(document: TOMLDocument, name: str, table: Table | AoT) -> str:

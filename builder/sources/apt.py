@@ -18,13 +18,14 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from builder.core import web
 from builder.core.errors import MIRROR_FIRST, FetchError, GoneError, RecipeError, WorldError
 from builder.core.settings import SNAPSHOT, Servers
 from builder.core.web import Client, WebError, cause
+from builder.recipes.locks import DebianFile
 
 # The Debian package sources: of this machine, or at a mirror that the user names.
 #
@@ -36,6 +37,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Debian's suffixes of a suite's name; other archives' ("bookworm-pgdg") have other signing keys.
 DEBIAN_SUFFIXES = ("", "-updates", "-security", "-proposed-updates")
 MAIN, SECURITY = "debian", "debian-security"
+ONE_LINE = re.compile(r"deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)\s+(\S.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +79,10 @@ def machine_sources(etc: Path = Path("/etc")) -> Iterator[AptSource]:
     for file in lists:
         if file.is_file():
             for line in file.read_text("utf-8").splitlines():
-                yield from _one_line(line)
+                if found := ONE_LINE.fullmatch(line.split("#")[0].strip()):
+                    yield AptSource((found[1],), (found[2],), tuple(found[3].split()))
     for file in sorted((folder / "sources.list.d").glob("*.sources")):
         yield from _deb822(file)
-
-
-def _one_line(line: str) -> Iterator[AptSource]:
-    words = line.split("#")[0].split()
-    if not words or words[0] != "deb":
-        return
-    words = words[1:]
-    if words and words[0].startswith("["):
-        while words and not words.pop(0).endswith("]"):
-            pass
-    if len(words) >= 3:
-        yield AptSource((words[0],), (words[1],), tuple(words[2:]))
 
 
 def _deb822(file: Path) -> Iterator[AptSource]:
@@ -149,25 +140,11 @@ def sources_at(suite: str, mirror: str) -> list[AptSource]:
     ]
 
 
-def sources_for(suite: str, etc: Path = Path("/etc")) -> str | None:
-    """``debian_sources`` as text; None where there are none."""
-    return deb822(debian_sources(suite, etc)) or None
-
-
 # .deb files, by their digest.
 
 LATER = (timedelta(hours=6), timedelta(days=1))
 """A package list of some time is in the first snapshot after it.  Snapshots are taken four times a
 day, and the archive keeps a superseded file for more than a day."""
-
-
-class DebFile(Protocol):
-    """The identity of a .deb file; ``recipes.locks.DebianFile`` has it."""
-
-    @property
-    def path(self) -> str: ...  # noqa: D102
-    @property
-    def sha256(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +176,8 @@ def archive_of(suite: str, servers: Servers) -> PackageArchive:
     return PackageArchive(tuple(sources_at(suite, servers.mirror)), servers.snapshot)
 
 
-def cached(file: DebFile, cache: Path) -> Path | None:
-    """The file in the cache, or None; not verified."""
-    return web.stored(_folder(file, cache))
-
-
 def fetch(
-    files: Iterable[DebFile],
+    files: Iterable[DebianFile],
     as_of: datetime,
     archive: PackageArchive,
     cache: Path,
@@ -222,7 +194,7 @@ def fetch(
     wanted = list(files)
     missing, damaged = [], []
     for file in dict.fromkeys(wanted):
-        path = cached(file, cache)
+        path = web.stored(_folder(file, cache))
         if path is None:
             missing.append(file)
         elif _sha256(path) != file.sha256:  # a disk that was full or failed, an edit
@@ -238,7 +210,7 @@ def fetch(
         for file in missing:
             shutil.rmtree(_folder(file, cache), ignore_errors=True)
             _fetch(file, archive.urls(file.path, as_of), client, _folder(file, cache), silent)
-    found = [path for file in wanted if (path := cached(file, cache))]
+    found = [path for file in wanted if (path := web.stored(_folder(file, cache)))]
     if len(found) < len(wanted):
         why = f"they were below {cache / 'debian'} a moment ago"
         hint = "run the same command again"
@@ -247,7 +219,7 @@ def fetch(
 
 
 def _fetch(
-    file: DebFile, urls: Iterable[str], client: Client, folder: Path, silent: set[str]
+    file: DebianFile, urls: Iterable[str], client: Client, folder: Path, silent: set[str]
 ) -> None:
     """Store a file from the first address that gives it; servers in ``silent`` are left out."""
     why: dict[str, str] = {}
@@ -273,11 +245,11 @@ def _fetch(
     raise kind(f"{what} the Debian package {_name(file)}", "\n".join(why.values()))
 
 
-def _folder(file: DebFile, cache: Path) -> Path:
+def _folder(file: DebianFile, cache: Path) -> Path:
     return cache / "debian" / file.sha256
 
 
-def _name(file: DebFile) -> str:
+def _name(file: DebianFile) -> str:
     return file.path.rpartition("/")[2]
 
 
@@ -347,13 +319,10 @@ class Solver:
             for place in source.uris:
                 start = place.rstrip("/") + "/"
                 if uri.startswith(start):
-                    path = f"{source.archive}/{unquote(uri.removeprefix(start))}"
-                    version = unquote(line["file"].split("_")[1])
-                    size = int(line["size"])
                     return {
-                        "path": path,
-                        "version": version,
-                        "size": size,
+                        "path": f"{source.archive}/{unquote(uri.removeprefix(start))}",
+                        "version": unquote(line["file"].split("_")[1]),
+                        "size": int(line["size"]),
                         "sha256": line["sha256"],
                     }
         raise FetchError(f"apt names a file of no known source: {uri}")

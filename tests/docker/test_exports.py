@@ -247,7 +247,7 @@ def podman_root(made: Path, work: Path) -> None:
     """Write a root with Podman 5, which bookworm and Ubuntu 24.04 do not have."""
     made.mkdir()
     known = work / "trixie.sources"
-    known.write_text(apt.sources_for("trixie") or "")  # else mmdebstrap has its own
+    known.write_text(apt.deb822(apt.debian_sources("trixie")))  # else mmdebstrap has its own
     options = ["--variant=essential", '--aptopt=APT::Install-Recommends "false"']
     packages = "--include=podman,catatonit,nftables"
     command = ["mmdebstrap", "--quiet", *options, packages, "trixie", str(made / "root.tar")]

@@ -58,7 +58,7 @@ class Mirrored:
         return target
 
     def pins(self, url: str) -> Path:
-        return Mirror(url, self.cache, self.said.append).pins.folder
+        return Mirror(url, self.cache, self.said.append).pins
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_space_is_asked_of_the_disk_that_a_new_directory_would_be_on(tmp_path: P
 FILLING = {
     "an atomic write": "write_json(disk / 'x.json', 'x' * 4_000_000)",
     "a work directory": "with workspace(disk) as work: (work / 'x').write_bytes(bytes(4_000_000))",
-    "git": "repository.GitRepository(disk / 'g').create(); "
+    "git": "git.GitRepository(disk / 'g').create(); "
     "git.run(disk / 'g', 'hash-object', '-w', '--stdin', stdin=os.urandom(4_000_000))",
     "any other file": "(disk / 'x').write_bytes(bytes(4_000_000))",
 }
@@ -225,7 +225,7 @@ def test_the_disk_that_filled_up_is_named(
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
         "import os\nfrom pathlib import Path\nfrom builder.build import reports as crashes\n"
-        "from builder.sources import git, repository\n"
+        "from builder.sources import git\n"
         "from builder.core.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"
         "except Exception as error:\n    print(repr(crashes.as_builder_error(error)))\n"

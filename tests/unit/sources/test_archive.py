@@ -12,7 +12,7 @@ import pytest
 from builder.core.errors import FetchError, GoneError
 from builder.core.settings import Servers
 from builder.recipes.locks import DebianFile
-from builder.sources.apt import AptSource, PackageArchive, archive_of, cached, deb822, fetch
+from builder.sources.apt import AptSource, PackageArchive, archive_of, deb822, fetch
 from support.debian_archive import DebianArchive, served
 
 AS_OF = datetime(2026, 11, 21, 2, 10, 46, tzinfo=UTC)
@@ -50,7 +50,7 @@ def test_the_mirror_first_and_then_the_cache(archive: DebianArchive, tmp_path: P
     again = fetch(files, AS_OF, place(archive), tmp_path / "cache", said.append, offline=True)
     assert again == paths
     assert len(archive.asked) == 2
-    assert cached(files[0], tmp_path / "cache") == paths[0]
+    assert paths[0].parent == tmp_path / "cache" / "debian" / files[0].sha256
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_answer_is_not_asked_again(
     archive.lost.add(second.path.rpartition("/")[2])
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:9 does not answer") as error:
         fetch([first, second], AS_OF, sources, tmp_path, lambda _: None)
-    assert cached(first, tmp_path)
+    assert [*(tmp_path / "debian" / first.sha256).iterdir()]
     assert not isinstance(error.value, GoneError)  # the mirror may have it
 
 

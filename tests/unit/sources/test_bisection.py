@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.sources.history import Bisection, Commit, described
 from builder.sources.mirrors import Repositories
-from builder.sources.repository import Bisection, Commit, described
 from support.bisects import grown
 from support.upstreams import Upstream
 

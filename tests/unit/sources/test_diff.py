@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builder.sources import diff as diffs
 from builder.sources.diff import NotADiffError
-from builder.sources.repository import EMPTY_TREE
+from builder.sources.git import EMPTY_TREE
 
 HEADERS = [b"--- x", b"+++ y", b"@@ -1 +1 @@", b"diff --git a/x b/x"]
 lines = st.lists(
@@ -45,8 +45,8 @@ def test_the_parser_reads_what_git_writes(
         capture_output=True,
         check=True,
     ).stdout.split()
-    assert sum(len(hunk.added) for hunk in file.hunks) == int(counted[0])
-    assert sum(len(hunk.removed) for hunk in file.hunks) == int(counted[1])
+    assert sum(len(hunk.of(b"+")) for hunk in file.hunks) == int(counted[0])
+    assert sum(len(hunk.of(b"-")) for hunk in file.hunks) == int(counted[1])
     assert file.text == made
     old = diffs.lines_of((folder / "old" / "f").read_bytes())
     for hunk in file.hunks:

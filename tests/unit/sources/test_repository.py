@@ -14,9 +14,8 @@ import pytest
 
 from builder.core.errors import WorldError
 from builder.sources import git
-from builder.sources.git import GitError
+from builder.sources.git import GitError, GitRepository, Scratch
 from builder.sources.mirrors import Repositories
-from builder.sources.repository import GitRepository, Scratch
 from support.upstreams import Upstream, numbered, smart_http
 
 
@@ -76,8 +75,7 @@ def test_files_are_found_by_path_and_read_by_one_process(
     assert scratch.file(tree, "blanks and ünïcode\t/\xff.txt") == b"odd\n"
     assert scratch.symlinks(tree) == {"link": "a.txt"}
     name = listed["a.txt"].object
-    assert scratch.blob_named(name[:9]) == name
-    assert scratch.blob_named(tree) is scratch.blob_named("0" * 9) is None
+    assert scratch.missing([name[:9], "0" * 9]) == ["0" * 9]
     assert len(readers(tmp_path)) == 2  # one for contents, one for names
     assert scratch.close()
     assert readers(tmp_path) == []
@@ -142,9 +140,9 @@ def test_no_reader_outlives_a_killed_builder(upstream: Upstream) -> None:
     folder, blob = upstream.folder / ".git", upstream.git("rev-parse", "HEAD:a.txt")
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from builder.sources.repository import GitRepository\n"
+        "from builder.sources.git import GitRepository\n"
         "repository = GitRepository(Path(sys.argv[1])); repository.read(sys.argv[2])\n"
-        "print(next(repository.reader.processes).pid, flush=True); time.sleep(60)\n"
+        "print(repository.processes[0].pid, flush=True); time.sleep(60)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(folder), blob], stdout=subprocess.PIPE, text=True
@@ -176,7 +174,7 @@ def test_contents_of_a_partial_clone_are_fetched_only_on_request(
         with pytest.raises(GitError, match="missing or damaged"):
             scratch.read(item.object)
         with pytest.raises(GitError):
-            repositories.mirror(url).history.read(item.object)
+            GitRepository(repositories.mirror(url).history).read(item.object)
         assert scratch.missing([item.object]) == [item.object]
         assert served.requests == []
         assert scratch.entry(tree, "a.txt") == item
@@ -195,7 +193,7 @@ def test_a_mirror_that_is_damaged_while_it_is_read_is_repaired(
     blob = upstream.git("rev-parse", f"{commits[0]}:a.txt")
     repositories.contents(upstream.url, [blob])
     mirror = repositories.mirror(upstream.url)
-    for pack in mirror.history.folder.glob("objects/pack/*.pack"):
+    for pack in mirror.history.glob("objects/pack/*.pack"):
         pack.chmod(0o644)
         pack.write_bytes(pack.read_bytes()[:50])
     if how == "by a command":
@@ -258,7 +256,7 @@ def test_without_git_the_first_use_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     program = (
         "from pathlib import Path; from builder.core.errors import WorldError\n"
-        "from builder.sources import git as command, repository, repository as scratch\n"
+        "from builder.sources import git as command, git as scratch\n"
         "assert command.version() is None\n"
         f"at = Path({str(tmp_path)!r})\n"
         "for use in (lambda: scratch.Scratch(at / 'x'), lambda: command.run(at, 'version')):\n"

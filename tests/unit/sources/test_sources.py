@@ -48,8 +48,7 @@ def test_both_formats_give_the_suite_that_is_asked_for(etc: Path) -> None:
     (etc / "apt" / "sources.list").write_text(ONE_LINE)
     (etc / "apt" / "sources.list.d" / "debian.sources").write_text(DEB822)
     (etc / "apt" / "sources.list.d" / "debian.sources.disabled").write_text(DEB822)
-    text = apt.sources_for("trixie", etc)
-    assert text is not None
+    text = apt.deb822(apt.debian_sources("trixie", etc))
     fields = [line for line in text.splitlines() if line.startswith(("URIs", "Suites"))]
     assert fields == [
         "URIs: http://mirror.example.invalid/debian",
@@ -67,25 +66,24 @@ def test_both_formats_give_the_suite_that_is_asked_for(etc: Path) -> None:
 def test_another_distribution_has_no_debian_sources(etc: Path) -> None:
     (etc / "apt" / "sources.list").write_text(ONE_LINE)
     (etc / "os-release").write_text(RELEASE.format("ubuntu", "noble"))
-    assert apt.sources_for("trixie", etc) is None
+    assert not apt.debian_sources("trixie", etc)
     (etc / "os-release").unlink()
-    assert apt.sources_for("trixie", etc) is None
+    assert not apt.debian_sources("trixie", etc)
 
 
 def test_no_source_of_its_own_suite(etc: Path) -> None:
-    assert apt.sources_for("trixie", etc) is None
+    assert not apt.debian_sources("trixie", etc)
 
 
 @pytest.mark.parametrize("suite", ["bookworm-pgdg", "bookworm-backports", "bookworm-fasttrack"])
 def test_others_that_name_their_suites_after_debians_are_left_out(etc: Path, suite: str) -> None:
     (etc / "apt" / "sources.list").write_text(f"deb http://o.example.invalid/apt {suite} main\n")
-    assert apt.sources_for("trixie", etc) is None
+    assert not apt.debian_sources("trixie", etc)
 
 
 @pytest.mark.parametrize("options", ["", "[arch=amd64]", "[ arch=amd64 signed-by=/x.gpg ]"])
 def test_options_in_brackets_are_passed_over(etc: Path, options: str) -> None:
     line = f"deb {options} http://m.example.invalid/debian bookworm main # why\n"
     (etc / "apt" / "sources.list.d" / "x.list").write_text(line)
-    text = apt.sources_for("trixie", etc)
-    assert text is not None
+    text = apt.deb822(apt.debian_sources("trixie", etc))
     assert "URIs: http://m.example.invalid/debian\nSuites: trixie\n" in text

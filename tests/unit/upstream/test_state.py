@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.sources.repository import Commit
+from builder.sources.history import Commit
 from builder.upstream import bisect as bisect_state
 from builder.upstream.bisect import (
     BisectQuestion,
