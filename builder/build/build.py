@@ -25,6 +25,7 @@ from builder.build.ccache import keep_built
 from builder.build.log import BuildLog
 from builder.build.lookup import Images
 from builder.build.record import Record
+from builder.build.roots import PATIENCE
 from builder.build.session import BuildSession
 from builder.build.stages import (
     ActiveBuild,
@@ -50,7 +51,6 @@ from builder.core.parallel import beside
 from builder.docker import buildx
 from builder.docker import engine as docker
 from builder.plan.plan import Plan
-from builder.publish.registry import Repository
 from builder.recipes.catalog import Entry
 from builder.recipes.schema import Recipe
 
@@ -183,16 +183,14 @@ def _found(plan: Plan, images: Images) -> tuple[docker.Image | None, BuildOutcom
 
 def _published_before(plan: Plan, session: BuildSession) -> str:
     """A line about the registry's image of this key; empty where none is known."""
-    settings = session.settings
-    if not settings.namespace:
-        return ""
-    repository = Repository(plan.repository, session.log, settings.token_hosts)
-    try:
-        digest = repository.head_digest(plan.immutable_tag)
-    except BuilderError:
+    if not session.settings.namespace:
         return ""
     name = f"{plan.repository}:{plan.immutable_tag}"
-    return f"\n{name} ({digest}) was built of it, and is in the registry" if digest else ""
+    try:
+        digest = buildx.registry_digest(name, PATIENCE)
+    except BuilderError:
+        return ""
+    return f"\n{name} ({digest}) was built of it, and is in the registry"
 
 
 def _compiled(
