@@ -28,6 +28,7 @@ from builder.build.log import BuildLog, BuildStep, new_log
 from builder.build.lookup import Images, check, compile_simulators, require_good
 from builder.build.record import Record
 from builder.build.roots import in_engine
+from builder.build.roots import PATIENCE
 from builder.core.errors import (
     BuilderError,
     BuildError,
@@ -49,7 +50,6 @@ from builder.docker.containers import build_contexts
 from builder.plan.inputs import RegistryRoot
 from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.plan.resolver import Resolver
-from builder.publish.registry import Repository
 from builder.recipes.catalog import Catalog, Entry
 from builder.recipes.schema import Artifact, Recipe
 from builder.sources import gather
@@ -298,16 +298,14 @@ def _found(plan: Plan, images: Images) -> tuple[docker.Image | None, BuildOutcom
 
 def _published_before(plan: Plan, session: BuildSession) -> str:
     """A line about the registry's image of this key; empty where none is known."""
-    settings = session.settings
-    if not settings.namespace:
-        return ""
-    repository = Repository(plan.repository, session.log, settings.token_hosts)
-    try:
-        digest = repository.head_digest(plan.immutable_tag)
-    except BuilderError:
+    if not session.settings.namespace:
         return ""
     name = f"{plan.repository}:{plan.immutable_tag}"
-    return f"\n{name} ({digest}) was built of it, and is in the registry" if digest else ""
+    try:
+        digest = buildx.registry_digest(name, PATIENCE)
+    except BuilderError:
+        return ""
+    return f"\n{name} ({digest}) was built of it, and is in the registry"
 
 
 def _compiled(

@@ -90,7 +90,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     """
     from builder.cli.session import build_session
     from builder.publish.push import published_index
-    from builder.publish.verified import find_published
+    from builder.publish.push import find_published
 
     session = build_session(catalog)
     plans = session.plans(recipe)

@@ -52,13 +52,22 @@ from builder.plan.resolver import Resolver
 from builder.publish import tags
 from builder.publish.nights import LONGEST_REASON, NightlyRun, compared, write
 from builder.publish.prune import is_nightly
-from builder.publish.push import key_of_index, push_image, push_index
+from builder.publish.push import (
+    Verified,
+    built_here,
+    find_published,
+    key_of_index,
+    push_image,
+    push_index,
+)
 from builder.publish.registry import Repository
 from builder.publish.remote_image import Update, remote_image, require_within
 from builder.publish.tag_history import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_signing, trust_of
-from builder.publish.verified import Verified, built_here, find_published
-from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
+from builder.recipes.catalog import BrokenEntry
+from builder.recipes.catalog import Catalog
+from builder.recipes.catalog import Entry
+from builder.recipes.catalog import require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.sources import git

@@ -13,9 +13,9 @@ from builder.core import web
 from builder.core.errors import BuilderError, GoneError, RegistryError
 from builder.plan.resolver import Resolver
 from builder.publish import referrers
+from builder.publish.push import find_published
 from builder.publish.registry import MANIFESTS, Manifest, Repository
 from builder.publish.remote_image import remote_image
-from builder.publish.verified import find_published
 from support.prunes import CONFIG, PATH, unheard
 from support.registries import Fault, proxied, put_image
 
