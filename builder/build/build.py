@@ -27,8 +27,7 @@ from builder.build import ccache, record, roots
 from builder.build.log import BuildLog, BuildStep, new_log
 from builder.build.lookup import Images, check, compile_simulators, require_good
 from builder.build.record import Record
-from builder.build.roots import in_engine
-from builder.build.roots import PATIENCE
+from builder.build.roots import PATIENCE, in_engine
 from builder.core.errors import (
     BuilderError,
     BuildError,

@@ -40,12 +40,11 @@ from builder.engines.families import complete
 from builder.engines.layout import BASE_DIGEST, BASE_NAME, LABEL_KEY, LABEL_RECIPE, REVISION
 from builder.image.contents import Contents, ReadOptions, read_contents
 from builder.plan.plan import Plan
-from builder.presets import cards
+from builder.presets import cards, is_preset
 from builder.presets import catalog as preset_files
 from builder.presets.catalog import of_recipe
 from builder.presets.schema import Preset
 from builder.recipes.probes import Accept
-from builder.presets import is_preset
 from builder.recipes.schema import Recipe
 from builder.sources import gather
 from builder.sources.git import COMMIT

@@ -17,8 +17,7 @@ from xml.etree import ElementTree
 
 from pydantic import BaseModel, ConfigDict
 
-from builder.build.record import Record
-from builder.build.record import newest_good
+from builder.build.record import Record, newest_good
 from builder.checks import device
 from builder.checks.simulated import why_never
 from builder.checks.verdict import Check, CheckState, Verdict

@@ -12,49 +12,40 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from builder.checks import serves
-from builder.checks import simulated
-from builder.checks.server import Server
-from builder.checks.server import ServeSpec
-from builder.checks.server import launched
-from builder.checks.server import shared_folder
-from builder.checks.serves import Request
-from builder.checks.simulated import Simulation
-from builder.checks.subject import Context
-from builder.checks.subject import on_a_card
-from builder.checks.verdict import Check
-from builder.checks.verdict import DeviceUse
-from builder.core.errors import UsageError
-from builder.engines.servers import ROUNDED
-from builder.engines.servers import FolderServer
-from builder.engines.servers import StatedLog
-from builder.presets import cards
-from builder.checks.server import FILLED
-from builder.checks.server import UnansweredError
-from builder.checks.server import fill
-from builder.checks.serves import FOLDER_CONTEXT
-from builder.checks.serves import FOLDER_NAME
-from builder.checks.serves import write_model_folder
-from builder.checks.simulated import SimulatedServer
-from builder.checks.subject import InapplicableError
-from builder.checks.subject import excerpt
-from builder.checks.subject import guarded
-from builder.checks.subject import has_value
-from builder.checks.subject import help_options
-from builder.checks.subject import is_removed
-from builder.checks.subject import option_text
-from builder.checks.subject import option_values
-from builder.checks.subject import placeholder_of
-from builder.checks.verdict import CheckState
+from builder.checks import serves, simulated
+from builder.checks.server import (
+    FILLED,
+    Server,
+    ServeSpec,
+    UnansweredError,
+    fill,
+    launched,
+    shared_folder,
+)
+from builder.checks.serves import FOLDER_CONTEXT, FOLDER_NAME, Request, write_model_folder
+from builder.checks.simulated import SimulatedServer, Simulation
+from builder.checks.subject import (
+    Context,
+    InapplicableError,
+    excerpt,
+    guarded,
+    has_value,
+    help_options,
+    is_removed,
+    on_a_card,
+    option_text,
+    option_values,
+    placeholder_of,
+)
+from builder.checks.verdict import Check, CheckState, DeviceUse
 from builder.core import sizes
-from builder.core.errors import suggestion
+from builder.core.errors import UsageError, suggestion
 from builder.engines.device_code import no_code
-from builder.presets import command
-from builder.presets import made_models
-from builder.presets import shapes
+from builder.engines.servers import ROUNDED, FolderServer, StatedLog
+from builder.presets import cards, command, made_models, shapes
 from builder.presets.cards import Card
-from builder.presets.schema import ContextUse, ModelFile, Preset, PresetUse
 from builder.presets.made_models import SizeError
+from builder.presets.schema import ContextUse, ModelFile, Preset, PresetUse
 from builder.recipes.probes import Serve
 from builder.recipes.schema import Recipe
 from simulator import gguf
@@ -73,10 +64,7 @@ from simulator.report import (
     with_rest,
 )
 from simulator.selection import Capability
-from simulator.work import WorkPath
-from simulator.work import by_work
-from simulator.work import texts_by_work
-from simulator.work import function_of
+from simulator.work import WorkPath, by_work, function_of, texts_by_work
 
 ROUNDS, REQUESTS = 2, 2  # rounds of equal requests, and how many in each
 LONG = 20 * "twenty bytes of text "  # a token a byte, with the test model

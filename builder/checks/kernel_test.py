@@ -30,8 +30,7 @@ from builder.docker.engine import Finished
 from builder.image.contents import Contents
 from builder.presets.cards import Card
 from builder.recipes.catalog import read_model
-from builder.recipes.fields import Model
-from builder.recipes.fields import Text
+from builder.recipes.fields import Model, Text
 from builder.recipes.probes import Accept
 from simulator.report import Report
 from simulator.work import function_of

@@ -139,7 +139,7 @@ def main() -> NoReturn:
         if known is None:
             typer.echo(
                 f"builder: internal error: {type(error).__name__}: {error}\n"
-                f"  this is a bug in builder; the report is {reports.write_report(error)}",
+                f"  this is a bug in builder; the report is {log.write_report(error)}",
                 err=True,
             )
             sys.exit(INTERNAL)

@@ -107,8 +107,7 @@ def choose(
 
     The exit code is 15 if no preset runs.
     """
-    from builder.presets.choose import known
-    from builder.presets.choose import of_farm
+    from builder.presets.choose import known, of_farm
 
     least = one_context(context) if context is not None else 0
     there, recipes = of_farm(farm_root(catalog))

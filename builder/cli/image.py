@@ -50,20 +50,19 @@ from builder.image.code_paths import HEADER
 
 if TYPE_CHECKING:
     from builder.build.build import BuildSession
+    from builder.build.compare import ReproducedImages, Reproduction
     from builder.build.compilers import Table
-    from builder.build.reports import EnginePaths
-    from builder.build.reproduce import ReproducedImages
-    from builder.build.reproduce import Reproduction
-    from builder.checks.cases import CaseResult
+    from builder.checks.kernel_test import CaseResult
+    from builder.image.code_paths import FunctionDifference
+    from builder.image.compare import (
+        Comparison,
+        Difference,
+        FileDifference,
+        LayerDifference,
+        LayerSide,
+    )
     from builder.image.layers import Node
-    from builder.image.results import Comparison
-    from builder.image.results import Difference
-    from builder.image.results import FileDifference
-    from builder.image.results import FunctionDifference
-    from builder.image.results import LayerDifference
-    from builder.image.results import LayerSide
-    from simulator.ledger import Ledger
-    from simulator.ledger import Kernel
+    from simulator.ledger import Kernel, Ledger
 
 DIGITS = 12  # of a digest
 FIGURES = ("registers", "spills", "local", "shared", "threads", "cluster", "size")
@@ -247,6 +246,7 @@ def ptx(
     image has no machine code that was compiled by nvcc, and 12 if the registry has no PTX.
     """
     from builder.build import ccache
+    from builder.build.build import ptx_of_image
     from builder.build.lookup import Images
     from builder.cli.session import build_session, reporter
     from builder.publish.attachments import attached
@@ -262,12 +262,11 @@ def ptx(
             packed.flush()
             ccache.unpack(Path(packed.name), output)
         return
-    from builder.build.build import ptx_of_image
     with reporter() as progress:
         session = build_session(catalog, progress, platform=platform, builder=builder)
         plan = session.resolve(recipe)
         image = Images(session).require(plan)
-        kept = ccache.of_image(plan, image, session, compiles=compiles)
+        kept = ptx_of_image(plan, image, session, compiles=compiles)
     if output is not None and kept.known:
         ccache.unpack(kept.file, output)
     size = kept.file.stat().st_size if kept.known else 0
@@ -666,8 +665,8 @@ def reproduce(
 
     The exit code is 17 if a digest differs, also if only a layer's compression does.
     """
-    from builder.build.reproduce import attestation
-    from builder.build.reproduce import reproduce as build_again
+    from builder.build.compare import attestation
+    from builder.build.compare import reproduce as build_again
     from builder.cli.session import build_session, reporter
 
     with reporter() as progress, ExitStack() as stack:

@@ -320,7 +320,7 @@ def bisect(
 def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
     if as_json:
         first_bad = outcome.first_bad
-        steps = [{**asdict(each.commit), **asdict(each.evaluation)} for each in outcome.steps]
+        steps = [asdict(step) for step in outcome.steps]
         print_json(
             {
                 **asdict(outcome.question),
@@ -329,13 +329,13 @@ def _print_outcome(outcome: BisectResult, as_json: bool) -> None:
                 "candidates": [asdict(commit) for commit in outcome.candidates],
                 "left": outcome.left,
                 "builds": outcome.builds,
-                "steps": steps,
+                "steps": [{**step.pop("commit"), **step} for step in steps],
                 "log": outcome.log,
             }
         )
         return
     rows = [
-        (step.verdict, commit.name[:9], commit.date, commit.subject, step.evaluation.why)
+        (step.verdict, commit.name[:9], commit.date, commit.subject, step.why)
         for step in outcome.steps
         for commit in [step.commit]
     ]
@@ -402,7 +402,7 @@ def matrix(
     is empty and the exit code is 0. The exit code is 4 if the commit does not exist.
     """
 
-    from builder.upstream import ci as matrices
+    from builder.upstream import night as matrices
 
     if direct and changed_since is None:
         raise typer.BadParameter("requires --changed-since", None, None, "--direct")
@@ -441,9 +441,9 @@ def trials(
     a simulated card are left out. The exit code is 8 if you name a recipe without an image.
     """
     from builder.build import record, reports
-    from builder.build import trials as kept_trials
     from builder.presets import catalog as preset_files
     from builder.presets.schema import TRIALS
+    from builder.presets.shapes import own_contexts
 
     found, state = catalog_at(catalog), user_settings().state_dir
     names = [found.engine(name).name for name in recipes] if recipes else [*found.engines]
@@ -452,13 +452,13 @@ def trials(
     for name in names:
         kept = record.newest_good(state, name) or record.newest_refused(state, name)
         if kept is not None and (recipes or kept.verdict.device is not None):
-            files[name] = kept_trials.write_trials(found.root, kept)
+            files[name] = reports.write_trials(found.root, kept)
         elif recipes:
             hint = f"`builder build {name}`, or `builder smoke {name}` for an older image"
             what = f"no image of {name} was checked on this machine"
             raise UntriedError(what, hint=hint)
     if (found.root / TRIALS).is_dir():
-        reports.write_trials_page(found, presets)
+        reports.write_trials_page(found, presets, own_contexts())
     if as_json:
         print_json({name: str(file) for name, file in files.items()})
     else:
@@ -519,7 +519,7 @@ def _carry(
     as_json: bool,
 ) -> None:
     """Save or load the cache of the recipe's engine, if it compiles anything."""
-    from builder.build.ccache import compile_image
+    from builder.build.build import compile_image
     from builder.cli.session import build_session
 
     session = build_session(catalog, builder=builder)
@@ -561,7 +561,7 @@ def doctor(as_json: JsonOption = False) -> None:
 def ways(settings: Settings) -> Iterator[Finding]:
     """The way of a build for each platform with these settings; nothing where Docker does not
     answer."""
-    from builder.build import record, stages
+    from builder.build import record
     from builder.build.roots import compiles_on
     from builder.docker import buildx
     from builder.measure.doctor import Finding
@@ -575,13 +575,13 @@ def ways(settings: Settings) -> Iterator[Finding]:
         # Most recipes have an image for linux/amd64 alone.
         needed = platforms.image == "linux/amd64"
         what = "way" if needed else f"way to {platforms.image}"
-        last = record.last_time(settings.state_dir, stages.way_name(platforms, builder))
-        found = stages.way_text(platforms, builder) + (f"; last time {last}" if last else "")
+        last = record.last_time(settings.state_dir, buildx.way_name(platforms, builder))
+        found = buildx.way_text(platforms, builder) + (f"; last time {last}" if last else "")
         advice = ""
-        if stages.is_emulated(platforms, builder):
+        if buildx.is_emulated(platforms, builder):
             advice = "the compiler itself is emulated: unset BUILDER_COMPILE_ON to avoid that"
         try:
-            stages.require_emulators(platforms, builder)
+            buildx.require_emulators(platforms, builder)
             yield Finding(what, "could" if advice else "has", found, advice)
         except WorldError as error:
             state: Literal["could", "missing"] = "missing" if needed else "could"

@@ -27,30 +27,24 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import counted, err, line, log, out, print_json, table
 from builder.core import sizes
-from builder.core.errors import FetchError
-from builder.core.errors import PatchError
-from builder.core.errors import RecipeError
-from builder.core.errors import as_started
+from builder.core.errors import FetchError, PatchError, RecipeError, as_started
 from builder.core.files import workspace
-from builder.sources.git import GitError
 from builder.sources.diff import PatchState
+from builder.sources.git import GitError
 
 if TYPE_CHECKING:
     from builder.core.platforms import Architecture
     from builder.recipes.catalog import Catalog, Entry
     from builder.recipes.schema import Recipe
-    from builder.upstream.patches import PatchFinding
-    from builder.upstream.session import RecipeChange, SourceSession
+    from builder.upstream.patches import PatchFinding, SourceSession
     from builder.upstream.status import Outdated
     from builder.upstream.track import Lag
+    from builder.upstream.update import RecipeChange
 
 # ``builder pin lock``: Python requirements and Debian packages become exact files.
 
 if TYPE_CHECKING:
     from builder.recipes.catalog import Catalog
-    from builder.upstream.locks import NewDebianLock, NewLock
-
-    Made = NewLock | NewDebianLock
 
 
 HINT = (
@@ -96,9 +90,7 @@ def lock(
     The exit code is 3 if no compatible versions exist, and 5 if a package index or Debian's archive
     does not answer.
     """
-    from builder.upstream.locks import make_lock
-    from builder.upstream.locks import DebianSession
-    from builder.upstream.locks import has_packages
+    from builder.upstream.locks import DebianSession, has_packages, make_lock
 
     loaded = user_settings()
     loaded.require_directories()
@@ -120,11 +112,10 @@ def lock(
                 lacks = what.get(only, "no Debian packages")
                 raise RecipeError(f"{entry.name} has {lacks} to lock", hint=HINT)
             for kind in kinds:
-                made: NewLock | NewDebianLock
                 if kind is Kind.debian:
                     made = debian.make(entry)
                 else:
-                    made = make_lock(lockable(found, entry.name), python, loaded.cache_dir, log)
+                    made = make_lock(entry, python, found, loaded.cache_dir, log)
                 new = not made.file.exists()
                 if not dry_run:
                     made.write()
@@ -267,13 +258,13 @@ def _print_outdated(rows: Sequence[Outdated]) -> None:
         ("recipe", "pinned", "newest", "behind", "since", "patches there"),
         [
             (
-                row.pinned.entry.name,
-                row.pinned.pin,
-                f"{row.pinned.lag.target.name} {row.pinned.lag.target.commit[:9]}"
-                if row.pinned.lag.target.kind != "release"
-                else row.pinned.lag.target.name,
-                _behind(row.pinned.lag),
-                row.pinned.lag.since,
+                row.entry.name,
+                row.pin,
+                f"{row.lag.target.name} {row.lag.target.commit[:9]}"
+                if row.lag.target.kind != "release"
+                else row.lag.target.name,
+                _behind(row.lag),
+                row.lag.since,
                 ", ".join(f"{each.patch}: {each.state}" for each in row.patches),
             )
             for row in behind
@@ -363,9 +354,10 @@ def image(
 @contextmanager
 def open_session(catalog: Catalog, *, offline: bool = False) -> Iterator[SourceSession]:
     """A session on the sources of recipes, with the user's settings."""
-    from builder.upstream import session
 
-    with session.open_session(catalog, user_settings(), log, offline=offline) as opened:
+    from builder.upstream import patches
+
+    with patches.open_session(catalog, user_settings(), log, offline=offline) as opened:
         yield opened
 
 
@@ -535,7 +527,7 @@ def add(
     updated. If the pin already contains it, nothing is written and the exit code is 11. Comments
     and the order of keys are preserved. Then the patch is checked against the recipe's pin.
     """
-    from builder.upstream.update import pin_pull_request
+    from builder.upstream.update import findings_of, pin_pull_request
 
     found = catalog_at(catalog)
     entry = found.engine(recipe)
@@ -543,7 +535,7 @@ def add(
         change = pin_pull_request(
             session, entry, pull, repository=repository, onto=onto, why=reason
         )
-        findings = session.findings(change)
+        findings = findings_of(session, change)
     print_change(change, findings)
     if not dry_run:
         change.write()

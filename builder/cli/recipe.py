@@ -41,7 +41,6 @@ from builder.core.errors import PROGRAM, RecipeError, WorldError
 from builder.core.farm import farm_root
 
 if TYPE_CHECKING:
-    from builder.build.reports import ImageCode
     from builder.plan.explain import Checked
 
 
@@ -162,7 +161,7 @@ def check(
     ]
     checked = [*of_recipes, *of_presets]
     if as_json:
-        print_json([{**asdict(each), "warnings": [*map(str, each.warnings)]} for each in checked])
+        print_json([{**each._asdict(), "warnings": [*map(str, each.warnings)]} for each in checked])
     else:
         for each in checked:
             for text in each.error.splitlines():
@@ -202,9 +201,7 @@ def explain(
     library by itself where this machine checked the image. Nothing is downloaded or built.
     """
     from builder.build.reports import code_of
-    from builder.image.code_paths import HEADER
-    from builder.image.code_paths import rows
-    from builder.image.code_paths import text_of_sums
+    from builder.image.code_paths import HEADER, rows, text_of_sums
     from builder.plan.explain import explained
     from builder.presets import catalog as preset_files
 

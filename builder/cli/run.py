@@ -31,19 +31,15 @@ from builder.cli.options import (
 )
 from builder.cli.terminal import err, filled, line, log, pairs, print_json, table
 from builder.core import sizes
-from builder.core.errors import FitError
-from builder.core.errors import WorldError
-from builder.core.files import atomic_write
-from builder.core.files import require_writable
+from builder.core.errors import FitError, WorldError
+from builder.core.files import atomic_write, require_writable
 from builder.core.log import duration
 from builder.core.platforms import platform_of
 
 if TYPE_CHECKING:
-    from builder.build.session import BuildSession
-    from builder.build.trials import EnginePaths
-    from builder.presets.fit import Fit
-    from builder.presets.fit import FitTrial
-    from builder.presets.fit import LoadedFile
+    from builder.build.build import BuildSession
+    from builder.build.reports import EnginePaths
+    from builder.presets.fit import Fit, FitTrial, LoadedFile
     from builder.presets.images import LaunchRequest
     from builder.presets.models import Progress
     from builder.presets.run import Running
@@ -313,8 +309,7 @@ def export(
     """
     from builder.presets.choose import resolved
     from builder.presets.exports import FORMATS
-    from builder.presets.images import described
-    from builder.presets.images import prepared
+    from builder.presets.images import described, prepared
     from builder.presets.run import refusal
 
     recipes, loaded = catalog_at(catalog), user_settings()
@@ -578,7 +573,7 @@ def paths(
     The exit code is 4 if nobody started the recipe's server on a simulated card. With --model, it
     is 15 if the model does not fit, and 8 if the engine fails for another reason.
     """
-    from builder.build.trials import paths_of
+    from builder.build.reports import paths_of
     from builder.cli.session import build_session
 
     if (model is None) != (card is None):
@@ -609,7 +604,7 @@ def paths(
 
 def _started(session: BuildSession, name: str, model: str, card: str) -> EnginePaths:
     """The paths with a model on a card; raises like ``fit``, and ``FitError``."""
-    from builder.build.trials import EnginePaths
+    from builder.build.reports import EnginePaths
     from builder.presets import cards
     from builder.presets.fit import FitRequest, fit
 

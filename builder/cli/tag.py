@@ -35,7 +35,7 @@ from builder.core.platforms import Platform
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.build.session import BuildSession
+    from builder.build.build import BuildSession
     from builder.publish.prune import PrunePlan
     from builder.publish.push import Allowed, Pushed
     from builder.publish.registry import Repository
@@ -89,8 +89,7 @@ def _image_of_key(recipe: str, catalog: Path | None, repository: Repository) -> 
     For several platforms, the tag of the index of their images.
     """
     from builder.cli.session import build_session
-    from builder.publish.push import published_index
-    from builder.publish.push import find_published
+    from builder.publish.push import find_published, published_index
 
     session = build_session(catalog)
     plans = session.plans(recipe)
@@ -270,8 +269,8 @@ def prune(
     from builder.recipes.catalog import require_channels
 
     recipes, loaded = catalog_at(catalog), user_settings()
-    (channel,) = night.channels(recipes, loaded, [recipe])
-    repository = open_repository(channel.repository, log)
+    (entry,) = require_channels([recipes.engine(recipe)])
+    repository = open_repository(loaded.repository(entry.recipe.image.repository), log)
     done = prune_channel(
         repository,
         entry.recipe.channel,
@@ -442,7 +441,6 @@ def push(
     from builder.publish.push import Allowed
     from builder.publish.tags import repository_of
     from builder.publish.verdicts import require_signing
-    from builder.upstream.night import tag_of
 
     if (replace or over_budget) != (reason is not None):
         raise typer.BadParameter("--reason and --replace or --over-budget are only valid together")
@@ -476,7 +474,7 @@ def push(
     line(f"tags     {', '.join(done.tags)}")
     for update in done.updates:
         line(f"download {update.text}")
-    channel = tag_of(session.catalog.engine(recipe))
+    channel = session.catalog.engine(recipe).recipe.channel
     if channel:
         line(f"channel  {channel} is only moved by `builder nightly {recipe}`")
     for tag, before in done.replaced.items():

@@ -14,12 +14,11 @@ from itertools import zip_longest
 from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 from builder.core import sizes
-from simulator import cubin, fatbin
-from simulator.cubin import demangled
-from simulator.elf import CUDA, NOBITS, Elf, is_elf
-from simulator.fatbin import Code, FatbinEntry, Modules, Region
-from simulator.library import MACHINES
-from simulator.selection import Capability, preferred
+from simulator import fatbin, ledger
+from simulator.elf import CUDA, MACHINES, NOBITS, Elf, is_elf
+from simulator.fatbin import FatbinEntry, Modules, Region
+from simulator.selection import Capability, Code, preferred
+from simulator.work import demangled, short
 
 if TYPE_CHECKING:
     from simulator.ledger import Library
@@ -213,9 +212,7 @@ def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSumm
     made = []
     for library in libraries:
         found = [
-            SpillingKernel(
-                short(demangled(each.name)), each.registers, each.local, each.spills
-            )
+            SpillingKernel(short(demangled(each.name)), each.registers, each.local, each.spills)
             for each in library.kernels
             if each.spills
         ]

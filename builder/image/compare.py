@@ -46,12 +46,8 @@ from builder.image.layers import (
     layer_entries,
     manifest_of,
 )
-from simulator.elf import Elf
-from simulator.elf import Section
-from simulator.elf import is_elf
 from simulator import MalformedElf
-from simulator.elf import linking
-from simulator.elf import versioned_symbols
+from simulator.elf import Elf, Section, is_elf, linking, versioned_symbols
 from simulator.ledger import library_name
 
 # The result: values that `compare --json` prints as they are.

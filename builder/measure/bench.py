@@ -18,12 +18,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from builder import __version__
-from builder.checks.series import Generation
-from builder.checks.series import quantile
+from builder.checks.series import Generation, quantile
 from builder.checks.server import (
     ModelList,
     NotServingError,
-    Server,
     ServerClient,
     ServeSpec,
     UnansweredError,
@@ -40,14 +38,15 @@ from builder.docker import engine as docker
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE
 from builder.engines.servers import API_FLAVORS
 from builder.presets import receipts
-from builder.presets.receipts import MeasuredCard
-from builder.presets.receipts import MeasuredImage
-from builder.presets.receipts import Receipt
-from builder.presets.receipts import ReceiptFigures
-from builder.presets.receipts import ReceiptModel
-from builder.presets.receipts import Request
-from builder.recipes.fields import Text
-from builder.recipes.fields import Value
+from builder.presets.receipts import (
+    MeasuredCard,
+    MeasuredImage,
+    Receipt,
+    ReceiptFigures,
+    ReceiptModel,
+    Request,
+)
+from builder.recipes.fields import Text, Value
 from builder.recipes.probes import Serve
 from simulator import report
 

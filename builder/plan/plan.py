@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from builder.core.errors import RecipeError
 from builder.core.platforms import Architecture, Platform, Platforms
 from builder.engines import families, layout
-from builder.engines.cmake_calls import link_faults
+from builder.engines.cmake import link_faults
 from builder.engines.layout import LAYOUT
 from builder.engines.layout import needs as needs_entrypoint
 from builder.plan.inputs import (

@@ -33,8 +33,7 @@ from builder.core.errors import RecipeError, SmokeError, UntriedError
 from builder.core.files import workspace
 from builder.core.log import Log
 from builder.docker import containers
-from builder.docker.containers import copy_all_out
-from builder.docker.containers import blobs_of
+from builder.docker.containers import blobs_of, copy_all_out
 from builder.engines.families import ENGINES, complete
 from builder.engines.layout import LAYOUT
 from builder.engines.servers import API_FLAVORS, StatedLog

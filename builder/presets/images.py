@@ -21,8 +21,8 @@ from builder.core.settings import Settings
 from builder.core.web import GIVEN_UP
 from builder.docker import engine as docker
 from builder.docker.engine import split
-from builder.engines.api_flavor import PLACE
 from builder.engines.layout import LABEL_KEY, LABEL_RECIPE, LABEL_RECIPE_KEY, VERSION
+from builder.engines.servers import PLACE
 from builder.plan.resolver import Resolver
 from builder.presets import command, is_preset
 from builder.presets.catalog import PresetEntry, load

@@ -37,32 +37,13 @@ from builder.docker import engine as docker
 from builder.docker.containers import TOOLKIT, Container
 from builder.engines import families
 from builder.engines.layout import LABEL_KEY
-from builder.engines.servers import API_FLAVORS
-from builder.engines.servers import ApiFlavor
-from builder.presets import cards
-from builder.presets import choose
-from builder.presets import exports
-from builder.presets.choose import Question
-from builder.presets.choose import driver_on
-from builder.presets.choose import no_image
-from builder.presets.images import Images
-from builder.presets.images import RunImage
-from builder.presets.images import pull
-from builder.presets.service import HOST
-from builder.presets.service import Run
-from builder.presets.service import Service
-from builder.presets.service import service
-from builder.presets import command
+from builder.engines.servers import API_FLAVORS, ApiFlavor
+from builder.presets import cards, choose, command, exports
 from builder.presets.cards import Machine
-from builder.presets.choose import AUTO
-from builder.presets.choose import tried
-from builder.presets.images import Launch
-from builder.presets.models import RESERVE
-from builder.presets.models import Located
-from builder.presets.models import Missing
-from builder.presets.models import Progress
-from builder.presets.models import download
-from builder.presets.models import located
+from builder.presets.choose import AUTO, Question, driver_on, no_image, tried
+from builder.presets.images import Images, Launch, RunImage, pull
+from builder.presets.models import RESERVE, Located, Missing, Progress, download, located
+from builder.presets.service import HOST, Run, Service, service
 from builder.recipes.catalog import Catalog
 from builder.recipes.schema import Recipe
 from simulator import gguf

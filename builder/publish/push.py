@@ -20,17 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.build.build import BuildSession
 from builder.build import record as records
-from builder.build.lookup import Images
+from builder.build.build import BuildSession
+from builder.build.lookup import Images, contract_of
 from builder.build.record import Record
-from builder.core.errors import BuilderError
-from builder.core.errors import RegistryError
-from builder.core.errors import WorldError
+from builder.core.errors import BuilderError, RegistryError, UnvouchedError, WorldError
 from builder.docker import containers as engine
 from builder.docker.containers import Blobs
-from builder.build.verify import contract_of
-from builder.core.errors import UnvouchedError
 from builder.engines.layout import LABEL_KEY, VERSION
 from builder.plan.plan import Plan
 from builder.publish import cosign

@@ -23,13 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import build as pipeline
-from builder.build import record
-from builder.build.build import WORK_SPACE
-from builder.build import log
-from builder.build.build import BuildSession
+from builder.build import log, record
+from builder.build.build import WORK_SPACE, BuildSession
 from builder.build.record import Record
-from builder.core import archives
-from builder.core import settings
+from builder.core import archives, settings
 from builder.core.errors import (
     BuilderError,
     FetchError,
@@ -64,10 +61,7 @@ from builder.publish.registry import Repository
 from builder.publish.remote_image import Update, remote_image, require_within
 from builder.publish.tag_history import past_moves, reason_of
 from builder.publish.verdicts import Trust, require_signing, trust_of
-from builder.recipes.catalog import BrokenEntry
-from builder.recipes.catalog import Catalog
-from builder.recipes.catalog import Entry
-from builder.recipes.catalog import require_channels
+from builder.recipes.catalog import BrokenEntry, Catalog, Entry, require_channels
 from builder.recipes.edit import NamedCommit
 from builder.recipes.schema import GitSource, Recipe, Track
 from builder.sources import git

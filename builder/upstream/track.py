@@ -19,14 +19,10 @@ from builder.recipes.locks import PinnedFile
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe, Track
 from builder.sources import pypi
 from builder.sources.diff import NotADiffError, parse
-from builder.sources.git import COMMIT
+from builder.sources.git import COMMIT, GITLINK, Item
 from builder.sources.history import History, merge_of
-from builder.sources.mirrors import PULL_REFS, Advertised, Mirror, Repositories
-from builder.sources.repository import GITLINK
-from builder.sources.repository import Item
-from builder.sources.repository import submodule_urls
-from builder.sources.patches import Piece
-from builder.sources.patches import diff_of
+from builder.sources.mirrors import PULL_REFS, Advertised, Mirror, Repositories, submodule_urls
+from builder.sources.patches import Piece, diff_of
 
 # Pull requests: their two ends, and the commit by which a history contains one.
 

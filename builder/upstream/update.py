@@ -24,9 +24,8 @@ from builder.recipes.patches import PullPatch
 from builder.recipes.probes import OptionProbe
 from builder.recipes.schema import BaseRecipe, GitSource, InstalledSource, PypiSource, Recipe
 from builder.sources import gather, git, pypi
-from builder.sources.git import GitError
-from builder.sources.patch_state import PatchState
-from builder.sources.repository import GITLINK, Scratch
+from builder.sources.diff import PatchState
+from builder.sources.git import GITLINK, GitError, Scratch
 from builder.upstream import track
 from builder.upstream.patches import PIN, PYTHON, PatchFinding, SourceSession, diagnose, on_pin
 from builder.upstream.track import Ends, SourceTree, ends_of, locked_package, merged_by

@@ -23,8 +23,8 @@ from builder.checks.server import Server, ServerClient
 from builder.core.errors import RecipeError
 from builder.core.files import made_once
 from builder.docker.containers import Container
-from builder.engines.servers import API_FLAVORS
 from builder.docker.engine import executable
+from builder.engines.servers import API_FLAVORS
 from builder.presets import exports, schema
 from builder.presets.exports import LOST
 from builder.presets.service import Mount, Service, ServiceOption, Variable

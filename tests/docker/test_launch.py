@@ -14,9 +14,8 @@ import pytest
 
 from builder.checks.server import ModelList, ServerClient
 from builder.core.errors import BusyError, Interrupted, UntriedError
-from builder.docker import containers
+from builder.docker import containers, engine
 from builder.engines.servers import API_FLAVORS
-from builder.docker import engine
 from builder.presets import run as launch_start
 from builder.presets.run import existing, identity, start_service, wait_until_healthy
 from builder.presets.service import Mount, Service, ServiceOption, Variable

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from builder.checks import serves
-from builder.checks.server import Server
+from builder.checks.server import Server, ServerClient
 from builder.engines.servers import API_FLAVORS
-from builder.checks.server import ServerClient
 from support.hostile import answer, closing, serving
 
 EVIL = "\u202e\x1b[31mevil\nPASS"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.checks.kernel_test import _Run
-from builder.checks.kernel_test import _stopped
+from builder.checks.kernel_test import Case, Outcome, _Run, _stopped
 from builder.docker.engine import Finished
-from builder.checks.kernel_test import Case
-from builder.checks.kernel_test import Outcome
 
 ABORT = "/src/ggml/src/ggml-cuda/getrows.cu:208: unsupported src0 type: tq3_1s"
 FRAMES = "/opt/lib/libggml-base.so.0(ggml_abort+0x11e) [0x1]\n/lib/libc.so.6(+0x29ca8) [0x2]\n"

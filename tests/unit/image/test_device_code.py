@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.image.code_paths import CodeDifference
-from builder.image.code_paths import CodeTotals
-from builder.image.code_paths import compare_code
-from builder.image.code_paths import device_entries
-from builder.image.code_paths import left_over
+from builder.image.code_paths import (
+    CodeDifference,
+    CodeTotals,
+    compare_code,
+    device_entries,
+    left_over,
+)
 from simulator import MalformedElf
 from support.cubins import ANNOTATIONS, STL, Function, cubin, instruction
 from support.fatbins import ELF, FLAG_A, LZ4, PTX, ZSTD, entry, library, region

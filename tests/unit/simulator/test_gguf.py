@@ -9,8 +9,7 @@ from pathlib import Path
 import gguf as reference
 import pytest
 
-from builder.checks import serves
-from builder.checks import simulated
+from builder.checks import serves, simulated
 from builder.presets import made_models
 from simulator import gguf
 

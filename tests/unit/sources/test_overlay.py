@@ -19,8 +19,7 @@ from builder.engines.overlay import Overlay
 from builder.recipes.probes import Serve
 from builder.sources.diff import PatchState
 from builder.sources.gather import GatherOptions, gather
-from builder.upstream.patches import on_pin
-from builder.upstream.patches import open_session
+from builder.upstream.patches import on_pin, open_session
 from support.catalogs import load, rendered
 from support.upstreams import Upstream
 

@@ -13,7 +13,7 @@ import pytest
 from builder.build.build import BuildSession
 from builder.cli.session import build_session
 from builder.core.errors import RecipeError, UntriedError, WorldError
-from builder.sources.repository import Commit
+from builder.sources.history import Commit
 from builder.upstream import bisect
 from builder.upstream import bisect as evaluate
 from builder.upstream.bisect import BisectStep, QuestionError, Trace

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.upstream.update import absent_paths
-from builder.upstream.update import absent_submodules
-from builder.upstream.update import naming
 from builder.sources.git import Scratch
+from builder.upstream.update import absent_paths, absent_submodules, naming
 from support.catalogs import load
 from support.environment import REPOSITORY
 from support.upstreams import Upstream
