@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 from builder.core import sizes
-from simulator import fatbin, ledger
+from simulator import fatbin
 from simulator.elf import CUDA, MACHINES, NOBITS, Elf, is_elf
 from simulator.fatbin import FatbinEntry, Modules, Region
 from simulator.selection import Capability, Code, preferred
@@ -582,7 +582,9 @@ def _read_cubin(payload: bytes, of: ModuleEntry, side: _Side) -> None:
             side.others[part].append((digest, section.size))
         else:
             parts[name][SASS if part + "." == TEXT else part] = digest
-    kernels = {each.name: each for each in ledger.kernels_of(payload, of.entry.code.arch)}
+    from simulator.ledger import kernels_of
+
+    kernels = {each.name: each for each in kernels_of(payload, of.entry.code.arch)}
     for name, text in texts.items():
         code = FunctionCode(of.module, text.size, parts[name][SASS])
         if name in kernels:

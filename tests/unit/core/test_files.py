@@ -224,7 +224,7 @@ def test_the_disk_that_filled_up_is_named(
     disk.mkdir()
     monkeypatch.setenv("BUILDER_CACHE_DIR", str(disk / "cache"))
     program = (
-        "import os\nfrom pathlib import Path\nfrom builder.build import reports as crashes\n"
+        "import os\nfrom pathlib import Path\nfrom builder.build import log as crashes\n"
         "from builder.sources import git\n"
         "from builder.core.files import write_json, workspace\n"
         f"disk = Path({str(disk)!r})\ntry:\n    {code}\n"

@@ -13,6 +13,7 @@ from builder.core.platforms import Platforms
 from builder.engines import layout
 from builder.engines.cmake import instructions, truth
 from builder.engines.families import ENGINES
+from builder.plan import plan as plan_module
 from builder.recipes.schema import Cuda
 from support.catalogs import load, rendered
 from support.environment import REPOSITORY
@@ -94,7 +95,7 @@ def test_every_image_that_is_started_has_the_entrypoint() -> None:
         plan = rendered(REPOSITORY, name)
         words = [
             json.loads(rest)
-            for keyword, rest in plan.instructions(plan.text)
+            for keyword, rest in plan_module.instructions(plan.text)
             if keyword == "ENTRYPOINT"
         ]
         expected = layout.command(plan.recipe.image.entrypoint)
