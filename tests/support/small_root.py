@@ -88,7 +88,7 @@ def python(debian_root: str, tmp_path_factory: pytest.TempPathFactory, made: set
     """A small root with Debian's Python."""
     made.add(PYTHON)
     sources: Path = tmp_path_factory.mktemp("python") / "apt.sources"
-    sources.write_text(apt.sources_for("trixie") or "")
+    sources.write_text(apt.deb822(apt.debian_sources("trixie")))
     secret = "--mount=type=secret,id=apt,target=/etc/apt/sources.list.d/x.sources"
     secret = secret if sources.stat().st_size else ""
     install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends python3"
