@@ -130,18 +130,12 @@ class BuildSession:
             yield ActiveBuild(settings, self.reporter, log, self.offline)
 
     def plans(self, name: str) -> tuple[Plan, ...]:
-        """The plans of a recipe's images, one for each of its platforms, in the recipe's order.
-
-        Only the one for the platform of the options, if they name one.
-        """
+        """The plans of a recipe's images in its order; only one if the options name a platform."""
         self.catalog.engine(name)  # reports a broken recipe also where no engine answers
         return self._resolver().plans(name, self.platform)
 
     def resolve(self, name: str, platform: Platform | None = None) -> Plan:
-        """The plan of a recipe's image for one of its platforms.
-
-        None: for the platform of the options, else for the only one.
-        """
+        """The plan of a recipe's image for a platform; None: the options', else the only one."""
         self.catalog.engine(name)
         return self._resolver().resolve(name, platform or self.platform)
 
@@ -164,10 +158,7 @@ class BuildOutcome:
 
 def build(plan: Plan, session: BuildSession) -> BuildOutcome:
     """Build an image, check it and give it its names; or find it already there.
-
-    Raises a ``BuilderError`` of the kind of the failure; ``SmokeError`` when the image
-    was built and fails a check.
-    """
+    Raises a ``BuilderError``; ``SmokeError`` when the image was built and fails a check."""
     settings, state, name = session.settings, session.settings.state_dir, plan.name
     images = Images(session)
     _require_digests(docker.engine())
@@ -232,10 +223,7 @@ def build(plan: Plan, session: BuildSession) -> BuildOutcome:
 
 
 def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome | BuilderError]:
-    """Build each image of a recipe, as ``build`` does; a failed image does not stop the others.
-
-    The error of a failed image stands at its place.
-    """
+    """Build each image of a recipe; the error of a failed one stands at its place."""
     results: list[BuildOutcome | BuilderError] = []
     for plan in plans:
         try:
@@ -248,10 +236,7 @@ def build_all(plans: Sequence[Plan], session: BuildSession) -> list[BuildOutcome
 
 
 def require_all(plans: Sequence[Plan], results: Sequence[object]) -> None:
-    """Raise the error of an image that failed; of several, one error that names each.
-
-    A check that could not be run counts less than any other failure.
-    """
+    """Raise the error of a failed image, or one that names each; an untried check counts least."""
     pairs = zip(plans, results, strict=True)
     failed = [(plan, result) for plan, result in pairs if isinstance(result, BuilderError)]
     if not failed:
@@ -415,13 +400,10 @@ def compile_image(plan: Plan, session: BuildSession) -> str | None:
 
 
 def ensure_bases_of(plan: Plan, active: ActiveBuild) -> dict[str, docker.Image]:
-    """The images that an engine's stages begin with, by stage.
-
-    Before minutes of work on a base, the commits of the engine are fetched.
-    """
+    """The images that an engine's stages begin with, by stage."""
     there = {base.name: _there(base) for base in plan.bases()}
     if any(len(there[base.name]) < len(base.references) for base in plan.bases()):
-        gather.fetch_commits(plan, active.options)
+        gather.fetch_commits(plan, active.options)  # before minutes of work on a base
     images = [ensure_bases(base, active, there[base.name]) for base in plan.bases()]
     return {name: image for found in reversed(images) for name, image in found.items()}
 
@@ -576,10 +558,7 @@ def lay_out(
 
 
 def layer_cache(plan: AnyPlan, stage: str, active: ActiveBuild, *, anew: bool = False) -> str:
-    """Where the layers of a stage are kept on a registry; empty: nowhere.
-
-    The layers of a build without caches (``anew``) are found by no other build.
-    """
+    """Where the layers of a stage are kept on a registry; empty: nowhere, as without caches."""
     cache = active.settings.layer_cache
     if not cache or active.offline or anew or not plan.worth_caching:
         return ""

@@ -74,10 +74,7 @@ def save(
 
 
 def load(image: str, file: Path, work: Path, *, identifier: str = ID, builder: str = "") -> int:
-    """Add the results in ``file``, which ``save`` wrote, to the compiler cache of a builder; bytes.
-
-    Any other file, or a truncated one, is refused before any of it is there.
-    """
+    """Add the results in ``file``, which ``save`` wrote, to a builder's compiler cache; bytes."""
     if why := _wrong(file) if file.is_file() else "there is no such file":
         raise WorldError(f"{file} is no compiler cache", why, "`builder ci ccache save` writes one")
     context = work / "kept"
@@ -142,10 +139,7 @@ def _build(
     builder: str,
     *named: str,
 ) -> None:
-    """Run a tiny build on the stage in which engines are compiled.
-
-    It writes to the directory ``written``, or to the engine.
-    """
+    """Run a tiny build where engines are compiled; it writes to ``written``, or to the engine."""
     on = buildx.builder(builder)
     devel = build_contexts({"devel": image}, work / "bases", seen=on.is_engine)["devel"]
     (work / "context").mkdir()
@@ -186,10 +180,7 @@ def path_of(state: Path, recipe: str, key: str) -> Path:
 
 
 def pack(folder: Path, file: Path) -> None:
-    """Write the PTX of ``folder``, files ``DIGEST.gz``, into ``file``.
-
-    The same PTX gives the same bytes.  The newest files of a recipe stay.
-    """
+    """Write the PTX of ``folder``, files ``DIGEST.gz``, into ``file``: the same bytes each time."""
     with (
         atomic_write(file) as waiting,
         zstd.ZstdFile(waiting, "wb", options=OPTIONS) as packed,
@@ -244,10 +235,7 @@ class Kept:
 
 
 def keep(plan: Plan, image: docker.Image, settings: Settings, work: Path) -> Kept | None:
-    """Keep the PTX of an image of the engine that this machine compiled.
-
-    None: the image has no machine code of nvcc's.  ``work`` is a directory.
-    """
+    """Keep the PTX of an image compiled here; None: it has no machine code of nvcc's."""
     if not plan.has_nvcc:
         return None
     blobs = blobs_of(image.reference, work, image.digest)

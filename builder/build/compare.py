@@ -153,10 +153,7 @@ def _layout(folder: Path) -> Blobs | None:
 def pulled_if_remote(
     session: BuildSession, name: str, platform: Platform = AMD64
 ) -> Iterator[None]:
-    """Keep an image in the engine that only a registry can have: ``OWNER/NAME``, ``NAME:TAG``.
-
-    It is removed afterwards.  Nothing is done where the name is another one.
-    """
+    """Pull an image that only a registry can have, ``OWNER/NAME`` or ``NAME:TAG``, for a while."""
     is_name = not Images(session).is_recipe(name) and REFERENCE.fullmatch(name)
     if not is_name or not {"/", ":"} & {*name} or docker.image(name) is not None:
         yield
@@ -308,10 +305,7 @@ def rebuilding(active: ActiveBuild) -> Iterator[Rebuilder]:
 
 
 def name_of(recipe: str, stage: str, key: str, owner: str) -> str:
-    """The name of an image that is built again, with the ``containers.owner`` that builds it.
-
-    A label would change the image's digest.  A tag has no colons.
-    """
+    """The name of an image that is built again; a label would change the image's digest."""
     return f"{NAMES}/{recipe}:{stage}-{key}{OWNED}{owner.replace(':', OWNED)}"
 
 

@@ -215,10 +215,7 @@ def _of_day(name: str, nvcc: IndexFile, releases: Sequence[IndexFile]) -> IndexF
 
 
 def install(toolkit: Toolkit, cache: Path, target: Path, log: Log) -> Path:
-    """Unpack the parts that compile to PTX below the new directory ``target``; return ``nvcc``.
-
-    The wheels are kept in ``cache``.
-    """
+    """Unpack the parts that compile to PTX below the new directory ``target``; return ``nvcc``."""
     parts, root = target / "parts", target / "cuda"
     parts.mkdir(parents=True)
     for file in pypi.fetch(toolkit.wheels, cache, log):

@@ -286,11 +286,7 @@ NAMES = tuple(
 
 
 def step_name(line: str) -> str | None:
-    """The step that a line of buildx's output begins: ``[build 4/5] compile``.
-
-    An instruction without a name is shown itself, without options and shortened.  None: the line
-    begins no step.
-    """
+    """The step that a line of buildx begins, ``[build 4/5] compile``; None: it begins none."""
     found = STEP.match(line)
     if found is None:
         return None

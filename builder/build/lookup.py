@@ -214,10 +214,7 @@ def check(
     work: Path,
     before_programs: Callable[[], None] = lambda: None,
 ) -> Record:
-    """Check an image; the record is not written, and knows nothing of its build.
-
-    ``seconds`` are its build's times, and get the time of the check.
-    """
+    """Check an image, and add the time to its build's ``seconds``; the record is not written."""
     with seconds.stage(CHECK_STAGE):
         subject = subject_of(plan, image, session)
         verdict = verdict_of(plan, image, subject, session, work, before_programs)
@@ -339,10 +336,7 @@ class Images:
         return name in self._recipes()
 
     def named(self, target: str, platform: Platform | None = None) -> docker.Image:
-        """The image of a recipe as it is now, or any image of the engine.
-
-        ``platform`` chooses among the images of a recipe.
-        """
+        """The image of a recipe, for a platform, as it is now, or any image of the engine."""
         if self.is_recipe(target):
             return self.require(self.session.resolve(target, platform))
         if is_preset(target):
@@ -395,10 +389,7 @@ class Images:
         return named
 
     def compiled_on(self, plan: Plan, key: str) -> Architecture | None:
-        """The architecture that an image of the recipe with this ``key`` was compiled on.
-
-        None where the key differs for another reason.
-        """
+        """The architecture that the image of this ``key`` was compiled on; None: another reason."""
         (other,) = {*GNU_TRIPLETS} - {plan.platforms.build}
         settings = self.session.settings.model_copy(update={"compile_on": other})
         try:
@@ -529,10 +520,7 @@ def verified(session: BuildSession, name: str) -> tuple[Plan, Record]:
 
 
 def ledger_of(session: BuildSession, target: str, card: Capability) -> Ledger:
-    """Every kernel that a card finds in the image of a recipe, or in any image of the engine.
-
-    The image is read, not run.
-    """
+    """Every kernel that a card finds in an image of a recipe or of the engine, which is not run."""
     cache = session.settings.cache_dir
     session.settings.require_directories()
     image = Images(session).named(target)

@@ -116,10 +116,7 @@ def _newest_first(state: Path, recipe: str) -> list[Record]:
 
 
 def last_time(state: Path, way: str, recipe: str = "*") -> str:
-    """How long the last build of a recipe took that went this way: "hello-1: 2 min 3 s".
-
-    "*" is any recipe; empty where there is none.
-    """
+    """How long a recipe's ("*": any) last build took this way: "hello-1: 2 min 3 s"; or empty."""
     kept = newest_good(state, recipe, way)
     took = kept.build_seconds if kept else None
     return f"{kept.recipe}: {duration(took)}" if kept and took is not None else ""

@@ -401,10 +401,7 @@ def pinned(catalog: Catalog) -> dict[str, Pinned]:
 def write_trials_page(
     catalog: Catalog, presets: Mapping[str, Preset], longest: Mapping[str, int]
 ) -> None:
-    """Write the page anew from the files of ``trials/``.
-
-    ``longest`` are the models' own contexts, in tokens, by repository.
-    """
+    """Write the page of ``trials/``; ``longest`` are models' contexts in tokens, by repository."""
     untried = why_untried(catalog, presets)
     text = trials_page(kept(catalog.root), pinned(catalog), presets, untried, longest)
     with atomic_write(catalog.root / TRIALS / "README.md") as new:

@@ -160,10 +160,7 @@ def reference(root: RegistryRoot) -> str:
 
 
 def created(root: RegistryRoot, target: str, *, offline: bool) -> int:
-    """When an image for linux/``target`` was created, in seconds since 1970.
-
-    The engine says it, or else its registry.  Raises ``FetchError`` where neither has it.
-    """
+    """When an image for linux/``target`` was created, in seconds since 1970."""
     exact = reference(root)
     for name in (exact, root.image):
         found = docker.image(name)

@@ -80,10 +80,7 @@ HEADER = ("device code", "runs as it is", "compiled by the driver", "never runs"
 
 
 def rows(found: Sequence[CodePaths]) -> list[tuple[str, ...]]:
-    """The rows of a table of libraries, below ``HEADER``; a path names its card if there are more.
-
-    A size of nothing is empty.
-    """
+    """The rows below ``HEADER``; a path names its card if there are more; 0 bytes are empty."""
     several = len({each.card for each in found}) > 1
     cards = (f" ({each.card})" if several else "" for each in found)
     return [(each.path + card, *shown_parts(each)) for each, card in zip(found, cards, strict=True)]
@@ -216,10 +213,7 @@ def kernel_summary(libraries: Iterable[Library], card: Capability) -> KernelSumm
 
 
 def worse(before: KernelSummary, after: KernelSummary) -> list[str]:
-    """A sentence for each library whose kernels spill more than before; empty: none does.
-
-    Summaries for different cards are not compared.
-    """
+    """A sentence for each library that spills more than before; only for the same card."""
     if before.card != after.card:
         return []
     known = {each.library: each for each in before.libraries}
@@ -383,10 +377,7 @@ class FunctionDifference:
 
 @dataclass(frozen=True, slots=True)
 class CodeTotals:
-    """The fat binary entries of a file for one code (``sm_120a``, ``compute_120``).
-
-    ``equal`` are entries whose unpacked bytes are equal.
-    """
+    """The fat binary entries of a file for one code; ``equal``: their unpacked bytes are equal."""
 
     code: str
     before: int
@@ -440,10 +431,7 @@ class _Side:
 
 
 def compare_code(before: IO[bytes] | None, after: IO[bytes] | None) -> CodeDifference | None:
-    """The difference of two files' device code; None where neither has any.
-
-    A file that does not exist is None.
-    """
+    """The difference of two files' device code, None for an absent file; None: neither has any."""
     old = device_entries(before) if before else []
     new = device_entries(after) if after else []
     if not old and not new:

@@ -137,10 +137,7 @@ class LayerDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two trees, or two images, compared.
-
-    Two images with one digest are equal: nothing else is read.
-    """
+    """Two trees, or two images, compared."""
 
     before: str  # name
     after: str
@@ -446,10 +443,7 @@ LARGEST = 64 << 20  # bytes; of larger files without device code, only digests a
 
 
 def compare_trees(before: FileTree, after: FileTree, work: Path) -> Comparison:
-    """Every path that differs, with the differences of its content.
-
-    ``work``: a directory that takes copies of the files of images that differ.
-    """
+    """Every path that differs, with its content; ``work`` takes copies of the images' files."""
     found = []
     for path in sorted(before.nodes.keys() | after.nodes.keys()):
         one, other = before.nodes.get(path), after.nodes.get(path)
@@ -524,11 +518,7 @@ TIME = "created"  # the last part of the names of times, as in org.opencontainer
 
 
 def compare_images(before: tuple[str, Blobs], after: tuple[str, Blobs], work: Path) -> Comparison:
-    """Two images by their names and blobs.
-
-    Images with one digest are equal, and nothing else of them is read.  ``work`` is as for
-    ``compare_trees``.
-    """
+    """Two images by names and blobs; of images with one digest nothing else is read."""
     with damage_reported():
         digests = manifest_of(before[1])[0], manifest_of(after[1])[0]
     if digests[0] == digests[1]:
