@@ -48,13 +48,7 @@ TAIL = 8  # lines of a log that show why it failed
 
 
 def save(
-    image: str,
-    file: Path,
-    work: Path,
-    limit: float,
-    *,
-    identifier: str = ID,
-    builder: str = "",
+    image: str, file: Path, work: Path, limit: float, *, identifier: str = ID, builder: str = ""
 ) -> int:
     """Write the compiler cache of a builder into ``file``, a tar; its bytes.
 

@@ -43,13 +43,7 @@ from builder.docker import engine as docker
 from builder.docker.containers import Blobs, blobs_of
 from builder.engines.families import load_catalog
 from builder.engines.layout import LABEL_KEY
-from builder.image.compare import (
-    Comparison,
-    compare_images,
-    compare_trees,
-    read_files,
-    read_image,
-)
+from builder.image.compare import Comparison, compare_images, compare_trees, read_files, read_image
 from builder.image.layers import damage_reported, manifest_of, platforms_of
 from builder.plan.plan import AnyPlan, BasePlan, Plan
 from builder.publish.attachments import RECIPE, attached, recipe_texts

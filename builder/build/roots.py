@@ -88,11 +88,7 @@ def resolver_of(
 
 
 def compiles_on(settings: Settings, build_architecture: str | None = None) -> Architecture:
-    """The architecture that compiles; without ``build_architecture``, the builder's.
-
-    The setting ``compile_on`` comes before both.  Raises ``WorldError`` where the builder does not
-    answer, or its machine cannot compile.
-    """
+    """The setting ``compile_on``, else ``build_architecture``, else the builder's architecture."""
     machine = settings.compile_on or build_architecture
     machine = machine or buildx.builder(settings.buildx).architecture
     found = architecture(machine)

@@ -323,10 +323,7 @@ def scanned(folder: Path, digest: str, options: ReadOptions) -> list[LayerEntry[
 def keep(
     folder: Path, digest: str, options: ReadOptions, entries: Sequence[LayerEntry[File]]
 ) -> None:
-    """Keep the scan of a layer, without the texts and the symbols that only some recipes want.
-
-    A disk that does not take it is no error, nor are names that are no UTF-8.
-    """
+    """Keep a layer's scan without texts and symbols of few recipes; it is no error if it fails."""
     plain = [
         replace(entry, node=replace(entry.node, text=None, symbols=None))
         if entry.node.symbols is not None or not PLAIN.text(entry.path)
@@ -376,12 +373,8 @@ HEADER_RELEASE = re.compile(rb"^#define CUDART_VERSION +(\d+)(\d\d)\d$", re.MULT
 def read_contents(
     blobs: Blobs, work: Path, options: ReadOptions | None = None, cache: Path | None = None
 ) -> Contents:
-    """Read an image from its blobs; ``work`` takes large libraries for a while.
-
-    From an index, the image for the platform of ``blobs`` is read, else the first one that is
-    there.  With the directory ``cache``, a layer that was read before is only hashed.  Raises
-    ``UntriedError`` if a blob is missing or damaged.
-    """
+    """Read an image from its blobs, as ``manifest_of``; ``work`` takes large libraries for
+    a while.  With the directory ``cache``, a layer that was read before is only hashed."""
     with images.damage_reported():
         _, manifest = images.manifest_of(blobs)
         image = images.image_document(blobs.file(manifest["config"]["digest"]))

@@ -132,10 +132,7 @@ def _platform(entry: Mapping[str, Any]) -> str:
 
 
 def created_by(image: Mapping[str, Any], count: int) -> list[str]:
-    """The instruction of each of ``count`` layers; empty if the history does not match them.
-
-    ``image`` is an OCI image configuration (image-spec: config.md, "history").
-    """
+    """The instruction of each of ``count`` layers; empty if the history does not match them."""
     steps = (step for step in image.get("history") or [] if not step.get("empty_layer"))
     made = [str(step.get("created_by", "")) for step in steps]
     return made if len(made) == count else [""] * count
@@ -461,10 +458,7 @@ def final(layers: Sequence[Sequence[LayerEntry[N]]]) -> dict[str, Placed[N]]:
 
 
 def first_names(places: Mapping[str, object]) -> dict[str, str]:
-    """For each name of a file with several: the first of them, sorted.
-
-    ``places`` has equal values for the names of one file.
-    """
+    """For each name of a file with several, which have equal ``places``: the first, sorted."""
     first: dict[object, str] = {}
     for path in sorted(places):
         first.setdefault(places[path], path)

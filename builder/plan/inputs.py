@@ -133,10 +133,7 @@ def tree_files(root: Path) -> Iterator[Path]:
 
 
 def identity(root: Path) -> str:
-    """sha256 (hex) over the path, the kind, the executable bit and the content of every file.
-
-    Raises ``FetchError`` for a link that leaves the tree, or a file that is neither file nor link.
-    """
+    """sha256 (hex) over the path, the kind, the executable bit and the content of every file."""
     total = hashlib.sha256()
     for file in tree_files(root):
         name = file.relative_to(root).as_posix()

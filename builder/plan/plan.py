@@ -145,10 +145,7 @@ class AnyPlan(ABC):
         """The stages that become images, and the compression of their layers."""
 
     def architectures(self, stage: str) -> tuple[Architecture, ...]:
-        """The architectures that a stage is made for.
-
-        ``devel`` of a base compiles; a root is below both, but for one with a compiler of its own.
-        """
+        """The architectures that a stage is made for; ``devel`` of a base compiles."""
         platforms, root = self.platforms, self._debian_root
         if stage == "devel" or (root is not None and root.crossing(platforms)):
             return (platforms.build,)
@@ -365,10 +362,7 @@ class Plan(AnyPlan):
 
     @property
     def compresses_base(self) -> bool:
-        """Whether the layers of its base are compressed again: our bases have gzip.
-
-        Layers of a published image stay as they are, because people have them already.
-        """
+        """Whether our base is compressed again, from gzip; a published one stays."""
         published = any(base.recipe.published is not None for base in self.base.chain())
         return self.recipe.image.compression != "gzip" and not published
 

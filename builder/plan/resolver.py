@@ -70,11 +70,7 @@ class Resolver:
         return self._plan(entry, one_of(entry.recipe, platform))
 
     def recipe_keys(self, name: str, platform: Platform) -> frozenset[str]:
-        """The values of ``Plan.recipe_key`` of all ways to build a recipe's image for a platform.
-
-        An image may be compiled on any architecture, and its Debian root be a registry's or made by
-        mmdebstrap.  Neither engine nor registry is asked.
-        """
+        """The values of ``Plan.recipe_key`` of all ways to build an image; nobody is asked."""
         entry, found = self.catalog.engine(name), set()
         for build, way in product(dict.fromkeys((self.build, *GNU_TRIPLETS)), get_args(RootWay)):
             try:
